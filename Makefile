@@ -1,0 +1,13 @@
+.PHONY: test slow lint cost
+
+test:  ## the default tests (minutes)
+	pytest
+
+slow:  ## the tests that take longer
+	pytest -m slow
+
+lint:  ## format check, lint, types
+	ruff format --check . && ruff check . && mypy
+
+cost:  ## time gradlab against a bare loop and other trainers
+	for script in experiments/cost/*.py; do python $$script; done

@@ -1,0 +1,37 @@
+"""What Hydra calls at the end of a sweep."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from gradlab import cli
+
+
+class SweepEnd(Callback):
+    """Writes results.csv and prints it, on rank 0; the sweep's exit code is that of its worst job."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from gradlab.distributed import world
+
+        if not world().main:
+            return
+        folder = Path(config.hydra.sweep.dir)
+        rows = cli.sweep_ended(folder)
+        if not rows:
+            return
+        with (folder / "results.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        cli.RESULTS.extend(row["exit_code"] for row in rows)
+        print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
+        for row in rows:
+            loss = row["eval/loss"]
+            shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
+            print(f"{row['job']:>4}  {row['verdict'] or 'error':<15} {shown:>10}  {row['overrides']}")
+        print(f"all of it: {folder}", flush=True)

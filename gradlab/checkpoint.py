@@ -1,0 +1,59 @@
+"""Checkpoints, written whole or not at all, and loaded without running code."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradlab.option import Invalid
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write to a temporary file beside it, flush to disk, then rename: a kill at any moment leaves the old or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(field: str, path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Load a checkpoint's tensors and plain values; `Invalid` names the field that pointed to it."""
+    if not path.is_file():
+        raise Invalid(field, path, "no such file")
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise Invalid(field, path, f"cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every generator that training draws from."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put the generators back."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a model or its data may draw from."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)

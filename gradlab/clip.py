@@ -1,0 +1,251 @@
+"""Gradient clipping. The arithmetic is pure (norms in, coefficients out, thresholds may be tensors); acting is `clip_`.
+
+A strategy is a dataclass with `clip_`. Those that learn from the history of norms keep it in a dictionary of tensors,
+which the caller commits only when the weights moved: a skipped update teaches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from gradlab.gradients import Gradients, scale_, tensor_norms, total_norm
+from gradlab.option import option, require
+
+State = dict[str, torch.Tensor]
+
+
+class Clipped(NamedTuple):
+    """What a strategy did: ||clipped|| / ||gradient||, whether it acted, and its state should the update be applied."""
+
+    coefficient: torch.Tensor  # () float64
+    acted: torch.Tensor  # () bool
+    state: State
+
+
+@dataclass
+class Clip:
+    """Base of the strategies: `init` gives the state of the first update, `clip_` acts on the gradients in place."""
+
+    def init(self, device: torch.device) -> State:
+        return {}
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        raise NotImplementedError
+
+
+def norm_coefficient(total: torch.Tensor, max_norm: float | torch.Tensor) -> torch.Tensor:
+    """min(1, max_norm / total): total (...) -> (...). 1 for a zero norm, NaN for a NaN norm.
+
+    `torch.nn.utils.clip_grad_norm_` divides by total + 1e-6, which under-clips norms near 1e-6; this does not.
+    """
+    coefficient = max_norm / total
+    return torch.where(total == 0, torch.ones_like(coefficient), coefficient.clamp(max=1.0))
+
+
+def scaled(gradients: Gradients, coefficient: torch.Tensor, state: State) -> Clipped:
+    """Scale all gradients by one coefficient, which keeps their direction."""
+    scale_(gradients.tensors, coefficient)
+    return Clipped(coefficient, coefficient < 1, state)
+
+
+@option("clip", "none")
+@dataclass
+class NoClip(Clip):
+    """Leave the gradients alone; their norm is measured and reported all the same."""
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        one = torch.ones_like(gradients.total)
+        return Clipped(one, one < 1, state)
+
+
+@option("clip", "norm")
+@dataclass
+class NormClip(Clip):
+    """Scale the whole gradient to at most max_norm (Pascanu, Mikolov, Bengio 2013, algorithm 1)."""
+
+    max_norm: float = 1.0
+    """Largest L2 norm of the whole gradient."""
+
+    def __post_init__(self) -> None:
+        require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        return scaled(gradients, norm_coefficient(gradients.total, self.max_norm), state)
+
+
+@option("clip", "value")
+@dataclass
+class ValueClip(Clip):
+    """Clamp every element to [-max_value, max_value]; this changes the gradient's direction."""
+
+    max_value: float = 0.5
+    """Largest magnitude of an element."""
+
+    def __post_init__(self) -> None:
+        require(self.max_value > 0, "max_value", self.max_value, "> 0")
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        if not gradients.tensors:
+            return NoClip().clip_(gradients, state)
+        torch._foreach_clamp_min_(gradients.tensors, -self.max_value)
+        torch._foreach_clamp_max_(gradients.tensors, self.max_value)
+        # The clamped gradient is another one: its norm takes a read of its own.
+        norms = tensor_norms(gradients.tensors)  # (P,)
+        acted = (norms < gradients.norms).any()
+        ratio = (total_norm(norms) / gradients.total).nan_to_num(nan=1.0)
+        return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
+
+
+def layers_of(names: list[str]) -> tuple[list[str], list[int]]:
+    """Partition parameters by the module that owns them: layer names in order, and each parameter's layer."""
+    layers: dict[str, int] = {}
+    index = [layers.setdefault(name.rpartition(".")[0], len(layers)) for name in names]
+    return list(layers), index
+
+
+def layer_norms(norms: torch.Tensor, layer: torch.Tensor, count: int) -> torch.Tensor:
+    """L2 norm of each layer: norms (..., P), layer (P,) in [0, L) -> (..., L)."""
+    squares = torch.zeros(*norms.shape[:-1], count, dtype=norms.dtype, device=norms.device)
+    return squares.index_add(-1, layer, norms.square()).sqrt()
+
+
+@option("clip", "per_layer")
+@dataclass
+class PerLayerClip(Clip):
+    """Scale each layer's gradient to at most max_norm; a layer is the module that owns the parameters.
+
+    Every parameter belongs to exactly one layer, so that none is clipped twice or never.
+    """
+
+    max_norm: float = 1.0
+    """Largest L2 norm of one layer's gradient."""
+
+    def __post_init__(self) -> None:
+        require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        _, index = layers_of(gradients.names)
+        layer = torch.tensor(index, dtype=torch.long, device=gradients.norms.device)
+        coefficient = norm_coefficient(layer_norms(gradients.norms, layer, max(index, default=-1) + 1), self.max_norm)
+        return scaled_each(gradients, coefficient[layer], state)
+
+
+def scaled_each(gradients: Gradients, coefficients: torch.Tensor, state: State) -> Clipped:
+    """Scale gradient i by coefficients[i]."""
+    acted = (coefficients < 1).any()
+    if coefficients.device.type != "cpu":
+        for tensor, coefficient in zip(gradients.tensors, coefficients.unbind(), strict=True):
+            tensor.mul_(coefficient)
+    elif acted and gradients.tensors:
+        torch._foreach_mul_(gradients.tensors, coefficients.tolist())
+    ratio = (total_norm(gradients.norms * coefficients) / gradients.total).nan_to_num(nan=1.0)
+    return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
+
+
+def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
+    """Norm of each output unit: of a row of a matrix, of a filter; of a vector or scalar, the whole. Keeps dimensions."""
+    return torch.linalg.vector_norm(tensor, dim=tuple(range(min(1, tensor.dim() - 1), tensor.dim())), keepdim=True)
+
+
+def agc_coefficients(
+    grad_norms: torch.Tensor, param_norms: torch.Tensor, factor: float | torch.Tensor, eps: float | torch.Tensor
+) -> torch.Tensor:
+    """min(1, factor * max(||W||, eps) / ||G||), unit by unit (Brock et al. 2021, equation 3)."""
+    return (factor * param_norms.clamp(min=eps) / grad_norms).clamp(max=1.0)
+
+
+@option("clip", "agc")
+@dataclass
+class AdaptiveClip(Clip):
+    """Adaptive gradient clipping: each unit's gradient at most `factor` of its weights' norm (Brock et al. 2021)."""
+
+    factor: float = 0.01
+    """Largest ratio of gradient norm to weight norm."""
+    eps: float = 1e-3
+    """Floor of the weight norm, without which weights that start at zero could never move."""
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, "factor", self.factor, "> 0")
+        require(self.eps > 0, "eps", self.eps, "> 0")
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        pairs = [(p, g) for p, g in zip(gradients.params, gradients.tensors, strict=True) if g.numel()]
+        acted = torch.zeros((), dtype=torch.bool, device=gradients.total.device)
+        with torch.no_grad():
+            for param, grad in pairs:
+                coefficient = agc_coefficients(unit_norms(grad), unit_norms(param), self.factor, self.eps)
+                acted |= (coefficient < 1).any()
+                grad.mul_(coefficient)
+        ratio = total_norm(tensor_norms([g for _, g in pairs], acted.device)) / gradients.total
+        return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
+
+
+@option("clip", "autoclip")
+@dataclass
+class AutoClip(Clip):
+    """Clip at a percentile of the norms seen so far, this one included (Seetharaman et al. 2020, AutoClip)."""
+
+    percentile: float = 10.0
+    """Percentile of the history that is the largest norm; the paper's value is 10."""
+    history: int = 1000
+    """How many norms are remembered; the paper remembers all."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.percentile <= 100, "percentile", self.percentile, "in (0, 100]")
+        require(self.history >= 1, "history", self.history, ">= 1")
+
+    def init(self, device: torch.device) -> State:
+        norms = torch.full((self.history,), float("nan"), dtype=torch.float64, device=device)
+        return {"norms": norms, "count": torch.zeros((), dtype=torch.long, device=device)}
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        slot = (state["count"] % self.history).reshape(1)
+        norms = state["norms"].index_copy(0, slot, gradients.total.reshape(1))
+        max_norm = torch.nanquantile(norms, self.percentile / 100)
+        coefficient = norm_coefficient(gradients.total, max_norm)
+        return scaled(gradients, coefficient, {"norms": norms, "count": state["count"] + 1})
+
+
+def zclip_norm(
+    total: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, z_max: float | torch.Tensor
+) -> torch.Tensor:
+    """The norm that replaces an outlier: mean + std * z_max^2 / z where z = (total - mean) / std exceeds z_max."""
+    z = (total - mean) / std
+    return torch.where(z > z_max, mean + std * z_max**2 / z, total)
+
+
+@option("clip", "zclip")
+@dataclass
+class ZClip(Clip):
+    """Clip norms that are outliers of their own running statistics (Kumar et al. 2025, ZClip, algorithm 1)."""
+
+    z_max: float = 2.5
+    """z-score beyond which a norm is an outlier."""
+    decay: float = 0.97
+    """Decay of the running mean and variance of the norm."""
+    warmup: int = 25
+    """Updates that only collect statistics."""
+
+    def __post_init__(self) -> None:
+        require(self.z_max > 0, "z_max", self.z_max, "> 0")
+        require(0 < self.decay < 1, "decay", self.decay, "in (0, 1)")
+        require(self.warmup >= 2, "warmup", self.warmup, ">= 2, for a variance to exist")
+
+    def init(self, device: torch.device) -> State:
+        return {name: torch.zeros((), dtype=torch.float64, device=device) for name in ("mean", "variance", "count")}
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        mean, variance, count = state["mean"], state["variance"], state["count"]
+        warm = count < self.warmup
+        target = torch.where(warm, gradients.total, zclip_norm(gradients.total, mean, variance.sqrt(), self.z_max))
+        # While warming up: Welford's running mean and (population) variance; then exponential ones.
+        rate = torch.where(warm, 1 / (count + 1), torch.full_like(mean, 1 - self.decay))
+        delta = target - mean
+        moved = mean + rate * delta
+        spread = torch.where(warm, delta * (target - moved), (target - moved).square())
+        new = {"mean": moved, "variance": variance + rate * (spread - variance), "count": count + 1}
+        coefficient = torch.where(target < gradients.total, target / gradients.total, torch.ones_like(target))
+        return scaled(gradients, coefficient, new)

@@ -1,0 +1,106 @@
+"""The root of the configuration, typed; and the way from a composed configuration to objects.
+
+Importing this module imports neither Hydra nor (on the command line, see `gradlab.lazy`) PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Optional
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from gradlab.accumulation import Accumulation
+from gradlab.clip import Clip
+from gradlab.data import Data
+from gradlab.diagnosis.options import DiagnosisOption
+from gradlab.loggers.options import LoggerOption
+from gradlab.loss import Loss
+from gradlab.models import Model
+from gradlab.monitor import Monitor
+from gradlab.noise import Noise
+from gradlab.optimizer import OptimizerOption
+from gradlab.option import OPTIONS, Invalid, require
+from gradlab.precision import PrecisionOption
+from gradlab.schedule import Schedule
+from gradlab.trainer_options import TrainerOption
+
+
+@dataclass
+class Config:
+    """Everything that decides a run."""
+
+    model: Model = MISSING
+    data: Data = MISSING
+    loss: Loss = MISSING
+    optimizer: OptimizerOption = MISSING
+    schedule: Schedule = MISSING
+    precision: PrecisionOption = MISSING
+    clip: Clip = MISSING
+    accumulation: Accumulation = MISSING
+    noise: Noise = MISSING
+    monitor: Monitor = MISSING
+    diagnosis: DiagnosisOption = MISSING
+    logger: LoggerOption = MISSING
+    trainer: TrainerOption = MISSING
+    seed: int = 0
+    """Decides the initial weights, the order of the data, dropout and noise."""
+    expect: Optional[str] = None
+    """null: fail if the run is ill; a verdict: fail unless the run's is that one; any: never fail."""
+    pretrain: Optional[str] = None
+    """An experiment whose final weights this run begins with; it is run once, and kept under outputs/pretrained/."""
+    init_from: Optional[str] = None
+    """A run's folder or checkpoint whose weights this run begins with."""
+    resume: Optional[str] = None
+    """A run's folder to continue, in its own configuration and in place."""
+    story: str = ""
+    """What an experiment shows and why; printed as it begins."""
+    next: list[str] = field(default_factory=list)
+    """Commands worth trying next; printed as it ends."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**31, "seed", self.seed, "in [0, 2^31)")
+        if self.pretrain and self.init_from:
+            raise Invalid("init_from", self.init_from, "cannot be given together with pretrain")
+
+
+def conf_dir() -> Path:
+    """The folder of configurations: the package's own in an installed wheel, else the checkout's."""
+    here = Path(__file__).parent
+    return here / "conf" if (here / "conf").is_dir() else here.parent / "conf"
+
+
+def register() -> None:
+    """Hand every option's dataclass to Hydra, as `schema/<group>/<name>`."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for (group, name), cls in OPTIONS.items():
+        store.store(group=f"schema/{group}", name=name, node=cls)
+
+
+def to_config(composed: DictConfig) -> Config:
+    """The typed tree of a composed configuration; `Invalid` names the full field, such as clip.max_norm."""
+    values: dict[str, Any] = {}
+    names = [f.name for f in fields(Config)]
+    for key in names:
+        if OmegaConf.is_missing(composed, key):
+            raise Invalid(key, "???", f"must be chosen: {', '.join(options(key))}")
+        try:
+            node = composed[key]
+            values[key] = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
+        except Invalid as error:
+            raise prefixed(key, error) from None
+    return Config(**values)
+
+
+def prefixed(group: str, error: Invalid) -> Invalid:
+    """The same error with the group's name in front of the field."""
+    return Invalid(f"{group}.{error.field}" if error.field else group, error.given, error.allowed)
+
+
+def options(group: str) -> list[str]:
+    """Names of a group's options that gradlab ships."""
+    return [name for g, name in OPTIONS if g == group]

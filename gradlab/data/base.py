@@ -1,0 +1,121 @@
+"""What a data set is to the trainer: two splits that live on the device, and the shapes in them.
+
+N samples of a split, B of them in a batch, T time steps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from gradlab.models.spec import Spec
+from gradlab.option import require
+
+IGNORE = -100
+"""A target that does not count, such as padding; PyTorch's own default."""
+
+
+class Split(Protocol):
+    """Samples on the device."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are, and where an index must be."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    def batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of the samples `index` (B,), int64 on the device."""
+
+
+@dataclass
+class TensorSplit:
+    """Samples that are rows of two tensors."""
+
+    inputs: torch.Tensor  # (N, ...)
+    targets: torch.Tensor  # (N, ...)
+
+    @property
+    def device(self) -> torch.device:
+        return self.inputs.device
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0]
+
+    def batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs.index_select(0, index), self.targets.index_select(0, index)
+
+
+@dataclass
+class TokenSplit:
+    """Samples that are windows of one long text: inputs (B, T), and the next token of each as targets (B, T)."""
+
+    tokens: torch.Tensor  # (L,) integers
+    starts: torch.Tensor  # (N,) first token of each window; it needs length + 1
+    length: int  # T
+    lengths: torch.Tensor | None = None  # (N,) tokens that count in each window; the rest is padding
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    def __len__(self) -> int:
+        return self.starts.shape[0]
+
+    def batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        steps = torch.arange(self.length + 1, device=self.tokens.device)
+        text = self.tokens[self.starts[index, None] + steps].long()  # (B, T+1)
+        inputs, targets = text[:, :-1], text[:, 1:]
+        if self.lengths is not None:
+            padding = steps[:-1] >= self.lengths[index, None]  # (B, T)
+            inputs, targets = inputs.masked_fill(padding, 0), targets.masked_fill(padding, IGNORE)
+        return inputs, targets
+
+
+@dataclass
+class Splits:
+    """A loaded data set."""
+
+    train: Split
+    test: Split | None
+    spec: Spec
+    name: str = "custom"
+    """What errors call it."""
+
+
+@dataclass
+class Data:
+    """Base of the data sets."""
+
+    batch_size: int = 32
+    """Samples of a micro-batch: what one rank puts through the model in one forward pass."""
+
+    def __post_init__(self) -> None:
+        require(self.batch_size >= 1, "batch_size", self.batch_size, ">= 1")
+
+    def load(self, device: torch.device) -> Splits:
+        """Read or make the data, wholly on the device; raise `Invalid` where it is missing or unusable."""
+        raise NotImplementedError
+
+
+def at_least(field: str, given: int | None, least: int) -> None:
+    """Raise `Invalid` unless the number is null or no less."""
+    require(given is None or given >= least, field, given, f">= {least}")
+
+
+def check_seed(seed: int) -> None:
+    require(0 <= seed < 2**31, "seed", seed, "in [0, 2^31)")
+
+
+def generator(seed: int) -> torch.Generator:
+    """On the CPU, so that the data is the same whatever the device."""
+    return torch.Generator().manual_seed(seed)
+
+
+def split_off(inputs: torch.Tensor, targets: torch.Tensor, test: int) -> tuple[TensorSplit, TensorSplit | None]:
+    """The last `test` samples apart from the others; None if there are none."""
+    cut = inputs.shape[0] - test
+    return TensorSplit(inputs[:cut], targets[:cut]), TensorSplit(inputs[cut:], targets[cut:]) if test else None

@@ -1,0 +1,76 @@
+"""Faults of the data, found before the first update and said in one sentence each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+from gradlab.data.base import IGNORE, Split, Splits, TensorSplit, TokenSplit
+from gradlab.models.spec import Spec
+from gradlab.option import Invalid, require
+
+CHUNK = 4096
+
+
+def check(splits: Splits, batch_size: int) -> None:
+    """Raise `Invalid` for a set that cannot be trained on; warn if its inputs are all the same."""
+    for split, name in ((splits.train, "training"), (splits.test, "test")):
+        if isinstance(split, TensorSplit) and split.inputs.shape[0] != split.targets.shape[0]:
+            says = f"has {split.inputs.shape[0]} {name} inputs but {split.targets.shape[0]} targets"
+            raise Invalid("", splits.name, says)
+    samples = len(splits.train)
+    if not samples:
+        raise Invalid("", splits.name, "the training set is empty")
+    allowed = f"at most {samples}, the number of training samples"
+    require(batch_size <= samples, "batch_size", batch_size, allowed)
+    constant = check_split(splits.train, splits.spec, splits.name, "training")
+    if constant:
+        warnings.warn(f"data={splits.name}: all training inputs are the same number", stacklevel=2)
+    if splits.test is not None and len(splits.test):
+        check_split(splits.test, splits.spec, splits.name, "test")
+
+
+def check_split(split: Split, spec: Spec, name: str, part: str) -> bool:
+    """Raise `Invalid` for faulty samples; return whether all inputs are the same number."""
+    found: list[torch.Tensor] = []  # (faults, n) bool a chunk
+    low, high = [], []
+    for inputs, targets in pieces(split):
+        found.append(torch.stack([*faults(inputs, spec.vocabulary), *faults(targets, spec.outputs, IGNORE)]))
+        low.append(inputs.min())
+        high.append(inputs.max())
+    bad = torch.cat(found, dim=1)  # (4, N)
+    counts, first = bad.sum(1).tolist(), bad.int().argmax(1).tolist()
+    says = (
+        "inputs hold NaN or Inf",
+        f"inputs hold tokens out of [0, {spec.vocabulary})",
+        "targets hold NaN or Inf",
+        f"targets are out of [0, {spec.outputs})",
+    )
+    for count, index, what in zip(counts, first, says, strict=True):
+        if count:
+            raise Invalid("", name, f"{count} of {bad.shape[1]} {part} {what}, the first at index {index}")
+    return bool(torch.stack(low).min() == torch.stack(high).max())
+
+
+def pieces(split: Split) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and targets of all samples, some at a time; of windows of a text, each token once."""
+    if isinstance(split, TensorSplit):
+        yield from zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True)
+    elif isinstance(split, TokenSplit):
+        for tokens in split.tokens.split(CHUNK * CHUNK):
+            yield tokens.long(), tokens.long()  # the targets are the inputs, one later
+    else:
+        yield from map(split.batch, torch.arange(len(split), device=split.device).split(CHUNK))
+
+
+def faults(values: torch.Tensor, limit: int, ignored: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which of (n, ...) hold a float that is not finite, and which an integer out of [0, limit): (n,) bool each."""
+    if values.is_floating_point():
+        wrong = ~values.isfinite()
+    else:
+        wrong = ((values < 0) | (values >= limit)) & (values != ignored)
+    wrong = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong  # (n,)
+    none = torch.zeros_like(wrong)
+    return (wrong, none) if values.is_floating_point() else (none, wrong)

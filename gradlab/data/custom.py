@@ -1,0 +1,136 @@
+"""The user's own data: anything that gives pairs of an input and a target, read once and kept whole on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+
+from gradlab.data.base import Data, Splits, TensorSplit, at_least
+from gradlab.importing import load_object
+from gradlab.models.spec import Spec
+from gradlab.option import Invalid, one_of, option, require
+
+DIMENSIONS = {"tokens": 1, "vectors": 1, "sequences": 2, "images": 3}
+INTEGER = ("tokens", "classes")
+
+
+@option("data", "custom")
+@dataclass
+class CustomData(Data):
+    """What `target(**kwargs)` returns: a training set, or a tuple of a training and a test set (which may be None).
+
+    A set is a sequence of (input, target) pairs, such as a `torch.utils.data.Dataset` with a length, or a tuple of two
+    tensors or arrays with a sample a row. All inputs have one shape, and so have all targets.
+    """
+
+    target: str = ""
+    """What to call, as "package.module:Name"; the working directory is searched too."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments."""
+    inputs: Optional[str] = None
+    """tokens, vectors, images or sequences; null: as their shape and type say."""
+    targets: Optional[str] = None
+    """classes, tokens or values; null: as their shape and type say."""
+    outputs: Optional[int] = None
+    """Number of classes, or size of the vocabulary; null: one more than the largest in the data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(":" in self.target, "target", self.target, 'of the form "package.module:Name"')
+        if self.inputs is not None:
+            one_of("inputs", self.inputs, tuple(DIMENSIONS))
+        if self.targets is not None:
+            one_of("targets", self.targets, ("classes", "tokens", "values"))
+        at_least("outputs", self.outputs, 1)
+
+    def load(self, device: torch.device) -> Splits:
+        found = load_object("target", self.target)
+        if not callable(found):
+            raise Invalid("target", self.target, f"must name a class or a function, but is {type(found).__name__}")
+        try:
+            made = found(**self.kwargs)
+        except TypeError as error:
+            raise Invalid("kwargs", self.kwargs, f"{self.target} refuses: {' '.join(str(error).split())}") from error
+        pair = isinstance(made, tuple) and len(made) == 2 and not all(hasattr(part, "shape") for part in made)
+        train, test = made if pair else (made, None)
+        x, y = self.stack(train)
+        kinds = self.inputs or kind_of_inputs(x), self.targets or kind_of_targets(y)
+        splits = [self.shaped(x, y, *kinds)]
+        if test is not None:
+            splits.append(self.shaped(*self.stack(test), *kinds))
+        spec = self.spec(splits, *kinds)
+        on_device = [TensorSplit(split.inputs.to(device), split.targets.to(device)) for split in splits]
+        return Splits(on_device[0], on_device[1] if test is not None else None, spec, "custom")
+
+    def stack(self, samples: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, ...) inputs and (N, ...) targets of a set."""
+        whole = getattr(samples, "tensors", samples)  # a TensorDataset need not be read sample by sample
+        if isinstance(whole, tuple) and len(whole) == 2 and all(hasattr(part, "shape") for part in whole):
+            return torch.as_tensor(whole[0]), torch.as_tensor(whole[1])
+        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
+            says = f"a set must have a length and items, which {type(samples).__name__} does not"
+            raise Invalid("target", self.target, says)
+        columns: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        for i in range(len(samples)):
+            try:
+                values = [torch.as_tensor(value) for value in samples[i]]
+            except (TypeError, ValueError, RuntimeError) as error:
+                says = f"sample {i} does not turn into tensors: {' '.join(str(error).split())}"
+                raise Invalid("target", self.target, says) from error
+            if len(values) != 2:
+                raise Invalid("target", self.target, f"sample {i} is not a pair of an input and a target")
+            for name, value, column in zip(("input", "target"), values, columns, strict=True):
+                if column and column[0].shape != value.shape:
+                    says = f"{name} {i} has shape {tuple(value.shape)} but the first {tuple(column[0].shape)}: pad them"
+                    raise Invalid("target", self.target, says)
+                column.append(value)
+        if not columns[0]:
+            raise Invalid("target", self.target, "gives an empty set")
+        return torch.stack(columns[0]), torch.stack(columns[1])
+
+    def shaped(self, x: torch.Tensor, y: torch.Tensor, inputs: str, targets: str) -> TensorSplit:
+        """The types that the kinds have: int64 of tokens and classes, float32 of all else."""
+        if x.dim() - 1 != DIMENSIONS[inputs]:
+            says = f"must have {DIMENSIONS[inputs]} dimensions, but an input has shape {tuple(x.shape[1:])}"
+            raise Invalid("inputs", inputs, says)
+        if targets == "values" and y.dim() == 1:
+            y = y.unsqueeze(1)  # (N,) -> (N, 1)
+        if y.dim() - 1 != (targets != "classes"):
+            raise Invalid("targets", targets, f"cannot have the shape {tuple(y.shape[1:])} of a target")
+        for name, kind, tensor in (("inputs", inputs, x), ("targets", targets, y)):
+            if kind in INTEGER and tensor.is_floating_point():
+                raise Invalid(name, kind, f"must be integers, but are {str(tensor.dtype).removeprefix('torch.')}")
+        return TensorSplit(x.long() if inputs in INTEGER else x.float(), y.long() if targets in INTEGER else y.float())
+
+    def spec(self, splits: list[TensorSplit], inputs: str, targets: str) -> Spec:
+        """Shapes of a sample, and the sizes that the largest token or label of all splits gives."""
+
+        def size(tensors: list[torch.Tensor]) -> int:
+            return max((int(t.max()) + 1 for t in tensors if t.numel()), default=0)
+
+        first = splits[0]
+        if targets == "values":
+            outputs = first.targets.shape[1]
+            require(self.outputs in (None, outputs), "outputs", self.outputs, f"{outputs}, the size of a target")
+        else:
+            outputs = self.outputs or size([split.targets for split in splits])
+        vocabulary = size([split.inputs for split in splits]) if inputs == "tokens" else 0
+        if inputs == targets == "tokens":
+            vocabulary = self.outputs or max(vocabulary, outputs)  # a language model reads what it writes
+            outputs = vocabulary
+        return Spec(inputs, tuple(first.inputs.shape[1:]), targets, outputs, vocabulary)
+
+
+def kind_of_inputs(x: torch.Tensor) -> str:
+    """tokens of integers (T,), vectors of floats (D,), sequences (T, F), images (C, H, W)."""
+    kinds = {1: "vectors" if x.is_floating_point() else "tokens", 2: "sequences", 3: "images"}
+    if x.dim() - 1 not in kinds:
+        raise Invalid("inputs", None, f"an input has shape {tuple(x.shape[1:])}, but must have 1, 2 or 3 dimensions")
+    return kinds[x.dim() - 1]
+
+
+def kind_of_targets(y: torch.Tensor) -> str:
+    """values of floats, classes of one integer, tokens of many."""
+    return "values" if y.is_floating_point() else "classes" if y.dim() == 1 else "tokens"

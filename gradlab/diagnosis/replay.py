@@ -1,0 +1,156 @@
+"""Run a failing update again with a look at every module: which one left the range of its type first, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from gradlab.loss import Loss
+from gradlab.precision import Precision
+
+FP16_MAX = 65504.0
+
+
+@dataclass
+class Overflow:
+    """The first tensor that is not finite."""
+
+    phase: str
+    """parameters, inputs, forward, between (two modules, in the forward pass), loss or backward."""
+    module: str
+    kind: str
+    """Class of the module."""
+    input_max: float | None = None
+    """Largest magnitude that went in."""
+    output_max: float | None = None
+    """Largest magnitude of the same output computed in fp32."""
+    healthy: str | None = None
+    """The module that finished last with a finite output, and its largest magnitude."""
+    healthy_max: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.phase == "parameters":
+            return f"the weights {self.module} are already not finite: an earlier update broke them"
+        if self.phase == "inputs":
+            return "the inputs are not finite"
+        if self.phase == "loss":
+            return f"every module's output is finite, the loss is not (largest output {self.healthy_max:.4g})"
+        name = f"{self.module or 'the model'} ({self.kind})"
+        if self.phase == "between":
+            return f"the arithmetic between {self.healthy} (at most {self.healthy_max:.4g}) and {name} overflows first"
+        if self.phase == "backward":
+            return f"the forward pass is finite; in the backward pass the gradient of {name}'s output overflows first"
+        says = f"the output of {name} overflows first"
+        if self.output_max is not None:
+            says += f": {self.output_max:.4g} in fp32, {self.output_max / FP16_MAX:.3g} times fp16's largest 65504"
+        return f"{says}, from inputs of at most {self.input_max:.4g}" if self.input_max is not None else says
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The floating-point tensors of a module's inputs or outputs."""
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_of(item)
+
+
+def largest(value: Any) -> float | None:
+    """Largest magnitude; None of no tensor."""
+    return max((t.detach().abs().max().item() for t in tensors_of(value) if t.numel()), default=None)
+
+
+def finite(value: Any) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in tensors_of(value))
+
+
+@contextmanager
+def hooked(model: torch.nn.Module, hook: Any) -> Iterator[None]:
+    """Call hook(name, module, inputs, output) when a module is done: children before the module that holds them."""
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            handle = module.register_forward_hook(lambda m, i, o, name=name: hook(name, m, i, o))
+            stack.callback(handle.remove)
+        yield
+
+
+def first_overflow(
+    model: torch.nn.Module,
+    loss_fn: Loss,
+    precision: Precision,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+) -> Overflow | None:
+    """The first non-finite tensor in the order of execution, forward then backward; None if the update is finite.
+
+    The model, its gradients and the random state are the caller's to keep; buffers are put back.
+    """
+    for name, p in model.named_parameters():
+        if not finite(p):
+            return Overflow("parameters", name, type(p).__name__)
+    buffers = [b.clone() for b in model.buffers()]
+    try:
+        for inputs, targets in batches:
+            if not finite(inputs):
+                return Overflow("inputs", "", "")
+            if found := replay_batch(model, loss_fn, precision, inputs, targets):
+                return found
+        return None
+    finally:
+        for b, saved in zip(model.buffers(), buffers, strict=True):
+            b.copy_(saved)
+        model.zero_grad(set_to_none=True)
+
+
+def replay_batch(
+    model: torch.nn.Module, loss_fn: Loss, precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
+) -> Overflow | None:
+    """One micro-batch, forward and backward."""
+    found: list[Overflow] = []
+    healthy: list[Any] = [None, None]
+
+    def look(name: str, module: torch.nn.Module, given: Any, output: Any) -> None:
+        if found:
+            return
+        if not finite(output):
+            kind = type(module).__name__
+            if finite(given):
+                found.append(Overflow("forward", name, kind, largest(given), largest(in_fp32(module, given)), *healthy))
+            else:
+                found.append(Overflow("between", name, kind, None, None, *healthy))
+            return
+        healthy[:] = [name, largest(output)]
+        for tensor in tensors_of(output):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda grad, name=name, kind=type(module).__name__: look_back(name, kind, grad))
+
+    def look_back(name: str, kind: str, grad: torch.Tensor) -> None:
+        if not found and not finite(grad):
+            found.append(Overflow("backward", name, kind, None, None, *healthy))
+
+    with hooked(model, look), precision.arithmetic():
+        with precision.autocast():
+            loss, count = loss_fn(model(inputs), targets)
+        if not found and not finite(loss):
+            found.append(Overflow("loss", "", "", None, None, *healthy))
+        if not found:
+            (loss * (precision.scale / count.clamp(min=1))).backward()
+    return found[0] if found else None
+
+
+def in_fp32(module: torch.nn.Module, given: Any) -> Any:
+    """The module's output with fp32 inputs and autocast off: what fp16 could not hold."""
+    device = next((t.device.type for t in tensors_of(given)), "cpu")
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        wide = [g.float() if isinstance(g, torch.Tensor) and g.is_floating_point() else g for g in given]
+        return module.forward(*wide)

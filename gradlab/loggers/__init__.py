@@ -1,0 +1,1 @@
+"""Where measurements go: local files always, and services that a user names."""

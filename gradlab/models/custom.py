@@ -1,0 +1,69 @@
+"""A module that is named in the configuration: a user's own, or a library's such as Hugging Face's causal LMs.
+
+B batch, T time steps, V outputs: whatever the module takes -> its logits, (B, V) or (B, T, V)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradlab.importing import load_object
+from gradlab.option import Invalid
+
+
+def build(target: str, args: list[Any], kwargs: dict[str, Any]) -> nn.Module:
+    """Call the target; from then on the module returns the logits in its output."""
+    model = call(target, args, kwargs)
+    if not isinstance(model, nn.Module):
+        raise Invalid("target", target, f"must give a torch.nn.Module, but gave {type(model).__name__}")
+    # A hook and no wrapper: the model keeps its type, methods, and names of parameters.
+    model.register_forward_hook(only_logits)
+    return model
+
+
+def only_logits(model: nn.Module, inputs: Any, output: Any) -> Tensor:
+    """The tensor in an output: itself, its `logits` (attribute or key), or a tuple's first element."""
+    logits = output
+    if isinstance(output, Mapping):  # ModelOutput is one
+        logits = output.get("logits")
+    elif isinstance(output, tuple | list) and not hasattr(output, "logits"):
+        logits = output[0] if output else None
+    elif not isinstance(output, Tensor):
+        logits = getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        name = type(model).__name__
+        raise Invalid("model.target", name, f"must return a tensor or logits, but returned {type(output).__name__}")
+    return logits
+
+
+def call(target: str, args: list[Any], kwargs: Mapping[str, Any], path: str = "") -> Any:
+    """target(*args, **kwargs), after the mappings in them that name a target of their own; `path` leads to this one."""
+    found = find(target, f"{path}target")
+    positional = [resolve(value, f"{path}args.{i}") for i, value in enumerate(args)]
+    named = {name: resolve(value, f"{path}kwargs.{name}") for name, value in kwargs.items()}
+    try:
+        return found(*positional, **named)
+    except TypeError as error:
+        raise Invalid(f"{path}kwargs", dict(kwargs), f"{target} refuses: {' '.join(str(error).split())}") from error
+
+
+def resolve(value: Any, path: str) -> Any:
+    """Build what the value, or anything inside it, names by a target."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("target"), str) and value.keys() <= {"target", "args", "kwargs"}:
+            return call(value["target"], value.get("args") or [], value.get("kwargs") or {}, f"{path}.")
+        return {name: resolve(inner, f"{path}.{name}") for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [resolve(inner, f"{path}.{i}") for i, inner in enumerate(value)]
+    return value
+
+
+def find(target: str, path: str) -> Any:
+    """Import what "package.module:Name.attribute" names, to be called."""
+    found = load_object(path, target)
+    if not callable(found) or isinstance(found, nn.Module):
+        raise Invalid(path, target, f"must name a class or a function, but is {type(found).__name__}")
+    return found

@@ -1,0 +1,196 @@
+"""ONE optimizer update. Read `Update.__call__`: the order of its lines is the order that is right.
+
+Nothing here waits for the device. Whether an update is applied is decided there too, and the host learns it later: the
+number of applied updates, which the schedule reads, and the learning rate are tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from gradlab.clip import Clip, Clipped
+from gradlab.distributed import World
+from gradlab.gradients import Gradients, measure
+from gradlab.loss import Loss
+from gradlab.noise import Noise
+from gradlab.optimizer import set_lr_, skips_in_kernel, step_unless_
+from gradlab.precision import Precision
+from gradlab.schedule import Schedule
+
+
+class MicroBatch(NamedTuple):
+    """Samples of one forward and backward pass. A rank with none left in a remainder passes one that does not count."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    counts: bool = True
+
+
+class Stats(NamedTuple):
+    """What one update measured: () tensors on the device, except for the norms."""
+
+    loss: torch.Tensor
+    """Mean over all samples or tokens of the window and all ranks."""
+    grad_norm: torch.Tensor
+    """L2 norm of the true gradient, before noise and clipping."""
+    clip_coefficient: torch.Tensor
+    """||clipped|| / ||gradient||."""
+    clip_acted: torch.Tensor
+    scale: torch.Tensor
+    """The loss scale that this update used."""
+    next_scale: torch.Tensor
+    skipped: torch.Tensor
+    lr: torch.Tensor
+    applied: torch.Tensor
+    """Updates applied so far, this one included if it was."""
+    layer_norms: torch.Tensor
+    """(P,) norms of the parameters' gradients."""
+    names: list[str]
+
+
+class Update:
+    """The parts of an update, and the state that only applied updates move."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        precision: Precision,
+        noise: Noise,
+        clip: Clip,
+        *,
+        lr: float,
+        halts: bool = True,
+        seed: int = 0,
+        world: World | None = None,
+    ) -> None:
+        """halts: a gradient that is not finite ends the run: no later update is applied either."""
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.schedule, self.precision, self.noise, self.clip = schedule, precision, noise, clip
+        self.world = world or World()
+        self.seed, self.base_lr = seed, lr
+        module = model.module if hasattr(model, "no_sync") else model
+        names = [name.removeprefix("_orig_mod.") for name, _ in module.named_parameters()]
+        self.parameters = [(n, p) for n, p in zip(names, module.parameters(), strict=True) if p.requires_grad]
+        self.buffers = [b for b in module.buffers() if b.numel()]
+        device = self.device = precision.device
+        self.in_kernel = skips_in_kernel(optimizer)
+        self.attempts = 0
+        self.applied = torch.zeros((), dtype=torch.int64, device=device)
+        self.halts = halts
+        self.halted = torch.zeros((), dtype=torch.bool, device=device)
+        self.clip_state = clip.init(device)
+
+    def __call__(self, window: Sequence[MicroBatch]) -> Stats:
+        """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
+        saved = self.save_buffers()
+        loss = self.accumulate(window)  # () mean over the window and all ranks
+        self.unscale()  # p.grad is now dL/dp
+        gradients = self.measure()
+        found_inf = self.found_inf(gradients)  # () float32, 1 where the update must not be applied
+        clipped = self.clip_(self.add_noise(gradients))
+        lr, scale = self.lr(), self.precision.scale
+        self.step(lr, found_inf)
+        self.update_scale(found_inf)
+        self.commit(clipped, found_inf, saved)
+        self.zero_grad()
+        norms = (gradients.total, clipped.coefficient, clipped.acted)
+        rest = (found_inf, lr, self.applied, gradients.norms, gradients.names)
+        return Stats(loss, *norms, scale, self.precision.scale, *rest)
+
+    def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:
+        """Add up the gradient of the mean over every sample (or token) of the window, on all ranks.
+
+        Each micro-batch contributes the sum of its losses over the count of the whole window: with unequal micro-batches
+        or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks, hence the factor
+        world size. All but the last micro-batch run forward and backward without synchronisation.
+        """
+        counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
+        count = torch.stack(counts).sum() if counts else torch.zeros((), dtype=torch.int64, device=self.device)
+        count = self.world.sum_(count).clamp(min=1)
+        weight = self.precision.scale * self.world.size / count
+        total = torch.zeros((), device=self.device)
+        for i, batch in enumerate(window):
+            local = i + 1 < len(window) and self.world.size > 1
+            with self.model.no_sync() if local else nullcontext(), self.precision.arithmetic():
+                with self.precision.autocast():
+                    loss, _ = self.loss(self.model(batch.inputs), batch.targets)
+                loss = loss if batch.counts else loss * 0.0
+                (loss * weight).backward()
+            total += loss.detach()
+        return self.world.sum_(total) / count
+
+    def unscale(self) -> None:
+        self.precision.unscale_([p.grad for _, p in self.parameters if p.grad is not None])
+
+    def measure(self) -> Gradients:
+        return measure(self.parameters, self.device)
+
+    def found_inf(self, gradients: Gradients) -> torch.Tensor:
+        """1 if any element of the gradient is not finite: its norm then is not either, and only then."""
+        found = ~torch.isfinite(gradients.total)
+        if self.halts:
+            self.halted |= found
+            found = self.halted.clone()
+        return found.float()
+
+    def add_noise(self, gradients: Gradients) -> Gradients:
+        if not self.noise.active:
+            return gradients
+        self.noise.add_(gradients.tensors, self.applied, seed=(self.seed << 32) + self.attempts)
+        return self.measure()  # another gradient, with another norm
+
+    def clip_(self, gradients: Gradients) -> Clipped:
+        return self.clip.clip_(gradients, self.clip_state)
+
+    def lr(self) -> torch.Tensor:
+        """() float64, the rate of this update."""
+        return self.base_lr * self.schedule.factor(self.applied)
+
+    def step(self, lr: torch.Tensor, found_inf: torch.Tensor) -> None:
+        set_lr_(self.optimizer, lr)
+        step_unless_(self.optimizer, found_inf, self.in_kernel)
+
+    def update_scale(self, found_inf: torch.Tensor) -> None:
+        self.precision.update(found_inf)
+
+    def commit(self, clipped: Clipped, found_inf: torch.Tensor, saved: list[torch.Tensor]) -> None:
+        """Move what only an applied update moves: the counter and the clip's state; put buffers back if it was not."""
+        self.attempts += 1
+        skipped = found_inf.bool()
+        self.applied = self.applied + (~skipped).to(self.applied.dtype)
+        self.clip_state = {k: torch.where(skipped, self.clip_state[k], v) for k, v in clipped.state.items()}
+        if saved and self.device.type != "cpu":
+            for buffer, before in zip(self.buffers, saved, strict=True):
+                buffer.copy_(torch.where(skipped, before, buffer))
+        elif saved and skipped:
+            torch._foreach_copy_(self.buffers, saved)
+
+    def save_buffers(self) -> list[torch.Tensor]:
+        """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""
+        return [b.clone() for b in self.buffers]
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.precision.state_dict(),
+            "clip": dict(self.clip_state),
+            "applied": self.applied.clone(),
+            "attempts": self.attempts,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.precision.load_state_dict(state["precision"])
+        self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
+        self.applied = state["applied"].to(self.device)
+        self.attempts = int(state["attempts"])

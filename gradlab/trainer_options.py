@@ -1,0 +1,41 @@
+"""The fields of `trainer=`; the run itself is in trainer.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from gradlab.option import one_of, option, require
+
+
+@option("trainer", "default")
+@dataclass
+class TrainerOption:
+    """How long a run is, where it runs and what it leaves behind."""
+
+    epochs: int = 5
+    """Passes over the training set; the run ends at `epochs` or at `updates`, whichever comes first."""
+    updates: Optional[int] = None
+    """Applied updates; null: no limit."""
+    evaluate_every: int = 1
+    """Epochs between two evaluations on the test set; 0: never."""
+    checkpoint_every: int = 0
+    """Updates between two checkpoints; 0: only at the end."""
+    device: str = "auto"
+    """auto: cuda where there is one."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    deterministic: bool = True
+    """Choose deterministic kernels, so that the same configuration gives the same result."""
+    sync_batch_norm: bool = False
+    """Under DDP on CUDA: batch norm over all ranks (SyncBatchNorm)."""
+    progress: str = "auto"
+    """auto: live in a terminal, plain lines elsewhere; live, plain, none."""
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "epochs", self.epochs, ">= 1")
+        require(self.updates is None or self.updates >= 1, "updates", self.updates, "null or >= 1")
+        require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, ">= 0")
+        require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
+        one_of("device", self.device, ("auto", "cpu", "cuda"))
+        one_of("progress", self.progress, ("auto", "live", "plain", "none"))

@@ -1,0 +1,107 @@
+"""How a run ends: its diagnosis, what was expected, what is said, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradlab.diagnosis.remedies import remedies
+from gradlab.diagnosis.replay import Overflow
+from gradlab.diagnosis.rules import VERDICTS, Diagnosis
+from gradlab.loggers.local import plain
+from gradlab.option import Invalid
+from gradlab.trainer import Outcome
+
+
+def check_expectation(expect: str | None) -> None:
+    """Refuse an expectation that no run can meet."""
+    if expect not in (None, "any", *VERDICTS):
+        raise Invalid("expect", expect, f"must be null, any or one of {', '.join(VERDICTS)}")
+
+
+def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
+    """Exit code (0 as expected, 1 not) and the sentence that says so."""
+    seen = diagnosis.verdict
+    if expect == "any":
+        return 0, ""
+    if expect is None:
+        return int(diagnosis.ill), f"the run is ill: {seen}" if diagnosis.ill else ""
+    return int(seen != expect), f"expected {expect}, {'and saw it' if seen == expect else f'saw {seen}'}"
+
+
+def write(folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int) -> None:
+    """diagnosis.json: the verdict with its evidence, how the run ended, and the exit code."""
+    content = diagnosis.as_dict() | {
+        "outcome": asdict(outcome),
+        "first_overflow": overflow.as_dict() if overflow else None,
+        "exit_code": exit_code,
+    }
+    (folder / "diagnosis.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def tell(
+    diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, lr: float, overrides: list[str], folder: Path
+) -> list[str]:
+    """The sentences that end a run."""
+    lines = [diagnosis.sentence]
+    if outcome.error:
+        lines.append(f"RuntimeError: {outcome.error}" if diagnosis.verdict == "scale_collapse" else outcome.error)
+    if outcome.first_failed_attempt is not None and outcome.status == "failed":
+        streak = outcome.attempts - outcome.first_failed_attempt + 1
+        first = f"update {outcome.first_failed_attempt}"
+        lines.append(f"epochs completed: {outcome.epochs_completed}; the failure began at {first}, in epoch {outcome.epoch}")
+        if streak > 1:
+            lines.append(f"from then on all {streak} updates were skipped")
+    if overflow is not None:
+        lines.append(str(overflow))
+    if outcome.eval:
+        losses = [e["eval/loss"] for e in outcome.eval]
+        lines.append(f"eval loss by epoch: {', '.join(f'{x:.4g}' for x in losses)}")
+    tries = remedies(diagnosis, lr)
+    if tries:
+        lines.append("to try, one at a time:")
+    for override, why in tries:
+        lines.append(f"  {command([*kept(overrides, override), *override.split(), 'expect=healthy'])}   # {why}")
+    lines.append(f"all of it: {folder}")
+    return lines
+
+
+def kept(overrides: list[str], remedy: str) -> list[str]:
+    """The run's own overrides, less those that the remedy replaces."""
+    replaced = {part.split("=")[0] for part in remedy.split()} | {"expect"}
+    return [o for o in overrides if o.split("=")[0] not in replaced]
+
+
+def command(overrides: list[str]) -> str:
+    return shlex.join(["python", "-m", "gradlab", *overrides])
+
+
+def show(title: str, lines: list[str], good: bool, main: bool = True) -> None:
+    """A panel in a terminal, plain lines elsewhere; commands are never broken, so that they can be pasted."""
+    import sys
+
+    if not main:
+        return
+    if not sys.stdout.isatty():
+        print(f"== {title}", *lines, sep="\n", flush=True)
+        return
+    from rich.console import Console
+    from rich.rule import Rule
+    from rich.text import Text
+
+    console, colour = Console(highlight=False, soft_wrap=True), "green" if good else "red"
+    console.print(Rule(Text(title, style=f"bold {colour}"), style=colour))
+    for line in lines:
+        console.print(Text(line))
+    console.print(Rule(style=colour))
+
+
+def summary(diagnosis: Diagnosis, outcome: Outcome) -> dict[str, Any]:
+    """What a logger keeps of a run."""
+    values = {"verdict": diagnosis.verdict, "sentence": diagnosis.sentence, "status": outcome.status}
+    last = outcome.eval[-1] if outcome.eval else {}
+    rest = {"update": outcome.applied, "attempts": outcome.attempts, "seconds": outcome.seconds}
+    return values | rest | {k: v for k, v in last.items() if k.startswith("eval/")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import sys
@@ -49,6 +50,11 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["cpu"].cpu())
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def mix(*parts: int) -> int:
+    """One seed from several. PyTorch's generator on the CPU uses 32 bits of its seed only: shifting is not mixing."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest(), "little")
 
 
 def seed_all(seed: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradlab.checkpoint import mix
 from gradlab.clip import Clip, Clipped
 from gradlab.distributed import World
 from gradlab.gradients import Gradients, measure
@@ -143,7 +144,7 @@ class Update:
     def add_noise(self, gradients: Gradients) -> Gradients:
         if not self.noise.active:
             return gradients
-        self.noise.add_(gradients.tensors, self.applied, seed=(self.seed << 32) + self.attempts)
+        self.noise.add_(gradients.tensors, self.applied, seed=mix(self.seed, self.attempts))
         return self.measure()  # another gradient, with another norm
 
     def clip_(self, gradients: Gradients) -> Clipped:

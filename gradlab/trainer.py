@@ -21,6 +21,7 @@ import torch
 from gradlab import checkpoint
 from gradlab.config import Config, prefixed
 from gradlab.data import Splits, check, epoch_order, window
+from gradlab.diagnosis.replay import Overflow, first_overflow
 from gradlab.distributed import World
 from gradlab.loggers.local import Lines
 from gradlab.option import Invalid
@@ -123,7 +124,7 @@ class Trainer:
         self.check_remainder()
         self.update = self.build_update()
         if self.world.rank:  # dropout draws differ between ranks
-            torch.manual_seed(config.seed + (self.world.rank << 32))
+            torch.manual_seed(checkpoint.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = 0
         self.order_of: tuple[int, torch.Tensor] | None = None
         self.outcome = Outcome("completed")
@@ -467,6 +468,20 @@ class Trainer:
         }
         checkpoint.save(self.folder / "crash.pt", state)
 
+    def find_overflow(self) -> Overflow | None:
+        """Run the first update of the final streak again, and name the module that overflowed first."""
+        first = self.streak
+        if first is None:
+            return None
+        after = checkpoint.random_state()
+        checkpoint.set_random_state(first.random)
+        batches, _ = self.batches(first.epoch, first.cursor, first.steps)
+        precision = self.config.precision.build(self.device)
+        precision.load_state_dict(first.scale)
+        found = first_overflow(self.module, self.loss, precision, [(b.inputs, b.targets) for b in batches if b.counts])
+        checkpoint.set_random_state(after)
+        return found
+
     def stop_asked(self) -> bool:
         """Whether any rank was asked to stop: all then do."""
         if self.world.size == 1:
@@ -507,7 +522,7 @@ def deterministic(wanted: bool) -> None:
     """Choose deterministic kernels; where an operation has none, PyTorch warns."""
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(wanted, warn_only=True)
+    torch.set_deterministic_debug_mode("warn" if wanted else "default")  # unlike the other switch, imports no compiler
     torch.utils.deterministic.fill_uninitialized_memory = False  # costs a write of every new tensor, decides nothing
 
 

@@ -41,16 +41,16 @@ def check_split(split: Split, spec: Spec, name: str, part: str) -> bool:
         low.append(inputs.min())
         high.append(inputs.max())
     bad = torch.cat(found, dim=1)  # (4, N)
-    counts, first = bad.sum(1).tolist(), bad.int().argmax(1).tolist()
     says = (
         "inputs hold NaN or Inf",
         f"inputs hold tokens out of [0, {spec.vocabulary})",
         "targets hold NaN or Inf",
         f"targets are out of [0, {spec.outputs})",
     )
-    for count, index, what in zip(counts, first, says, strict=True):
-        if count:
-            raise Invalid("", name, f"{count} of {bad.shape[1]} {part} {what}, the first at index {index}")
+    for some, which, what in zip(bad.any(1).tolist(), bad, says, strict=True):
+        if some:
+            index = which.nonzero()[:, 0].tolist()
+            raise Invalid("", name, f"{len(index)} of {bad.shape[1]} {part} {what}, the first at index {index[0]}")
     return bool(torch.stack(low).min() == torch.stack(high).max())
 
 
@@ -59,7 +59,7 @@ def pieces(split: Split) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     if isinstance(split, TensorSplit):
         yield from zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True)
     elif isinstance(split, TokenSplit):
-        for tokens in split.tokens.split(CHUNK * CHUNK):
+        for tokens in split.tokens.split(16 * CHUNK):
             yield tokens.long(), tokens.long()  # the targets are the inputs, one later
     else:
         yield from map(split.batch, torch.arange(len(split), device=split.device).split(CHUNK))

@@ -47,7 +47,8 @@ class TransformerOptions(Model):
     heads: int = 4
     """Attention heads; they share the width equally."""
     norm: str = "pre"
-    """Layer norm before each sublayer (pre), after each residual sum (post), or nowhere at all (none)."""
+    """Layer norm before each sublayer and the head (pre), after each residual sum (post), before the head only (final),
+    or nowhere at all (none)."""
     mlp_ratio: int = 4
     """Hidden size of the MLP as a multiple of the width."""
     activation: str = "gelu"
@@ -67,7 +68,7 @@ class TransformerOptions(Model):
         require(
             self.width >= 1 and self.width % self.heads == 0, "width", self.width, f"a multiple of heads={self.heads}"
         )
-        one_of("norm", self.norm, ("pre", "post", "none"))
+        one_of("norm", self.norm, ("pre", "post", "final", "none"))
         require(self.mlp_ratio >= 1, "mlp_ratio", self.mlp_ratio, ">= 1")
         one_of("activation", self.activation, ("gelu", "relu"))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")

@@ -42,7 +42,7 @@ class Block(nn.Module):
     def __init__(self, options: TransformerOptions) -> None:
         super().__init__()
         width, hidden = options.width, options.mlp_ratio * options.width
-        norm = partial(nn.LayerNorm, width) if options.norm != "none" else nn.Identity
+        norm = partial(nn.LayerNorm, width) if options.norm in ("pre", "post") else nn.Identity
         self.post_norm = options.norm == "post"
         self.norm1, self.norm2 = norm(), norm()
         self.attention = Attention(width, options.heads, options.dropout)
@@ -74,7 +74,7 @@ class Transformer(nn.Module):
         self.positions = nn.Embedding(num_steps(spec), width)
         self.dropout = nn.Dropout(options.dropout)
         self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
-        self.norm = nn.LayerNorm(width) if options.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(width) if options.norm in ("pre", "final") else nn.Identity()
         self.head = nn.Linear(width, spec.outputs)
         if options.tie_embeddings:
             self.head.weight = self.embedding.get_parameter("weight")

@@ -108,6 +108,7 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     if config.pretrain:
         config.init_from = pretrained(config, place)
 
+    from gradlab import snapshot
     from gradlab.trainer import Trainer
 
     stream = Stream(config.diagnosis)  # type: ignore[arg-type]
@@ -130,14 +131,14 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
             stream.observe(line, cli_layers.get(line["attempt"]))
     if config.story:
         progress.say(config.story.strip())
-    progress.total = trainer.planned_updates()
+    progress.total = trainer.planned
     progress.start()
     try:
         outcome = trainer.run()
     finally:
         progress.finish({"update": trainer.outcome.applied})
     diagnosis = diagnose(stream, outcome.status, outcome.error, config.diagnosis)  # type: ignore[arg-type]
-    overflow = trainer.find_overflow() if outcome.status == "failed" else None
+    overflow = snapshot.find_overflow(trainer) if outcome.status == "failed" else None
     code, expectation = verdict.judge(config.expect, diagnosis)
     if outcome.status == "interrupted":
         code = 130

@@ -191,7 +191,7 @@ def pretrain(composed: DictConfig, folder: Path, progress: str) -> None:
     OmegaConf.save(composed, folder / "config.yaml", resolve=True)
     plain: Any = OmegaConf.to_container(composed, resolve=True)
     trainer = Trainer(config, folder, plain_config=plain, say=shown.say)
-    shown.total = trainer.planned_updates()
+    shown.total = trainer.planned
     shown.say(f"pretraining, once ({shown.total} updates, kept in {folder}): {config.story.strip()}")
     trainer.sinks = (lambda metrics, layers: shown.log(metrics) if "train/loss" in metrics else None,)
     shown.start()

@@ -14,7 +14,7 @@ import torch
 from gradlab.gradients import Gradients, scale_, tensor_norms, total_norm
 from gradlab.option import option, require
 
-State = dict[str, torch.Tensor]
+State = dict[str, "torch.Tensor"]
 
 
 class Clipped(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +58,34 @@ class Lines:
 
     def close(self) -> None:
         self.file.close()
+
+
+class RunFiles:
+    """metrics.jsonl and, where norms of layers are recorded, layers.jsonl; without a folder, nothing."""
+
+    def __init__(self, folder: Path | None = None, names: list[str] | None = None, keep: Sequence[int] = (0, 0)) -> None:
+        """names: the parameters whose norms are recorded. keep: bytes of each file that a resumed run leaves standing."""
+        self.metrics = self.layers = None
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self.metrics = Lines(folder / "metrics.jsonl", keep[0])
+        if names is not None:
+            self.layers = Lines(folder / "layers.jsonl", keep[1])
+            if not keep[1]:
+                self.layers.write({"names": names})
+
+    def write(self, metrics: dict[str, Any], layers: list[float | None] | None) -> None:
+        if self.metrics is not None:
+            self.metrics.write(metrics)
+        if self.layers is not None and layers is not None:
+            self.layers.write({"attempt": metrics["attempt"], "grad/layer": layers})
+
+    def flush(self) -> list[int]:
+        """Bytes of each file so far, all of them handed to the system."""
+        return [lines.flush() if lines else 0 for lines in (self.metrics, self.layers)]
+
+    def close(self) -> None:
+        for lines in (self.metrics, self.layers):
+            if lines is not None:
+                lines.close()

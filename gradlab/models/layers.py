@@ -11,7 +11,21 @@ from torch.utils.checkpoint import checkpoint
 
 from gradlab.models.spec import Spec
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
+
+class SquaredReLU(nn.Module):
+    """max(0, x)^2 (So et al. 2021, Primer): trains well, and lets activations grow with the square of the weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu().square()
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "relu2": SquaredReLU,
+}
 
 
 class Rows(nn.Module):

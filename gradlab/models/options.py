@@ -52,7 +52,7 @@ class TransformerOptions(Model):
     mlp_ratio: int = 4
     """Hidden size of the MLP as a multiple of the width."""
     activation: str = "gelu"
-    """Activation of the MLP: gelu or relu."""
+    """Activation of the MLP: gelu, relu or relu2 (squared)."""
     dropout: float = 0.0
     """Probability of dropping an attention weight or an element of a sublayer's output."""
     init: str = "default"
@@ -70,7 +70,7 @@ class TransformerOptions(Model):
         )
         one_of("norm", self.norm, ("pre", "post", "final", "none"))
         require(self.mlp_ratio >= 1, "mlp_ratio", self.mlp_ratio, ">= 1")
-        one_of("activation", self.activation, ("gelu", "relu"))
+        one_of("activation", self.activation, ("gelu", "relu", "relu2"))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
         one_of("init", self.init, ("default", "gpt2"))
 

@@ -1,0 +1,141 @@
+"""From a configuration to the parts of a run: device, data, model, loss, update. Faults are found here, not in the run."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradlab import checkpoint
+from gradlab.config import Config, prefixed
+from gradlab.data import Splits, check
+from gradlab.distributed import World
+from gradlab.loss import Loss
+from gradlab.option import Invalid
+from gradlab.step import Update
+
+
+@contextmanager
+def group(name: str) -> Iterator[None]:
+    """Put the group's name in front of the field that an error names."""
+    try:
+        yield
+    except Invalid as error:
+        raise prefixed(name, error) from None
+
+
+def pick_device(config: Config, world: World) -> torch.device:
+    """The device of this rank."""
+    wanted = config.trainer.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise Invalid("trainer.device", "cuda", "no CUDA device here; cpu is")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", world.local_rank % torch.cuda.device_count())
+
+
+def deterministic(wanted: bool) -> None:
+    """Choose deterministic kernels; where an operation has none, PyTorch warns."""
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_deterministic_debug_mode("warn" if wanted else "default")  # unlike the other switch, imports no compiler
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a write of every new tensor, decides nothing
+
+
+def load_data(config: Config, device: torch.device) -> Splits:
+    """The data on the device, checked."""
+    with group("data"):
+        data = config.data.load(device)
+        check(data, config.data.batch_size)
+    return data
+
+
+def build_model(config: Config, data: Splits, device: torch.device, world: World) -> torch.nn.Module:
+    """The module with the weights that the run begins with, before compilation and DDP."""
+    with group("model"):
+        model = config.model.build(data.spec).to(device)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise Invalid("model", type(model).__name__, "has no parameter to train")
+    if config.init_from and world.main:  # DDP hands rank 0's weights to the others
+        path = Path(config.init_from)
+        state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device)
+        load_weights("init_from", config.init_from, model, state)
+    if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
+    return model
+
+
+def resolve_loss(config: Config, data: Splits) -> Loss:
+    with group("loss"):
+        return config.loss.resolve(data.spec)
+
+
+def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:
+    """Raise `Invalid` where a checkpoint is of another model."""
+    try:
+        model.load_state_dict(state["model"])
+    except (KeyError, RuntimeError) as error:
+        lines = str(error).splitlines()
+        raise Invalid(field, given, f"does not fit the model: {lines[min(1, len(lines) - 1)].strip()}") from None
+
+
+def wrap(model: torch.nn.Module, config: Config, device: torch.device, world: World) -> torch.nn.Module:
+    """Compile the model where asked, and wrap it in DDP where there are several ranks."""
+    if config.trainer.compile:
+        if config.precision.build(device).cpu_gemm == "fast":
+            raise Invalid("trainer.compile", True, "not with precision.cpu_gemm=fast, whose products it cannot see")
+        model = torch.compile(model)  # type: ignore[assignment]
+    if world.size > 1:
+        ids = [device.index] if device.type == "cuda" else None
+        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    return model
+
+
+def build_update(config: Config, model: torch.nn.Module, loss: Loss, samples: int, device: torch.device, world: World) -> Update:
+    """The update of a wrapped model."""
+    schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
+    optimizer = config.optimizer.build(model.parameters())
+    precision = config.precision.build(device)
+    parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
+    return Update(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
+
+
+def steps_at(config: Config, applied: int, world_size: int) -> int:
+    """Micro-batches a rank for the update that follows `applied` ones."""
+    with group("accumulation"):
+        return config.accumulation.steps_at(applied, config.data.batch_size, world_size)
+
+
+def planned_updates(config: Config, samples: int, world_size: int) -> int:
+    """Updates of the whole run if none is skipped."""
+    limit = config.trainer.updates or math.inf
+    unit = config.data.batch_size * world_size
+    if not config.accumulation.varies:
+        an_epoch = math.ceil(samples / (unit * steps_at(config, 0, world_size)))
+        return int(min(limit, config.trainer.epochs * an_epoch))
+    updates = 0
+    for _ in range(config.trainer.epochs):
+        cursor = 0
+        while cursor < samples:
+            if updates >= limit:
+                return updates
+            cursor += unit * steps_at(config, updates, world_size)
+            updates += 1
+    return updates
+
+
+def check_batch_norm(model: torch.nn.Module, samples: int, batch_size: int, world_size: int) -> None:
+    """Batch norm cannot normalise one value a channel: find such a micro-batch before the run."""
+    if not any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        return
+    rest = samples % (batch_size * world_size)
+    if batch_size == 1 or (rest and rest // world_size <= 1):
+        which = "every micro-batch" if batch_size == 1 else "the last micro-batch of an epoch"
+        says = f"leaves {which} one sample on a rank, which batch norm cannot normalise: take another, or no batch norm"
+        raise Invalid("data.batch_size", batch_size, f"{says} (the set has {samples} samples)")

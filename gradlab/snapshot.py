@@ -1,0 +1,90 @@
+"""What a run leaves to be continued from, and what it leaves when it failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradlab import checkpoint
+from gradlab.diagnosis.replay import Overflow, first_overflow
+from gradlab.option import Invalid
+from gradlab.setup import load_weights
+
+if TYPE_CHECKING:
+    from gradlab.trainer import Trainer
+
+
+def save(run: Trainer) -> None:
+    """checkpoint.pt: everything that the rest of the run depends on. Each rank's random state is its own."""
+    random: list[Any] = [checkpoint.random_state()]
+    if run.world.size > 1:
+        random = [None] * run.world.size
+        torch.distributed.all_gather_object(random, checkpoint.random_state())
+    if run.world.main:
+        state = {
+            "model": run.module.state_dict(),
+            "update": run.update.state_dict(),
+            "random": random,
+            "position": {"epoch": run.epoch, "cursor": run.cursor},
+            "counts": {"skipped": run.skipped, "clipped": run.clipped, "eval": run.outcome.eval},
+            "files": run.files.flush(),
+            "config": run.plain_config,
+        }
+        checkpoint.save(run.folder / "checkpoint.pt", state)
+    run.world.barrier()
+
+
+def restore(run: Trainer, state: dict[str, Any]) -> list[int]:
+    """Continue where a checkpoint was made; returns how many bytes of each file stand."""
+    given = run.config.resume
+    load_weights("resume", given, run.module, state)
+    if len(state["random"]) != run.world.size:
+        says = f"was written by {len(state['random'])} ranks, and continues exactly only on as many"
+        raise Invalid("resume", given, says)
+    try:
+        run.update.load_state_dict(state["update"])
+    except ValueError as error:
+        raise Invalid("resume", given, f"does not fit the optimizer: {error}") from None
+    counts, outcome = state["counts"], run.outcome
+    run.epoch, run.cursor = state["position"]["epoch"], state["position"]["cursor"]
+    run.skipped, run.clipped, outcome.eval = counts["skipped"], counts["clipped"], counts["eval"]
+    outcome.attempts, outcome.applied = run.update.attempts, run.update.attempts - run.skipped
+    outcome.epochs_completed, outcome.epoch = run.epoch, run.epoch + 1
+    checkpoint.set_random_state(state["random"][run.world.rank])
+    return state["files"]
+
+
+def save_crash(run: Trainer, error: str) -> None:
+    """crash.pt: what reproduces the first update of the final streak of failures; the weights have not moved since."""
+    first = run.streak
+    if first is None or not run.world.main:
+        return
+    batches, _ = run.batches(first.epoch, first.cursor, first.steps)
+    state = {
+        "error": error,
+        "attempt": run.outcome.first_failed_attempt,
+        "epoch": first.epoch + 1,
+        "model": run.module.state_dict(),
+        "update": run.update.state_dict() | {"precision": first.precision},
+        "batches": [(b.inputs, b.targets) for b in batches if b.counts],
+        "random": first.random,
+        "config": run.plain_config,
+    }
+    checkpoint.save(run.folder / "crash.pt", state)
+
+
+def find_overflow(run: Trainer) -> Overflow | None:
+    """Run the first update of the final streak again on this rank, and name the module that overflowed first."""
+    first = run.streak
+    if first is None:
+        return None
+    after = checkpoint.random_state()
+    checkpoint.set_random_state(first.random)
+    batches, _ = run.batches(first.epoch, first.cursor, first.steps)
+    precision = run.config.precision.build(run.device)
+    precision.load_state_dict(first.precision)
+    counted = [(b.inputs, b.targets) for b in batches if b.counts]
+    found = first_overflow(run.module, run.loss, precision, counted)
+    checkpoint.set_random_state(after)
+    return found

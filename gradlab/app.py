@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
+import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,8 @@ def main() -> None:
 
     arguments = sys.argv[1:]
     if {"--help", "-h"} & set(arguments):
-        print(cli.help_text())
+        if main_rank():
+            print(cli.help_text())
         return
     try:
         sys.exit(launch(arguments))
@@ -28,87 +32,106 @@ def main() -> None:
         sys.exit(130)
 
 
+def main_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
 def launch(arguments: list[str]) -> int:
     """Run Hydra on the arguments; returns the exit code."""
-    from gradlab import cli
-    from gradlab.distributed import leave, under_torchrun
     from gradlab.lazy import lazy_import
 
-    if not under_torchrun():
-        lazy_import("torch")
-    main_rank = os.environ.get("RANK", "0") == "0"
+    if "RANK" not in os.environ:
+        lazy_import("torch")  # before anything imports it: most wrong commands are told without
+    from gradlab import cli
+
+    logging.raiseExceptions = False  # a full disk is told once, by whoever needs it
     try:
         sys.path.insert(0, os.getcwd())  # a user's own modules, from a console script too
-        return cli.run_hydra(cli.resumed(arguments), main_rank)
+        return cli.run_hydra(arguments, main_rank())
     except Exception as error:
         message = cli.explain(error)
         if message is None:
             raise
-        if main_rank:
+        if main_rank():
             print(f"gradlab: {message}", file=sys.stderr)
-        return 2
+        return cli.exit_code(error)
     finally:
-        leave()
+        if "gradlab.distributed" in sys.modules:
+            sys.modules["gradlab.distributed"].leave()
 
 
 def run_job(cfg: DictConfig) -> int:
-    """One job, from its composed configuration; never raises for what a user did, so that a sweep goes on."""
+    """One job, from its composed configuration; never raises an Exception, so that a sweep goes on."""
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
 
-    from gradlab import cli
     from gradlab.distributed import world
 
     place = world()
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
-    overrides = list(hydra.overrides.task)
+    overrides: list[Any] = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # type: ignore[assignment]
     group = hydra.runtime.choices.get("experiment") or "run"
     try:
         return execute(cfg, folder, overrides, group, place)
-    except Exception as error:
-        message = cli.explain(error)
-        if place.size > 1:
-            abandon(place, message)
-        if message is None:
-            raise
-        print(f"gradlab: {message}", file=sys.stderr)
-        if set(p.name for p in folder.iterdir()) <= {".hydra", "gradlab.log"} and not cfg.get("resume"):
-            shutil.rmtree(folder, ignore_errors=True)  # nothing ran
-        return 2
+    except (Exception, SystemExit) as error:  # a user's module may call sys.exit
+        return failed(error, folder, place, hydra.mode == RunMode.MULTIRUN)
 
 
-def abandon(place: World, message: str | None) -> None:
-    """One rank failed: say why and leave at once, so that the launcher ends the others instead of letting them wait."""
-    import traceback
+def failed(error: BaseException, folder: Path, place: World, sweeping: bool) -> int:
+    """One job failed: say why, once, and leave the others their way. Returns the exit code."""
+    from gradlab import cli, verdict
 
-    if message is None:
-        traceback.print_exc()
-    elif place.main:
-        print(f"gradlab: {message}", file=sys.stderr)
-    else:
-        print(f"gradlab: rank {place.rank}: {message}", file=sys.stderr)
-    sys.stderr.flush()
-    sys.stdout.flush()
-    os._exit(1 if message is None else 2)
+    message, code = cli.explain(error, folder), cli.exit_code(error)
+    shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
+    if place.size > 1 and not all_failed(place):
+        print(shown.replace("gradlab:", f"gradlab: rank {place.rank}:", 1), end="", file=sys.stderr, flush=True)
+        os._exit(code)  # the launcher then ends the others, which would wait for this rank for ever
+    if not place.main:
+        return code
+    print(shown, end="", file=sys.stderr, flush=True)
+    if sweeping:
+        verdict.write_error(folder, message or repr(error), code)
+    elif folder.is_dir() and {p.name for p in folder.iterdir()} <= {".hydra", "gradlab.log"}:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing ran
+    cli.restore_overrides()
+    return code
+
+
+def all_failed(place: World, seconds: float = 10.0) -> bool:
+    """Whether every rank says in time that this job failed. Not by a collective: a rank that did not fail is in one."""
+    from torch.distributed import distributed_c10d
+
+    from gradlab import cli
+
+    store = distributed_c10d._get_default_store()
+    names = [f"gradlab/failed/{len(cli.RESULTS)}/{rank}" for rank in range(place.size)]
+    store.set(names[place.rank], "1")
+    try:
+        store.wait(names, timedelta(seconds=seconds))
+    except Exception:
+        return False
+    return True
 
 
 def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, place: World) -> int:
     """Build, run, diagnose, say."""
     from omegaconf import OmegaConf
 
-    from gradlab import verdict
+    from gradlab import cli, verdict
     from gradlab.config import to_config
     from gradlab.diagnosis.rules import Stream, diagnose
-    from gradlab.loggers.local import read_lines
+    from gradlab.loggers.local import read_run
     from gradlab.loggers.progress import Progress
 
     config = to_config(cfg)
-    verdict.check_expectation(config.expect)
+    cli.check(config)
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     if config.pretrain:
         config.init_from = pretrained(config, place)
 
-    from gradlab import snapshot
+    from gradlab import checkpoint, snapshot
     from gradlab.trainer import Trainer
 
     stream = Stream(config.diagnosis)  # type: ignore[arg-type]
@@ -126,46 +149,52 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
 
     trainer.sinks = (observe,)
     if config.resume:
-        cli_layers = {line["attempt"]: line["grad/layer"] for line in read_lines(folder / "layers.jsonl") if "attempt" in line}
-        for line in read_lines(folder / "metrics.jsonl"):
-            stream.observe(line, cli_layers.get(line["attempt"]))
+        kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
+        for line, layer_norms in read_run(folder, kept):
+            stream.observe(line, layer_norms)
     if config.story:
         progress.say(config.story.strip())
     progress.total = trainer.planned
     progress.start()
+    ended: dict[str, Any] = {"status": "error"}
     try:
         outcome = trainer.run()
+        diagnosis = diagnose(stream, outcome.status, outcome.error, config.diagnosis)  # type: ignore[arg-type]
+        overflow = snapshot.find_overflow(trainer) if outcome.status == "failed" else None
+        ended = verdict.summary(diagnosis, outcome)
     finally:
         progress.finish({"update": trainer.outcome.applied})
-    diagnosis = diagnose(stream, outcome.status, outcome.error, config.diagnosis)  # type: ignore[arg-type]
-    overflow = snapshot.find_overflow(trainer) if outcome.status == "failed" else None
+        if sink is not None:
+            sink.finish(ended)
     code, expectation = verdict.judge(config.expect, diagnosis)
     if outcome.status == "interrupted":
         code = 130
     if not place.main:
         return code
     verdict.write(folder, diagnosis, outcome, overflow, code)
-    if sink is not None:
-        sink.finish(verdict.summary(diagnosis, outcome))
-    lines = verdict.tell(diagnosis, outcome, overflow, config.optimizer.lr, overrides, folder)
+    lines = verdict.tell(diagnosis, outcome, overflow, config, overrides, folder)
     if outcome.status == "interrupted":
         lines.insert(1, f"to go on: {verdict.command([f'resume={folder}'])}")
-    verdict.show(f"verdict: {diagnosis.verdict}", lines + [expectation] * bool(expectation), code == 0, place.main)
+    verdict.show(
+        f"verdict: {diagnosis.verdict}",
+        [*lines, *[expectation] * bool(expectation), *verdict.next_lines(config.next)],
+        code == 0,
+    )
     return code
 
 
 def pretrained(config: Any, place: World) -> str:
     """Folder of the final weights of the experiment that `pretrain` names: run once, then found again.
 
-    The key is the whole configuration and the versions that decide the numbers. Rank 0 runs it, alone; DDP hands its weights
-    to the others.
+    The key is the whole configuration and the versions that decide the numbers. Rank 0 runs it, alone; DDP hands its
+    weights to the others.
     """
     import fcntl
 
     from gradlab import cli
 
     name = config.pretrain
-    composed, key = cli.compose_experiment(name, config.trainer.device)
+    composed, key = cli.compose_experiment(name, config.trainer.device, config.seed)
     folder = Path("outputs", "pretrained", f"{name}-{key}")
     if place.main and not (folder / "checkpoint.pt").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,9 @@ from gradlab import cli
 class SweepEnd(Callback):
     """Writes results.csv and prints it, on rank 0; the sweep's exit code is that of its worst job."""
 
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        cli.SWEEPS.append(Path(config.hydra.sweep.dir))
+
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.distributed import world
 

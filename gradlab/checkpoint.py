@@ -15,8 +15,11 @@ from gradlab.option import Invalid
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write to a temporary file beside it, flush to disk, then rename: a kill at any moment leaves the old or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write to a temporary file beside it, flush to disk, then rename: a kill at any moment leaves the old or the new.
+
+    What a kill leaves of the temporary file, the next save overwrites.
+    """
+    temporary = path.with_name(f".{path.name}.partial")
     try:
         with temporary.open("wb") as file:
             torch.save(state, file)

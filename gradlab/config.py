@@ -5,7 +5,7 @@ Importing this module imports neither Hydra nor (on the command line, see `gradl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -85,15 +85,27 @@ def to_config(composed: DictConfig) -> Config:
     """The typed tree of a composed configuration; `Invalid` names the full field, such as clip.max_norm."""
     values: dict[str, Any] = {}
     names = [f.name for f in fields(Config)]
+    no_extras(composed, names)
     for key in names:
         if OmegaConf.is_missing(composed, key):
             raise Invalid(key, "???", f"must be chosen: {', '.join(options(key))}")
         try:
             node = composed[key]
+            if is_dataclass(chosen := OmegaConf.get_type(node)):
+                no_extras(node, [f.name for f in fields(chosen)])
             values[key] = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
         except Invalid as error:
             raise prefixed(key, error) from None
     return Config(**values)
+
+
+def no_extras(node: DictConfig, known: list[str]) -> None:
+    """Refuse a field that was appended with a plus and that nothing would read."""
+    for name in node:
+        if name not in known:
+            allowed = ", ".join(known) or "none"
+            given = OmegaConf.select(node, str(name))
+            raise Invalid(str(name), given, f"no such field; there are {allowed}")
 
 
 def prefixed(group: str, error: Invalid) -> Invalid:

@@ -52,7 +52,7 @@ def context(cpu_gemm: str) -> Iterator[None]:
     """
     if cpu_gemm not in ("fast", "native"):
         raise ValueError(f"cpu_gemm is 'fast' or 'native', not {cpu_gemm!r}")
-    wrapper: AbstractContextManager[Any] = FastGemm() if cpu_gemm == "fast" else _without_onednn()
+    wrapper: AbstractContextManager[Any] = FastGemm() if cpu_gemm == "fast" else without_onednn(torch.float16)
     with wrapper:
         yield
 
@@ -118,10 +118,12 @@ _kernels: dict[Any, Kernel] = {
 
 
 @contextmanager
-def _without_onednn() -> Iterator[None]:
+def without_onednn(dtype: torch.dtype) -> Iterator[None]:
+    """Turns oneDNN off where it has no fp16 (or bf16) on this CPU: `nn.LSTM` would raise, the rest is as fast."""
     onednn: Any = torch.backends.mkldnn  # its `flags()` would also touch the TF32 setting, which warns
-    enabled = onednn.enabled
-    onednn.enabled = enabled and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    ops, enabled = torch.ops.mkldnn, onednn.enabled
+    supported = ops._is_mkldnn_bf16_supported if dtype is torch.bfloat16 else ops._is_mkldnn_fp16_supported
+    onednn.enabled = enabled and supported()
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Optional
 
 import torch
@@ -25,8 +26,8 @@ class OptimizerOption:
     """Batched operations where it is not fused; null: PyTorch's own choice."""
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, "lr", self.lr, "> 0")
-        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, ">= 0")
+        require(0 < self.lr < inf, "lr", self.lr, "> 0 and finite")
+        require(0 <= self.weight_decay < inf, "weight_decay", self.weight_decay, ">= 0 and finite")
         require(not (self.fused and self.foreach), "foreach", self.foreach, "false or null where fused=true")
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:

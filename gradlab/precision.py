@@ -160,12 +160,12 @@ class Precision:
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
         """Round products as this precision does; round forward and backward, since autograd computes products too."""
-        if self.cpu_gemm is None:
+        if self.dtype is None or self.device.type != "cpu":
             yield
             return
         from gradlab import fp16_cpu
 
-        with fp16_cpu.context(self.cpu_gemm):
+        with fp16_cpu.context(self.cpu_gemm) if self.cpu_gemm else fp16_cpu.without_onednn(self.dtype):
             yield
 
     def autocast(self) -> Any:
@@ -191,6 +191,8 @@ class Precision:
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         if self.loss_scale is not None:
             if not state:
-                raise Invalid("precision", "fp16", "the checkpoint holds no loss scale: it was not written by an fp16 run")
+                raise Invalid(
+                    "precision", "fp16", "the checkpoint holds no loss scale: it was not written by an fp16 run"
+                )
             self.loss_scale.scale = state["scale"].to(self.device)
             self.loss_scale.growth_tracker = state["growth_tracker"].to(self.device)

@@ -12,6 +12,7 @@ from gradlab.option import Invalid
 from gradlab.setup import load_weights
 
 if TYPE_CHECKING:
+    from gradlab.attempt import Attempt
     from gradlab.trainer import Trainer
 
 
@@ -50,7 +51,7 @@ def restore(run: Trainer, state: dict[str, Any]) -> list[int]:
     run.epoch, run.cursor = state["position"]["epoch"], state["position"]["cursor"]
     run.skipped, run.clipped, outcome.eval = counts["skipped"], counts["clipped"], counts["eval"]
     outcome.attempts, outcome.applied = run.update.attempts, run.update.attempts - run.skipped
-    outcome.epochs_completed, outcome.epoch = run.epoch, run.epoch + 1
+    outcome.epochs_completed, outcome.epoch = run.epoch, run.epoch + (run.cursor > 0)
     checkpoint.set_random_state(state["random"][run.world.rank])
     return state["files"]
 
@@ -60,31 +61,35 @@ def save_crash(run: Trainer, error: str) -> None:
     first = run.streak
     if first is None or not run.world.main:
         return
-    batches, _ = run.batches(first.epoch, first.cursor, first.steps)
     state = {
         "error": error,
         "attempt": run.outcome.first_failed_attempt,
         "epoch": first.epoch + 1,
         "model": run.module.state_dict(),
         "update": run.update.state_dict() | {"precision": first.precision},
-        "batches": [(b.inputs, b.targets) for b in batches if b.counts],
+        "batches": window_of(run, first),
         "random": first.random,
         "config": run.plain_config,
     }
     checkpoint.save(run.folder / "crash.pt", state)
 
 
+def window_of(run: Trainer, attempt: Attempt) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Every micro-batch of an update: this rank's, then the other ranks', since the fault may be in any."""
+    ranks = sorted(range(run.world.size), key=lambda rank: rank != run.world.rank)
+    windows = (run.batches(attempt.epoch, attempt.cursor, attempt.steps, rank)[0] for rank in ranks)
+    return [(b.inputs, b.targets) for batches in windows for b in batches if b.counts]
+
+
 def find_overflow(run: Trainer) -> Overflow | None:
-    """Run the first update of the final streak again on this rank, and name the module that overflowed first."""
+    """Run the first update of the final streak again, and name the module that overflowed first."""
     first = run.streak
     if first is None:
         return None
     after = checkpoint.random_state()
     checkpoint.set_random_state(first.random)
-    batches, _ = run.batches(first.epoch, first.cursor, first.steps)
     precision = run.config.precision.build(run.device)
     precision.load_state_dict(first.precision)
-    counted = [(b.inputs, b.targets) for b in batches if b.counts]
-    found = first_overflow(run.module, run.loss, precision, counted)
+    found = first_overflow(run.module, run.loss, precision, window_of(run, first))
     checkpoint.set_random_state(after)
     return found

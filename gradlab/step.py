@@ -190,8 +190,16 @@ class Update:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        groups, given = self.optimizer.param_groups, state["optimizer"]["param_groups"]
+        if [g.keys() for g in groups] != [g.keys() for g in given]:
+            raise ValueError("it is of another kind")
+        own = [{k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, fields in zip(self.optimizer.param_groups, own, strict=True):
+            group.update(fields)  # what is configured now, such as weight_decay, and not what was then
         self.precision.load_state_dict(state["precision"])
-        self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
+        shapes = [{k: v.shape for k, v in clip.items()} for clip in (state["clip"], self.clip_state)]
+        if shapes[0] == shapes[1]:  # another clip begins without a history
+            self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])

@@ -85,7 +85,7 @@ class Trainer:
         self.outcome = Outcome()
         self.under_way: deque[Attempt] = deque()
         self.streak: Attempt | None = None
-        self.warned = 1.0
+        self.warned, self.doomed = 1.0, False
         self.interrupted = threading.Event()
         self.files = RunFiles()
         self.tick = time.perf_counter()
@@ -164,12 +164,12 @@ class Trainer:
         self.outcome.epoch = self.epoch + 1
         self.settle(0 if self.device.type == "cpu" else 1)
 
-    def batches(self, epoch: int, cursor: int, steps: int) -> tuple[list[MicroBatch], int]:
-        """This rank's micro-batches of the window at `cursor`, and the next cursor."""
+    def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
+        """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
         if self.order_of is None or self.order_of[0] != epoch:
             self.order_of = epoch, epoch_order(self.samples, self.config.seed, epoch).to(self.device)
-        order, world = self.order_of[1], self.world
-        indices, following = window(order, cursor, self.config.data.batch_size, steps, world.rank, world.size)
+        order, rank = self.order_of[1], self.world.rank if rank is None else rank
+        indices, following = window(order, cursor, self.config.data.batch_size, steps, rank, self.world.size)
         batches = []
         for index in indices:
             counts = index.numel() > 0
@@ -226,14 +226,18 @@ class Trainer:
             self.warned = scale / 100
         elif scale >= 1:
             self.warned = 1.0
-        if isinstance(p, FP16) and scale < p.min_scale and attempts % p.check_every == 0:
-            raise ScaleTooSmall(scale)
+        if isinstance(p, FP16) and scale < p.min_scale:
+            self.doomed |= attempts % p.check_every == 0
+            if self.doomed and skipped:  # an update in between may have succeeded: its weights reproduce no failure
+                raise ScaleTooSmall(scale)
+        else:
+            self.doomed = False
 
     def evaluate(self) -> None:
         """Mean loss, and accuracy where there are classes, over the test set; each rank takes its share."""
-        split = self.data.test
-        if split is None or not len(split):
-            return
+        split, done = self.data.test, self.outcome.eval
+        if split is None or not len(split) or (done and done[-1]["attempt"] == self.outcome.attempts):
+            return  # nothing to look at, or looked at before a completed run was resumed
         self.model.eval()
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)  # loss, count, correct, count
         index = torch.arange(len(split), device=self.device)[self.world.rank :: self.world.size]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.replay import Overflow
 from gradlab.diagnosis.rules import VERDICTS, Diagnosis
 from gradlab.loggers.local import plain
-from gradlab.option import Invalid
+from gradlab.option import OPTIONS, Invalid
 from gradlab.trainer import Outcome
 
 
@@ -42,8 +45,15 @@ def write(folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overfl
     (folder / "diagnosis.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
+def write_error(folder: Path, message: str, exit_code: int) -> None:
+    """diagnosis.json of a job of a sweep that gave no measurement: no verdict, and why."""
+    content = {"verdict": None, "sentence": message, "exit_code": exit_code}
+    with suppress(OSError):  # told already, and the folder may be what is wrong
+        (folder / "diagnosis.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
 def tell(
-    diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, lr: float, overrides: list[str], folder: Path
+    diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, config: Any, overrides: list[str], folder: Path
 ) -> list[str]:
     """The sentences that end a run."""
     lines = [diagnosis.sentence]
@@ -52,7 +62,9 @@ def tell(
     if outcome.first_failed_attempt is not None and outcome.status == "failed":
         streak = outcome.attempts - outcome.first_failed_attempt + 1
         first = f"update {outcome.first_failed_attempt}"
-        lines.append(f"epochs completed: {outcome.epochs_completed}; the failure began at {first}, in epoch {outcome.epoch}")
+        lines.append(
+            f"epochs completed: {outcome.epochs_completed}; the failure began at {first}, in epoch {outcome.epoch}"
+        )
         if streak > 1:
             lines.append(f"from then on all {streak} updates were skipped")
     if overflow is not None:
@@ -60,7 +72,7 @@ def tell(
     if outcome.eval:
         losses = [e["eval/loss"] for e in outcome.eval]
         lines.append(f"eval loss by epoch: {', '.join(f'{x:.4g}' for x in losses)}")
-    tries = remedies(diagnosis, lr)
+    tries = [(override, why) for override, why in remedies(diagnosis, config.optimizer.lr) if fits(config, override)]
     if tries:
         lines.append("to try, one at a time:")
     for override, why in tries:
@@ -69,22 +81,44 @@ def tell(
     return lines
 
 
+def fits(config: Any, remedy: str) -> bool:
+    """Whether the configuration takes the overrides of a remedy, and is changed by them: an LSTM has no activation."""
+    changed: dict[str, Any] = {}
+    for part in remedy.split():
+        name, _, value = part.partition("=")
+        group, _, field = name.partition(".")
+        old = changed.get(group, getattr(config, group))
+        try:
+            changed[group] = replace(old, **{field: yaml.safe_load(value)}) if field else OPTIONS[group, value]()
+        except (TypeError, Invalid):
+            return False
+    return any(getattr(config, group) != new for group, new in changed.items())
+
+
 def kept(overrides: list[str], remedy: str) -> list[str]:
-    """The run's own overrides, less those that the remedy replaces."""
-    replaced = {part.split("=")[0] for part in remedy.split()} | {"expect"}
-    return [o for o in overrides if o.split("=")[0] not in replaced]
+    """The run's own overrides, less those that the remedy replaces: with a group also the fields of its old option."""
+    replaced = {part.split("=")[0] for part in remedy.split()} | {"expect", "resume"}
+    return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
+
+
+def key(override: str) -> str:
+    """What an override sets: the same for `a=1`, `+a=1`, `++a=1` and `~a`."""
+    return override.lstrip("+~").split("=")[0]
 
 
 def command(overrides: list[str]) -> str:
     return shlex.join(["python", "-m", "gradlab", *overrides])
 
 
-def show(title: str, lines: list[str], good: bool, main: bool = True) -> None:
+def next_lines(commands: list[str]) -> list[str]:
+    """The commands that an experiment suggests."""
+    return ["next:", *(f"  {line}" for line in commands)] if commands else []
+
+
+def show(title: str, lines: list[str], good: bool) -> None:
     """A panel in a terminal, plain lines elsewhere; commands are never broken, so that they can be pasted."""
     import sys
 
-    if not main:
-        return
     if not sys.stdout.isatty():
         print(f"== {title}", *lines, sep="\n", flush=True)
         return

@@ -2,23 +2,29 @@
 
     python experiments/cost/update.py
 
-All train the same model on the same batches, in turn in one process, so that a busy machine slows all of them; each
-round of blocks of updates gives one ratio. Prints the median and the quartiles, for people and as one JSON line a ratio,
-after checking that all weights ended equal. Three to four minutes, on one thread. Needs `lightning` and `accelerate`.
+Each trains the same model on the same batches in a process of its own, as a user's would: in a common one, memory that
+one frees is found by the next. They run in turn, never two at once, so that a busy machine slows all of them; every round
+of turns gives one ratio of CPU seconds, which other programs disturb less than those of a clock. Prints medians and
+quartiles, for people and as one JSON line a ratio, and fails if the weights are not equal after equally many updates.
+Under four minutes, on one thread. Needs `lightning` and `accelerate`.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
+import math
+import multiprocessing
 import os
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import repeat
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -32,100 +38,79 @@ from torch.nn import functional as F
 
 from gradlab.cli import compose
 from gradlab.config import to_config
-from gradlab.data import Splits, epoch_order
-from gradlab.trainer import Trainer, deterministic
+from gradlab.data import epoch_order
+from gradlab.trainer import Trainer
 
-SECONDS, WARMUP = 95.0, 2  # measured time of a case; rounds before, which do not count
-TARGET = 1.02
+WARMUP = 3  # rounds that do not count
 MAX_NORM = 1.0
+QUIET = ["monitor=none", "logger=none", "trainer.progress=none", "trainer.device=cpu", "trainer.epochs=1"]
 
 Batch = tuple[Tensor, Tensor]
-Block = Callable[[int], None]
 
 
 @dataclass
 class Case:
-    """What is trained, how many updates make a block, and how many the data of one epoch is enough for."""
+    """What is trained, how many updates a turn has, and for how many seconds."""
 
     overrides: list[str]
-    block: int
-    updates: int
+    turn: int
+    seconds: float
+    target: float | None = 1.02
+    clip: bool = True
 
 
 def images(samples: int) -> Batch:
-    """Noise of the shape of CIFAR-10, for `data.target`."""
+    """Noise of CIFAR-10's shape, for `data.target`."""
     draw = torch.Generator().manual_seed(0)
     return torch.randn(samples, 3, 32, 32, generator=draw), torch.arange(samples) % 10
 
 
+NOISE = ["data=custom", f"data.target={Path(__file__).stem}:images", "+data.kwargs.samples=4800"]
 CASES = {
-    "transformer": Case(["model=transformer", "data=text", "data.batch_size=16"], 5, 1700),
-    "resnet18": Case(
-        ["model=resnet", "data=custom", "data.batch_size=8", f"data.target={Path(__file__).stem}:images"]
-        + ["+data.kwargs.samples=6400"],
-        1,
-        800,
+    "transformer": Case(["model=transformer", "data=text", "data.batch_size=16"], 2, 70.0),
+    "resnet18": Case(["model=resnet", *NOISE, "data.batch_size=8"], 1, 90.0, clip=False),
+    # Hardly any arithmetic: shows the fixed cost.
+    "transformer of 1 x 8 bytes": Case(
+        ["model=transformer", "data=text", "data.batch_size=1", "data.length=8"], 5, 8.0, target=None
     ),
 }
 
 
 def build_trainer(case: Case, folder: Path, *overrides: str) -> Trainer:
-    quiet = ["monitor=none", "logger=none", "trainer.progress=none", "trainer.device=cpu", "trainer.epochs=1"]
-    return Trainer(to_config(compose([*case.overrides, *quiet, *overrides])), folder, say=lambda text: None)
+    return Trainer(to_config(compose([*case.overrides, *QUIET, *overrides])), folder, say=lambda text: None)
 
 
-def adamw(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
     """What `optimizer=adamw` builds."""
-    return torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, fused=True)
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
 
 
 def mean_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
-def bare(model: nn.Module, batches: Iterator[Batch], max_norm: float | None) -> Block:
+def bare(model: nn.Module, batches: Iterator[Batch], max_norm: float | None = None) -> None:
     """The loop that everyone writes by hand."""
-    optimizer = adamw(model.parameters())
-
-    def block(updates: int) -> None:
-        for _ in range(updates):
-            inputs, targets = next(batches)
-            optimizer.zero_grad(set_to_none=True)
-            mean_loss(model, inputs, targets).backward()
-            if max_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-            optimizer.step()
-
-    return block
+    optimizer = adamw(model)
+    for inputs, targets in batches:
+        optimizer.zero_grad(set_to_none=True)
+        mean_loss(model, inputs, targets).backward()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
 
 
-def accelerate(model: nn.Module, batches: Iterator[Batch]) -> Block:
+def bare_clip(model: nn.Module, batches: Iterator[Batch]) -> None:
+    bare(model, batches, MAX_NORM)
+
+
+def accelerate(model: nn.Module, batches: Iterator[Batch]) -> None:
     accelerator = Accelerator(cpu=True)
-    model, optimizer = accelerator.prepare(model, adamw(model.parameters()))
-
-    def block(updates: int) -> None:
-        for _ in range(updates):
-            inputs, targets = next(batches)
-            optimizer.zero_grad()
-            accelerator.backward(mean_loss(model, inputs, targets))
-            optimizer.step()
-
-    return block
-
-
-def gradlab(trainer: Trainer) -> Block:
-    """gradlab's own update with all that surrounds it: measuring the norm, the line in metrics.jsonl, the checks."""
-    trainer.open_files()
-    trainer.model.train()
-    trainer.tick = time.perf_counter()
-
-    def block(updates: int) -> None:
-        deterministic(trainer.config.trainer.deterministic)
-        for _ in range(updates):
-            trainer.one_update()
-        deterministic(False)  # PyTorch's default, in which the others run
-
-    return block
+    model, optimizer = accelerator.prepare(model, adamw(model))
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        accelerator.backward(mean_loss(model, inputs, targets))
+        optimizer.step()
 
 
 class Module(lightning.LightningModule):
@@ -137,120 +122,154 @@ class Module(lightning.LightningModule):
         return mean_loss(self.model, *batch)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return adamw(self.model.parameters())
+        return adamw(self.model)
 
 
-class Rounds:
-    """What Lightning takes for its data: on Lightning's turn a block of batches, in between the blocks of the others.
+@dataclass
+class Sized:
+    """Lightning fetches a batch ahead where it does not know how many there are."""
 
-    Lightning asks for the next batch when it is done with the last, so its time is that between two requests.
-    """
-
-    def __init__(self, case: Case, blocks: dict[str, Block], batches: Iterator[Batch]) -> None:
-        self.case, self.blocks, self.batches = case, blocks, batches
-        self.names = [*blocks, "lightning"]
-        self.seconds: dict[str, list[float]] = {name: [] for name in self.names}
-        self.rounds = 0
-
-    def __len__(self) -> int:
-        return self.case.updates
+    batches: Iterator[Batch]
+    length: int
 
     def __iter__(self) -> Iterator[Batch]:
-        end = time.perf_counter() + SECONDS
-        while time.perf_counter() < end and (self.rounds + 1) * self.case.block <= self.case.updates:
-            shift = self.rounds % len(self.names)
-            for name in self.names[shift:] + self.names[:shift]:
-                start = time.perf_counter()
-                if name == "lightning":
-                    for _ in range(self.case.block):
-                        yield next(self.batches)
-                else:
-                    self.blocks[name](self.case.block)
-                self.seconds[name].append(time.perf_counter() - start)
-            self.rounds += 1
+        return self.batches
 
-    def ratios(self, name: str, reference: str) -> list[float]:
-        pairs = zip(self.seconds[name][WARMUP:], self.seconds[reference][WARMUP:], strict=True)
-        return [a / b for a, b in pairs]
+    def __len__(self) -> int:
+        return self.length
 
 
-def endless(data: Splits, batch_size: int, seed: int) -> Iterator[Batch]:
-    """The batches of gradlab's first epoch, in its order."""
-    for index in epoch_order(len(data.train), seed, 0).split(batch_size):
-        yield data.train.batch(index)
+def lightning_fit(model: nn.Module, batches: Iterator[Batch]) -> None:
+    off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    lightning.Trainer(accelerator="cpu", max_epochs=1, **off).fit(Module(model), Sized(batches, 1_000_000))
 
 
-def difference(model: nn.Module, reference: nn.Module) -> float:
-    """Largest difference of two weights; raises if the models are not equal."""
-    pairs = list(zip(model.parameters(), reference.parameters(), strict=True))
-    largest = max((a - b).abs().max().item() for a, b in pairs)
-    if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in pairs):
-        raise AssertionError(f"not the same work: weights differ by {largest}")
-    return largest
+CONTENDERS: dict[str, tuple[Callable[[nn.Module, Iterator[Batch]], None] | list[str], str]] = {
+    "bare": (bare, "bare"),
+    "gradlab": ([], "bare"),
+    "bare, clip": (bare_clip, "bare, clip"),
+    "gradlab, clip": (["clip=norm", f"clip.max_norm={MAX_NORM}"], "bare, clip"),
+    "lightning": (lightning_fit, "bare"),
+    "accelerate": (accelerate, "bare"),
+}
+"""A loop over batches, or the configuration of gradlab's own; and what it is compared with."""
 
 
-def run(case: Case, folder: Path) -> tuple[Rounds, dict[str, float]]:
-    """Measure a case; and the largest difference of a weight from that of the bare loop, by name."""
-    plain = build_trainer(case, folder / "plain")
-    clipping = build_trainer(case, folder / "clipping", "clip=norm", f"clip.max_norm={MAX_NORM}")
-    config, data = plain.config, plain.data
-    models = {name: copy.deepcopy(plain.module) for name in ("bare", "bare, clip", "accelerate", "lightning")}
-    models |= {"gradlab": plain.module, "gradlab, clip": clipping.module}
-    batches = {name: endless(data, config.data.batch_size, config.seed) for name in models}
-    blocks = {
-        "bare": bare(models["bare"], batches["bare"], None),
-        "gradlab": gradlab(plain),
-        "bare, clip": bare(models["bare, clip"], batches["bare, clip"], MAX_NORM),
-        "gradlab, clip": gradlab(clipping),
-        "accelerate": accelerate(models["accelerate"], batches["accelerate"]),
-    }
-    rounds = Rounds(case, blocks, batches["lightning"])
-    fit = lightning.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    fit.fit(Module(models["lightning"]), rounds)
-    for trainer in (plain, clipping):
-        trainer.close_files()
-    against = {"gradlab": "bare", "gradlab, clip": "bare, clip", "lightning": "bare", "accelerate": "bare"}
-    return rounds, {name: difference(models[name], models[bare]) for name, bare in against.items()}
+class Done(Exception):
+    """The measuring is over."""
 
 
-def report(name: str, rounds: Rounds, differences: dict[str, float]) -> list[dict[str, Any]]:
+def take_turns(model: nn.Module, batches: Iterator[Any], turn: int, pipe: Connection) -> Iterator[Any]:
+    """The batches, held back between turns. A loop asks for the next when it is done with the last: that times it."""
+    while (asked := pipe.recv()) != "done":
+        if asked == "weights":
+            pipe.send(torch.cat([p.detach().flatten() for p in model.parameters()]).numpy())
+            continue
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(turn):
+            yield next(batches)
+        pipe.send(((time.process_time() - cpu) / turn, (time.perf_counter() - wall) / turn))
+
+
+def contend(case: Case, name: str, pipe: Connection) -> None:
+    """The process of a contender."""
+    torch.set_num_threads(1)
+    loop = CONTENDERS[name][0]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = build_trainer(case, Path(folder), *(loop if isinstance(loop, list) else ()))
+        model, train, config = trainer.module, trainer.data.train, trainer.config
+        if callable(loop):
+            torch.set_deterministic_debug_mode("default")  # PyTorch's; gradlab keeps its own
+            order = epoch_order(len(train), config.seed, 0).split(config.data.batch_size)
+            loop(model, take_turns(model, map(train.batch, order), case.turn, pipe))
+            return
+        turns = take_turns(model, repeat(None), case.turn, pipe)
+
+        def after_update(metrics: dict[str, Any], layers: Any) -> None:
+            if next(turns, Done) is Done:
+                raise Done
+
+        with suppress(Done):
+            next(turns)
+            trainer.sinks = (after_update,)
+            trainer.run()
+
+
+def check_equal(pipes: dict[str, Connection], clip: bool) -> None:
+    """Fail unless the contenders have done the same work."""
+    weights = {name: torch.from_numpy(ask(pipe, "weights")) for name, pipe in pipes.items()}
+    for name in pipes:
+        a, b = weights[name], weights[CONTENDERS[name][1]]
+        if (clip or "clip" not in name) and not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
+            raise AssertionError(f"{name} has not done the same work: weights differ by {(a - b).abs().max():.2g}")
+
+
+def ask(pipe: Connection, what: str) -> Any:
+    pipe.send(what)
+    return pipe.recv()
+
+
+def in_turn(case: Case, pipes: dict[str, Connection]) -> dict[str, list[tuple[float, float]]]:
+    """CPU and clock seconds of an update, by contender and round."""
+    names = list(pipes)
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    end, rounds = math.inf, 0
+    while time.perf_counter() < end or rounds < WARMUP + 2:
+        shift = rounds % len(names)  # who begins changes, and so does who follows whom
+        for name in (names[shift:] + names[:shift])[:: -1 if rounds % 2 else 1]:
+            seconds[name].append(ask(pipes[name], "turn"))
+        rounds += 1
+        if rounds == 1:
+            check_equal(pipes, True)
+        if rounds == WARMUP:
+            end = time.perf_counter() + case.seconds
+    # Not the clipped: PyTorch takes max_norm / (norm + 1e-6), which differs in the last digits, and training amplifies it.
+    check_equal(pipes, False)
+    return seconds
+
+
+def measure(case: Case) -> dict[str, list[tuple[float, float]]]:
+    processes, pipes = [], {}
+    fork = multiprocessing.get_context("fork")  # has imported everything already
+    for name in CONTENDERS:
+        if case.clip or "clip" not in name:
+            pipes[name], theirs = fork.Pipe()
+            processes.append(fork.Process(target=contend, args=(case, name, theirs), daemon=True))
+            processes[-1].start()
+            theirs.close()  # so that the end of the process is an EOFError here
+    seconds = in_turn(case, pipes)
+    for pipe, process in zip(pipes.values(), processes, strict=True):
+        pipe.send("done")
+        process.join()
+    return seconds
+
+
+def report(label: str, case: Case, seconds: dict[str, list[tuple[float, float]]]) -> list[dict[str, Any]]:
     """Print what was measured; the JSON lines of the ratios."""
-    block = rounds.case.block
-    times = {n: 1e3 * statistics.median(s[WARMUP:]) / block for n, s in rounds.seconds.items()}
-    print(f"{name}: {rounds.rounds} rounds of {block} updates; ms an update:")
-    results = []
-    for contender, reference, label, target in (
-        ("gradlab", "bare", "gradlab/bare {} fp32", TARGET),
-        ("gradlab, clip", "bare, clip", "gradlab/bare {} fp32, clipped", TARGET),
-        ("lightning", "bare", "lightning/bare {} fp32", None),
-        ("accelerate", "bare", "accelerate/bare {} fp32", None),
-    ):
-        ratios = rounds.ratios(contender, reference)
-        low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        print(f"  {contender} {times[contender]:.2f}, {reference} {times[reference]:.2f}", end=": ")
-        print(f"{ratio:.3f} ({low:.3f} to {high:.3f}); weights differ by {differences[contender]:.1g}", flush=True)
+    cpu, wall = ({name: [s[i] for s in all_[WARMUP:]] for name, all_ in seconds.items()} for i in (0, 1))
+    print(f"{label}: {len(cpu['bare'])} rounds of {case.turn} updates; CPU ms an update, their ratio (by the clock)")
+    lines = []
+    for name, reference in ((n, CONTENDERS[n][1]) for n in seconds if not n.startswith("bare")):
+        ratios = [[a / b for a, b in zip(s[name], s[reference], strict=True)] for s in (cpu, wall)]
+        low, ratio, high = statistics.quantiles(ratios[0], n=4, method="inclusive")
+        ms, bare_ms = (1e3 * statistics.median(cpu[n]) for n in (name, reference))
+        says = f"{ratio:.3f}, quartiles {low:.3f} to {high:.3f} ({statistics.median(ratios[1]):.3f})"
+        print(f"  {name} {ms:.2f}, {reference} {bare_ms:.2f}: {says}", flush=True)
+        framework, _, clip = name.partition(", ")
         rounded = {key: round(value, 4) for key, value in (("ratio", ratio), ("low", low), ("high", high))}
-        results.append({"name": label.format(name), **rounded, "target": target})
-    return results
+        target = case.target if framework == "gradlab" else None
+        lines.append({"name": f"{framework}/bare {label} fp32" + ", clipped" * bool(clip), **rounded, "target": target})
+    return lines
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
-    results = []
-    for name, case in CASES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            results += report(name, *run(case, Path(folder)))
-    for result in results:
-        print(json.dumps(result))
+    lines = []
+    for label, case in CASES.items():
+        lines += report(label, case, measure(case))
+    for line in lines:
+        print(json.dumps(line))
 
 
 if __name__ == "__main__":

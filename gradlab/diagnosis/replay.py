@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 import torch
 
 from gradlab.loss import Loss
 from gradlab.precision import Precision
-
-FP16_MAX = 65504.0
 
 
 @dataclass
@@ -31,6 +30,8 @@ class Overflow:
     healthy: str | None = None
     """The module that finished last with a finite output, and its largest magnitude."""
     healthy_max: float | None = None
+    limit: float | None = None
+    """Largest number of the type that the forward pass rounds to."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,8 +49,8 @@ class Overflow:
         if self.phase == "backward":
             return f"the forward pass is finite; in the backward pass the gradient of {name}'s output overflows first"
         says = f"the output of {name} overflows first"
-        if self.output_max is not None:
-            says += f": {self.output_max:.4g} in fp32, {self.output_max / FP16_MAX:.3g} times fp16's largest 65504"
+        if self.output_max is not None and self.limit is not None and isfinite(self.output_max):
+            says += f": {self.output_max:.4g} in fp32, {self.output_max / self.limit:.3g} times the largest number, {self.limit:g}"
         return f"{says}, from inputs of at most {self.input_max:.4g}" if self.input_max is not None else says
 
 
@@ -125,7 +126,9 @@ def replay_batch(
         if not finite(output):
             kind = type(module).__name__
             if finite(given):
-                found.append(Overflow("forward", name, kind, largest(given), largest(in_fp32(module, given)), *healthy))
+                limit = torch.finfo(precision.dtype or torch.float32).max
+                wide = largest(in_fp32(module, given))
+                found.append(Overflow("forward", name, kind, largest(given), wide, *healthy, limit))
             else:
                 found.append(Overflow("between", name, kind, None, None, *healthy))
             return

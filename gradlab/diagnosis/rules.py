@@ -92,13 +92,14 @@ class Stream:
 
 def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds) -> Diagnosis:
     """The first cause, in the order in which one failure brings about the next."""
-    first = statistics.fmean(stream.first) if stream.first else math.nan
-    last = statistics.fmean(stream.last) if stream.last else math.nan
+    first = stream.first[0] if stream.first else math.nan
+    early = statistics.median(stream.first) if stream.first else math.nan
+    last = statistics.median(stream.last) if stream.last else math.nan
     evidence: dict[str, Any] = {
         "updates": stream.attempts,
         "skipped": stream.skipped,
         "loss_first": first,
-        "loss_best": min(stream.best, first, last) if stream.first else math.nan,
+        "loss_best": min(stream.best, last) if stream.first else math.nan,
         "loss_last": last,
         "largest_grad_norm": stream.largest,
         "largest_grad_norm_at": stream.largest_at,
@@ -118,8 +119,8 @@ def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds) -> D
     def verdict(name: str, sentence: str) -> Diagnosis:
         return Diagnosis(name, sentence, evidence, checked, unchecked)
 
-    improvement = (first - evidence["loss_best"]) / abs(first) if first else 0.0
-    lost = status == "failed" or (long and last > t.diverged * first)
+    improvement = (early - evidence["loss_best"]) / abs(early) if early else 0.0
+    lost = status == "failed" or (long and last > t.diverged * max(first, early))
     if error and error.startswith("grad_scale is too small"):
         evidence["smallest_scale"] = stream.smallest_scale
         return verdict("scale_collapse", f"no loss scale could help any more: {error}")
@@ -134,7 +135,7 @@ def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds) -> D
         return verdict("diverged", f"the loss went from {first:.3g} to {last:.3g}")
     ratio = evidence.get("late_to_early_ratio", 1.0)
     if "vanishing" in checked and ratio > t.vanishing_ratio and improvement < t.learning:
-        (early, low), (late, high) = stream.layers[0], stream.layers[-1]
-        says = f"late layers' gradients are {ratio:.3g} times the early ones' ({late} {high:.2g}, {early} {low:.2g})"
+        (bottom, low), (top, high) = stream.layers[0], stream.layers[-1]
+        says = f"late layers' gradients are {ratio:.3g} times the early ones' ({top} {high:.2g}, {bottom} {low:.2g})"
         return verdict("vanishing", f"{says}, and the loss improved by {improvement:.1%} only")
     return verdict("healthy", f"the loss went from {first:.4g} to {last:.4g}")

@@ -26,18 +26,29 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """The number that `plain` wrote."""
+    """The numbers that `plain` wrote."""
+    if isinstance(value, list):
+        return [number(v) for v in value]
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file written by `Lines`; a last line that a kill cut short is left out."""
+def read_lines(path: Path, size: float = math.inf) -> Iterator[dict[str, Any]]:
+    """The objects in the first `size` bytes of a file written by `Lines`; a line that a kill cut short is left out."""
     if not path.is_file():
         return
-    with path.open() as file:
+    with path.open("rb") as file:
         for line in file:
-            if line.endswith("\n"):
-                yield {k: number(v) for k, v in json.loads(line).items()}
+            size -= len(line)
+            if size < 0 or not line.endswith(b"\n"):
+                return
+            yield {k: number(v) for k, v in json.loads(line).items()}
+
+
+def read_run(folder: Path, kept: Sequence[float] = (math.inf, math.inf)) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Each line of metrics with the norms of layers recorded then, if any; kept: bytes of each file to read."""
+    layers = {line.get("attempt"): line.get("grad/layer") for line in read_lines(folder / "layers.jsonl", kept[1])}
+    for line in read_lines(folder / "metrics.jsonl", kept[0]):
+        yield line, layers.get(line["attempt"]) if "train/loss" in line else None
 
 
 class Lines:
@@ -63,7 +74,9 @@ class Lines:
 class RunFiles:
     """metrics.jsonl and, where norms of layers are recorded, layers.jsonl; without a folder, nothing."""
 
-    def __init__(self, folder: Path | None = None, names: list[str] | None = None, keep: Sequence[int] = (0, 0)) -> None:
+    def __init__(
+        self, folder: Path | None = None, names: list[str] | None = None, keep: Sequence[int] = (0, 0)
+    ) -> None:
         """names: the parameters whose norms are recorded. keep: bytes of each file that a resumed run leaves standing."""
         self.metrics = self.layers = None
         if folder is None:

@@ -22,7 +22,8 @@ class Progress:
         """total: planned updates."""
         terminal = sys.stdout.isatty()
         self.mode = "none" if not main else ("live" if terminal else "plain") if mode == "auto" else mode
-        self.main, self.total, self.live = main, total, None
+        self.main, self.total = main, total
+        self.live: Any = None
         self.last = time.monotonic()
         self.skipped = 0
 
@@ -55,7 +56,7 @@ class Progress:
         if metrics["clip/fraction"]:
             parts.append(f"clipped {metrics['clip/fraction']:.0%}")
         if self.skipped:
-            parts.append(f"skipped {self.counts['skipped']}")
+            parts.append(f"skipped {self.skipped}")
         return "  ".join(parts)
 
     def say(self, text: str) -> None:

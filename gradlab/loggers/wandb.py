@@ -1,11 +1,15 @@
-"""Weights & Biases. Whatever happens to its service, the training goes on."""
+"""Weights & Biases. Whatever happens to its service, the training goes on, and ends no later than the time-out."""
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 import netrc
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,17 @@ from gradlab.loggers.options import WandbOption
 log = logging.getLogger(__name__)
 
 
+def server() -> str:
+    """Address of W&B's service, or of a company's own."""
+    return os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+
+
 def account() -> bool:
     """Whether this machine holds a W&B key, in the environment or in ~/.netrc."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
-        host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0].split(":")[0]
+        host = server().split("//")[-1].split("/")[0].split(":")[0]
         return netrc.netrc().authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
@@ -36,14 +45,34 @@ def mode(wanted: str) -> str:
     return "online" if account() else "offline"
 
 
+def answers(url: str, seconds: float) -> bool:
+    """Whether a server answers, whatever it says."""
+    try:
+        urllib.request.urlopen(url, timeout=seconds).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):  # refused, unknown, timed out; not an address
+        return False
+    return True
+
+
+def within(seconds: float, action: Callable[[], Any]) -> bool:
+    """Whether an action ends in time; if not, it is left to itself and dies with this process."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
 class WandbSink:
     """One W&B run; `update` is the step metric of everything."""
 
     def __init__(self, option: WandbOption, folder: Path, config: dict[str, Any], group: str) -> None:
         import wandb
 
-        settings = wandb.Settings(init_timeout=option.timeout, silent=True)
-        shared = {
+        self.timeout = option.timeout
+        earlier = sorted(folder.glob("wandb/*run-*-*")) if config.get("resume") else []
+        shared: dict[str, Any] = {
             "project": option.project,
             "entity": option.entity,
             "name": option.name or folder.name,
@@ -51,21 +80,40 @@ class WandbSink:
             "tags": option.tags or None,
             "dir": str(folder),
             "config": config,
-            "settings": settings,
+            "id": earlier[-1].name.rpartition("-")[2] if earlier else None,
+            "resume": "allow" if earlier else None,
+            "settings": wandb.Settings(
+                init_timeout=option.timeout, finish_timeout=option.timeout, silent=True, console="off"
+            ),
         }
+        wanted: Any = mode(option.mode)
+        if wanted == "online" and not answers(server(), option.timeout):
+            log.warning("%s does not answer: this W&B run is written offline", server())
+            wanted = "offline"
         try:
-            self.run = wandb.init(mode=mode(option.mode), **shared)  # type: ignore[arg-type]
-        except Exception as error:  # whatever the service does, the run goes on, written locally
-            log.warning("W&B cannot be reached (%s): this run is written offline", str(error).splitlines()[0])
-            self.run = wandb.init(mode="offline", **shared)  # type: ignore[arg-type]
+            self.run = wandb.init(mode=wanted, **shared)
+        except Exception as error:
+            log.warning("W&B failed (%s): this run is written offline", str(error).splitlines()[0])
+            self.abandon()
+            self.run = wandb.init(mode="offline", **shared)
         self.run.define_metric("update")
         self.run.define_metric("*", step_metric="update")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """NaN and Inf stay visible: their count is a metric of its own, since charts leave them out."""
+        """NaN and Inf stay visible: each is counted by a metric of its own too, since charts leave them out."""
         bad = [k for k, v in metrics.items() if isinstance(v, float) and not math.isfinite(v)]
         self.run.log(metrics | {f"nonfinite/{name}": 1 for name in bad})
 
     def finish(self, summary: dict[str, Any]) -> None:
+        """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`."""
         self.run.summary.update(summary)
-        self.run.finish(exit_code=0)
+        if not within(self.timeout + 1, lambda: self.run.finish(exit_code=0)):
+            log.warning("W&B does not answer: send this run later with `wandb sync`")
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leave W&B's background process to itself: at exit, it would be waited for without an end."""
+        import wandb
+
+        within(0.5, wandb.teardown)
+        os.environ.pop("WANDB_SERVICE", None)

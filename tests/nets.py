@@ -1,0 +1,63 @@
+"""Small modules and data sets that the tests name in a configuration, as a user would: model.target=nets:Tiny."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+
+class Tiny(nn.Sequential):
+    """A digit (1, 8, 8) -> 10 logits."""
+
+    def __init__(self, width: int = 16, dropout: float = 0.0) -> None:
+        layers = [nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, 10)]
+        super().__init__(*layers)
+
+
+class Overflows(Tiny):
+    """Logits that no fp16 number holds, from a forward pass in training on."""
+
+    def __init__(self, after: int = 0, factor: float = 1e30) -> None:
+        super().__init__()
+        self.left, self.factor = after, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= self.training
+        return super().forward(x) * (self.factor if self.left < 0 else 1.0)
+
+
+class NaNAt(Tiny):
+    """One forward pass in training, counted from 1, gives NaN."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.at -= self.training
+        return super().forward(x) * (float("nan") if self.at == 0 and self.training else 1.0)
+
+
+class FailsOnRank1(Tiny):
+    """Raises in the third forward pass of rank 1, and notes when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 3 and os.environ.get("RANK") == "1":
+            Path("failed_at").write_text(str(time.time()))
+            raise RuntimeError("the third forward pass of rank 1 is out of luck")
+        return super().forward(x)
+
+
+def data_missing_on_rank1() -> tuple[Tensor, Tensor]:
+    """A data set whose file one machine does not have."""
+    if os.environ.get("RANK") == "1":
+        Path("failed_at").write_text(str(time.time()))
+        raise FileNotFoundError(2, "No such file or directory", "/data/shard_1")
+    return torch.randn(32, 1, 8, 8), torch.randint(0, 10, (32,))

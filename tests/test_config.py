@@ -1,0 +1,152 @@
+"""Every option has a file, every file an option, and both say the same; every combination composes."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from gradlab import cli, config, verdict
+from gradlab.diagnosis.remedies import remedies
+from gradlab.diagnosis.rules import VERDICTS, Diagnosis
+from gradlab.option import OPTIONS, Invalid
+
+CONF = config.conf_dir()
+GROUPS = sorted({group for group, _ in OPTIONS})
+MODELS = config.options("model")
+TARGET = {"model": "nets:Net", "data": "sets:make", "loss": "losses:focal"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra_session() -> Iterator[None]:
+    """One Hydra for the module: composing is fast once its parsers are warm."""
+    import hydra
+
+    cli.register()
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+def composed(*overrides: str) -> DictConfig:
+    return cli.compose(list(overrides))
+
+
+def chosen(group: str, name: str) -> list[str]:
+    """The overrides that choose an option, with what it requires."""
+    required = [f"{group}.target={TARGET[group]}"] if name == "custom" else []
+    return [f"{group}={name}", *required]
+
+
+def defaults(cls: Any) -> dict[str, Any]:
+    return {f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(cls)}  # type: ignore
+
+
+def test_every_option_has_a_file_and_every_file_an_option() -> None:
+    files = {(p.parent.name, p.stem) for group in GROUPS for p in (CONF / group).glob("*.yaml")}
+    assert files == set(OPTIONS)
+
+
+@pytest.mark.parametrize(("group", "name"), list(OPTIONS))
+def test_file_spells_out_every_field_with_the_default_of_its_dataclass(group: str, name: str) -> None:
+    written = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    assert written.pop("defaults") == [{f"/schema/{group}@_here_": name}]
+    expected = defaults(OPTIONS[group, name])
+    assert list(written) == sorted(written, key=list(expected).index)
+    # YAML 1.1 reads 1e-3 as a string; OmegaConf, which reads these files, as a number.
+    assert OmegaConf.to_container(OmegaConf.merge(expected, OmegaConf.load(CONF / group / f"{name}.yaml"))) == (
+        expected | {"defaults": [{f"/schema/{group}@_here_": name}]}
+    )
+    assert set(written) == set(expected)
+
+
+@pytest.mark.parametrize(("group", "name"), list(OPTIONS))
+def test_option_composes_to_its_dataclass_with_its_defaults(group: str, name: str) -> None:
+    node = getattr(config.to_config(composed(*chosen(group, name))), group)
+    assert type(node) is OPTIONS[group, name]
+    expected = defaults(type(node)) | ({"target": TARGET[group]} if name == "custom" else {})
+    assert {f.name: getattr(node, f.name) for f in fields(node)} == expected
+
+
+def test_root_file_has_every_field_of_the_root() -> None:
+    root = yaml.safe_load((CONF / "config.yaml").read_text())
+    groups = {next(iter(entry)) for entry in root["defaults"] if isinstance(entry, dict)}
+    assert groups == set(GROUPS)
+    values = {name: value for name, value in root.items() if name not in ("defaults", "hydra")}
+    expected = {name: value for name, value in defaults(config.Config).items() if name in values}
+    assert values == expected
+    assert groups | set(values) | {"story", "next"} == {f.name for f in fields(config.Config)}
+
+
+def test_every_model_has_data_that_fits_it() -> None:
+    assert {p.stem for p in (CONF / "data" / "default").glob("*.yaml")} == set(MODELS)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_precision_and_clip_composes_to_a_typed_configuration(model: str) -> None:
+    for precision, clip in itertools.product(config.options("precision"), config.options("clip")):
+        overrides = [*chosen("model", model), f"precision={precision}", f"clip={clip}", "accumulation.steps=3"]
+        made = config.to_config(composed(*overrides))
+        assert type(made.model) is OPTIONS["model", model]
+        assert type(made.precision) is OPTIONS["precision", precision]
+        assert type(made.clip) is OPTIONS["clip", clip]
+        assert made.accumulation.steps == 3  # type: ignore[attr-defined]
+
+
+def composes(kind: str) -> list[str]:
+    return sorted(p.stem for p in (CONF / kind).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", composes("experiment"))
+def test_every_experiment_composes_and_says_what_it_shows(name: str) -> None:
+    made = config.to_config(composed(f"+experiment={name}"))
+    cli.check(made)
+    assert made.expect is None or made.expect == "any" or made.expect in VERDICTS
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("seen", VERDICTS)
+def test_suggested_overrides_compose_with_the_run_that_failed(model: str, seen: str) -> None:
+    overrides = [*chosen("model", model), "precision=fp16", "precision.init_scale=4", "clip=value", "clip.max_value=0.1"]
+    made = config.to_config(composed(*overrides))
+    for remedy, _ in remedies(Diagnosis(seen, ""), made.optimizer.lr):
+        if verdict.fits(made, remedy):
+            again = [*verdict.kept(overrides, remedy), *remedy.split(), "expect=healthy"]
+            changed = config.to_config(composed(*again))
+            assert changed != made and changed.expect == "healthy"
+
+
+def test_a_remedy_that_the_model_has_not_or_that_changes_nothing_is_not_suggested() -> None:
+    lstm = config.to_config(composed("model=lstm"))
+    assert not verdict.fits(lstm, "model.activation=relu model.init=he")
+    assert not verdict.fits(lstm, "precision=fp32")
+    assert verdict.fits(lstm, "precision=bf16") and verdict.fits(lstm, "clip=norm clip.max_norm=1.0")
+    mlp = config.to_config(composed("model.norm=layer"))
+    assert not verdict.fits(mlp, "model.norm=layer") and verdict.fits(mlp, "model.residual=true")
+
+
+@pytest.mark.parametrize("override", ["+foo=1", "+clip.foo=1", "+optimizer.lrr=0.1"])
+def test_a_field_that_nothing_reads_is_refused(override: str) -> None:
+    with pytest.raises(Invalid, match=rf"^{override[1:]}".replace(".", r"\.")):
+        config.to_config(composed("clip=norm", override))
+
+
+def test_kwargs_of_a_custom_model_are_free() -> None:
+    made = config.to_config(composed(*chosen("model", "custom"), "+model.kwargs.width=64"))
+    assert made.model.kwargs == {"width": 64}  # type: ignore[attr-defined]
+
+
+def test_a_user_option_that_extends_a_shipped_one_and_an_experiment_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "clip").mkdir()
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "clip" / "gentle.yaml").write_text("defaults: [norm, _self_]\nmax_norm: 0.1\n")
+    mine = "# @package _global_\ndefaults:\n  - override /clip: gentle\n  - override /model: lstm\nseed: 7\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(mine)
+    made = config.to_config(composed("+experiment=mine", f"hydra.searchpath=[{tmp_path}]"))
+    assert made.clip == OPTIONS["clip", "norm"](max_norm=0.1)  # type: ignore[call-arg]
+    assert type(made.model) is OPTIONS["model", "lstm"] and made.seed == 7

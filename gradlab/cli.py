@@ -159,7 +159,7 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
         validate(args)
     if not main_rank:
         silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
-        arguments = [*arguments, *silent]
+        arguments = inserted(arguments, args, [], silent)
     sys.argv = [sys.argv[0], *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
@@ -244,7 +244,17 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
     sources = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]["config_sources"]
     searched = [f"--config-dir={s['path']}" for s in sources if s["provider"] == "command-line"]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return [*before, *([] if args.config_dir else searched), *arguments, f"hydra.run.dir='{quoted}'"]
+    arguments = inserted(arguments, args, before, [f"hydra.run.dir='{quoted}'"])
+    return arguments if args.config_dir else [*searched, *arguments]
+
+
+def inserted(arguments: list[str], args: argparse.Namespace, before: list[str], after: list[str]) -> list[str]:
+    """Overrides around those given, wherever the flags stand: Hydra wants all overrides side by side."""
+    if not args.overrides:
+        return [*arguments, *before, *after]
+    first = arguments.index(args.overrides[0])
+    last = first + len(args.overrides)
+    return [*arguments[:first], *before, *arguments[first:last], *after, *arguments[last:]]
 
 
 def restore_overrides() -> None:

@@ -86,8 +86,16 @@ def torchrun(ranks: int, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
 
 
-def run(command: list[str], folder: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=timeout)
+def run(command: list[str], folder: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    try:
+        said, errors = process.communicate(timeout=timeout)
+    except BaseException:
+        process.terminate()  # torchrun then ends its ranks, which a kill would leave hanging
+        process.communicate(timeout=60)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, said, errors)
 
 
 def start(command: list[str], folder: Path) -> subprocess.Popen[str]:

@@ -114,6 +114,8 @@ class Trainer:
         """Epochs of updates, from wherever the run is."""
         c = self.config.trainer
         self.model.train()
+        if self.config.init_from and c.evaluate_every and not self.update.attempts:
+            self.evaluate()  # what it begins with
         self.tick = time.perf_counter()
         while self.epoch < c.epochs:
             while self.cursor < self.samples:

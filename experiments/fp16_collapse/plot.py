@@ -35,7 +35,7 @@ def jobs(sweep: Path) -> list[dict[str, Any]]:
                 "began": outcome["first_failed_attempt"] if result["verdict"] != "healthy" else None,
                 "attempts": outcome["attempts"],
                 "epochs": outcome["epochs_completed"],
-                "eval": [number(e["eval/loss"]) for e in outcome["eval"]],
+                "eval": [number(e["eval/loss"]) for e in outcome["eval"] if e["epoch"]],
                 "skipped": result["evidence"]["skipped"],
                 "overflow": (result["first_overflow"] or {}).get("module"),
             }

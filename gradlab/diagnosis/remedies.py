@@ -8,10 +8,9 @@ from gradlab.diagnosis.rules import Diagnosis
 def remedies(diagnosis: Diagnosis, lr: float) -> list[tuple[str, str]]:
     """(override, why), in the order in which to try them."""
     lower = f"optimizer.lr={lr / 3:.1g}"
-    much_lower = f"optimizer.lr={lr / 10:.1g}"
     return {
         "scale_collapse": [
-            (much_lower, "weights, and with them activations, grow more slowly"),
+            (lower, "weights, and with them activations, grow more slowly"),
             ("precision=bf16", "fp32's range: 65504 is no limit"),
         ],
         "exploding": [

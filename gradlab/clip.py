@@ -146,7 +146,7 @@ def scaled_each(gradients: Gradients, coefficients: torch.Tensor, state: State) 
 
 
 def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
-    """Norm of each output unit: of a row of a matrix, of a filter; of a vector or scalar, the whole. Keeps dimensions."""
+    """Norm of each output unit (a matrix's row, a filter; the whole of a vector or scalar). Keeps dimensions."""
     return torch.linalg.vector_norm(tensor, dim=tuple(range(min(1, tensor.dim() - 1), tensor.dim())), keepdim=True)
 
 
@@ -209,9 +209,7 @@ class AutoClip(Clip):
         return scaled(gradients, coefficient, {"norms": norms, "count": state["count"] + 1})
 
 
-def zclip_norm(
-    total: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, z_max: float | torch.Tensor
-) -> torch.Tensor:
+def zclip_norm(total: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, z_max: float | torch.Tensor) -> torch.Tensor:
     """The norm that replaces an outlier: mean + std * z_max^2 / z where z = (total - mean) / std exceeds z_max."""
     z = (total - mean) / std
     return torch.where(z > z_max, mean + std * z_max**2 / z, total)

@@ -26,11 +26,12 @@ class Gradients:
     total: torch.Tensor
 
 
-def tensor_norms(tensors: Sequence[torch.Tensor], device: torch.device | str = "cpu") -> torch.Tensor:
+def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu") -> torch.Tensor:
     """L2 norm of each tensor, as (P,) float64, right from 1e-45 to 3e38; of no tensors, an empty one on `device`.
 
-    On CUDA the kernel accumulates in float64, one read and no wait. On a CPU that is 25x slower than fp32, so only norms
-    that fp32 cannot be trusted with (not finite, zero or tiny: squares leave fp32's range at 2e19 and 1e-19) are redone.
+    On CUDA the kernel accumulates in float64, one read and no wait. On a CPU that is 25x slower than fp32, so only the
+    norms that fp32 cannot be trusted with are redone: not finite, zero or tiny (squares leave its range at 2e19 and
+    1e-19).
     """
     if not tensors:
         return torch.zeros(0, dtype=torch.float64, device=device)
@@ -56,7 +57,7 @@ def measure(parameters: Sequence[tuple[str, torch.Tensor]], device: torch.device
     return Gradients([n for n, _, _ in present], [p for _, p, _ in present], tensors, norms, total_norm(norms))
 
 
-def scale_(tensors: Sequence[torch.Tensor], coefficient: torch.Tensor) -> None:
+def scale_(tensors: list[torch.Tensor], coefficient: torch.Tensor) -> None:
     """Multiply every tensor in place by a () coefficient. A CPU can look at it for nothing, and passes over 1."""
     if not tensors:
         return

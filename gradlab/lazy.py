@@ -1,6 +1,6 @@
-"""Put off `import torch` (seconds) until its first use, so that `--help` and errors in the configuration answer at once.
+"""Put off `import torch` (seconds) until its first use, so that errors in the configuration are said at once.
 
-`importlib.util.LazyLoader` does not serve: before Python 3.12 the import statement itself reads `__spec__`, which loads.
+`importlib.util.LazyLoader` does not serve: before Python 3.12 the import statement reads `__spec__`, which loads.
 """
 
 from __future__ import annotations

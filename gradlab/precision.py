@@ -12,7 +12,7 @@ import torch
 from gradlab.option import Invalid, one_of, option, require
 
 SCALE_FLOOR = 2.0**-120
-"""Backing off ends here: at about 2e-39 the reciprocal of an fp32 scale overflows, and unscaling would make infinities."""
+"""Backing off ends here: at about 2e-39 an fp32 scale's reciprocal overflows, and unscaling would make infinities."""
 
 
 class ScaleTooSmall(RuntimeError):
@@ -80,7 +80,7 @@ class FP16(PrecisionOption):
     check_every: int = 1
     """Every how many updates the scale is compared with min_scale; public recipes look every 50 to 100."""
     cpu_gemm: str = "fast"
-    """On a CPU: `fast` takes products of fp16 operands in fp32 and rounds (as tensor cores do), `native` PyTorch's own."""
+    """On a CPU: `fast` computes products of fp16 operands in fp32 and rounds them, as tensor cores do; or `native`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,8 +120,8 @@ def updated_scale(
 class LossScale:
     """The state of a dynamic loss scale, on the device.
 
-    Not `torch.amp.GradScaler`, whose found_inf looks at gradients before unscaling: with a scale below 1 finite ones can
-    overflow in the unscaling and reach the weights. Here the norm of the unscaled gradient decides.
+    Not `torch.amp.GradScaler`, whose found_inf looks at gradients before unscaling: with a scale below 1 finite ones
+    can overflow in the unscaling and reach the weights. Here the norm of the unscaled gradient decides.
     """
 
     def __init__(self, option: FP16, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run: device, data, model, loss, update. Faults are found here, not in the run."""
+"""From a configuration to the parts of a run: device, data, model, loss, update. Faults are found here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def deterministic(wanted: bool) -> None:
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_deterministic_debug_mode("warn" if wanted else "default")  # unlike the other switch, imports no compiler
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a write of every new tensor, decides nothing
+    # Filling would cost a write of every new tensor, and decides nothing: no kernel here reads what it did not write.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def load_data(config: Config, device: torch.device) -> Splits:
@@ -97,7 +98,9 @@ def wrap(model: torch.nn.Module, config: Config, device: torch.device, world: Wo
     return model
 
 
-def build_update(config: Config, model: torch.nn.Module, loss: Loss, samples: int, device: torch.device, world: World) -> Update:
+def build_update(
+    config: Config, model: torch.nn.Module, loss: Loss, samples: int, device: torch.device, world: World
+) -> Update:
     """The update of a wrapped model."""
     schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
     optimizer = config.optimizer.build(model.parameters())

@@ -72,11 +72,12 @@ class Update:
         world: World | None = None,
     ) -> None:
         """halts: a gradient that is not finite ends the run: no later update is applied either."""
-        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.model: Any = model
+        self.loss, self.optimizer = loss, optimizer
         self.schedule, self.precision, self.noise, self.clip = schedule, precision, noise, clip
         self.world = world or World()
         self.seed, self.base_lr = seed, lr
-        module = model.module if hasattr(model, "no_sync") else model
+        module: torch.nn.Module = model.module if hasattr(model, "no_sync") else model  # type: ignore[assignment]
         names = [name.removeprefix("_orig_mod.") for name, _ in module.named_parameters()]
         self.parameters = [(n, p) for n, p in zip(names, module.parameters(), strict=True) if p.requires_grad]
         self.buffers = [b for b in module.buffers() if b.numel()]
@@ -101,16 +102,26 @@ class Update:
         self.update_scale(found_inf)
         self.commit(clipped, found_inf, saved)
         self.zero_grad()
-        norms = (gradients.total, clipped.coefficient, clipped.acted)
-        rest = (found_inf, lr, self.applied, gradients.norms, gradients.names)
-        return Stats(loss, *norms, scale, self.precision.scale, *rest)
+        return Stats(
+            loss=loss,
+            grad_norm=gradients.total,
+            clip_coefficient=clipped.coefficient,
+            clip_acted=clipped.acted,
+            scale=scale,
+            next_scale=self.precision.scale,
+            skipped=found_inf,
+            lr=lr,
+            applied=self.applied,
+            layer_norms=gradients.norms,
+            names=gradients.names,
+        )
 
     def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:
         """Add up the gradient of the mean over every sample (or token) of the window, on all ranks.
 
-        Each micro-batch contributes the sum of its losses over the count of the whole window: with unequal micro-batches
-        or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks, hence the factor
-        world size. All but the last micro-batch run forward and backward without synchronisation.
+        Each micro-batch contributes the sum of its losses over the count of the whole window: with unequal
+        micro-batches or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks,
+        hence the factor world size. All but the last micro-batch run forward and backward without synchronisation.
         """
         counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
         count = torch.stack(counts).sum() if counts else torch.zeros((), dtype=torch.int64, device=self.device)

@@ -255,8 +255,14 @@ class Trainer:
         loss_sum, counted, right, classified = self.world.sum_(sums).tolist()
         self.model.train()
         loss_mean = loss_sum / counted if counted else math.nan
-        result = {"update": self.outcome.applied, "attempt": self.outcome.attempts, "epoch": self.outcome.epoch}
-        result |= {"eval/loss": loss_mean} | ({"eval/accuracy": right / classified} if classified else {})
+        result: dict[str, float] = {
+            "update": self.outcome.applied,
+            "attempt": self.outcome.attempts,
+            "epoch": self.outcome.epoch,
+        }
+        result["eval/loss"] = loss_mean
+        if classified:
+            result["eval/accuracy"] = right / classified
         self.outcome.eval.append(result)
         self.write(result | {"memory/peak_bytes": peak_memory(self.device)}, None)
         accuracy = f", accuracy {right / classified:.1%}" if classified else ""
@@ -286,7 +292,7 @@ class Trainer:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Ctrl-C (or SIGTERM, as a scheduler sends it) ends the run after this update; a second Ctrl-C ends it at once."""
+        """Ctrl-C (or SIGTERM, as a scheduler sends it) ends the run after this update; a second one at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -29,7 +29,9 @@ ALL: list[Clip] = [NoClip(), NormClip(), ValueClip(), PerLayerClip(), AdaptiveCl
 
 def model_with_gradients(scale: float = 1.0, seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 3), torch.nn.Flatten(), torch.nn.Linear(12, 5), torch.nn.Linear(5, 2))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 3, 3), torch.nn.Flatten(), torch.nn.Linear(12, 5), torch.nn.Linear(5, 2)
+    )
     for p in model.parameters():
         p.grad = torch.randn_like(p) * scale
     return model

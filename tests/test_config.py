@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def hydra_session() -> Iterator[None]:
         yield
 
 
-@lru_cache(maxsize=None)
+@cache
 def composed(*overrides: str) -> DictConfig:
     return cli.compose(list(overrides))
 

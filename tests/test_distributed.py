@@ -172,7 +172,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("what", FAILING)
+@pytest.mark.parametrize("what", ["model", pytest.param("data", marks=pytest.mark.slow)])
 def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(tmp_path: Path, what: str) -> None:
     overrides, message = FAILING[what]
     ended = run(torchrun(2, "-m", "gradlab", *overrides, "hydra.run.dir=run"), tmp_path)

@@ -43,8 +43,10 @@ def overfits(folder: Path, model: str, precision: str, *more: str) -> None:
         assert p.dtype is torch.float32 and torch.isfinite(p).all(), "weights stay fp32 whatever the precision"
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("model", QUICK)
+ALL = [(model, precision) for model in QUICK for precision in PRECISIONS if (model, precision) != ("resnet", "bf16")]
+
+
+@pytest.mark.parametrize(("model", "precision"), [*ALL, pytest.param("resnet", "bf16", marks=pytest.mark.slow)])
 def test_every_model_overfits_a_batch_in_every_precision(tmp_path: Path, model: str, precision: str) -> None:
     overfits(tmp_path, model, precision)
 

@@ -56,7 +56,9 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=6), st.integers(0, 1000), st.floats(0, 0.9))
-def test_accumulation_is_one_big_batch_whatever_the_sizes_and_counts(sizes: list[int], seed: int, ignored: float) -> None:
+def test_accumulation_is_one_big_batch_whatever_the_sizes_and_counts(
+    sizes: list[int], seed: int, ignored: float
+) -> None:
     x, y = samples(sum(sizes), seed)
     y[torch.rand(len(y), generator=torch.Generator().manual_seed(seed)) < ignored] = -100
     y[0] = 0
@@ -66,7 +68,9 @@ def test_accumulation_is_one_big_batch_whatever_the_sizes_and_counts(sizes: list
     stats = update_of(model, SGD(lr=1.0, momentum=0.0))(cut(x.double(), y, sizes))
     assert stats.loss.item() == pytest.approx(expected.item(), rel=1e-6)
     moved = weights(net().double()) - weights(model)
-    assert moved.numpy() == pytest.approx(torch.cat([p.grad.flatten() for p in reference.parameters()]).numpy(), abs=1e-7)
+    assert moved.numpy() == pytest.approx(
+        torch.cat([p.grad.flatten() for p in reference.parameters()]).numpy(), abs=1e-7
+    )
 
 
 def plain_loop(
@@ -96,7 +100,9 @@ def plain_loop(
     return losses, norms
 
 
-@pytest.mark.parametrize("precision", [FP32(), BF16(), FP16(init_scale=2.0**12, cpu_gemm="native")], ids=["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    "precision", [FP32(), BF16(), FP16(init_scale=2.0**12, cpu_gemm="native")], ids=["fp32", "bf16", "fp16"]
+)
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.1), Adam(lr=0.01), AdamW(lr=0.01)], ids=["sgd", "adam", "adamw"])
 def test_trajectory_equals_a_hand_written_loop(precision: PrecisionOption, optimizer: OptimizerOption) -> None:
     x, y = samples(66)

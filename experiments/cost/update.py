@@ -68,11 +68,11 @@ def images(samples: int) -> Batch:
 
 NOISE = ["data=custom", f"data.target={Path(__file__).stem}:images", "+data.kwargs.samples=4800"]
 CASES = {
-    "transformer": Case(["model=transformer", "data=text", "data.batch_size=16"], 2, 60.0),
-    "resnet18": Case(["model=resnet", *NOISE, "data.batch_size=8"], 1, 80.0, clip=False),
+    "transformer": Case(["model=transformer", "data=text", "data.batch_size=16"], 2, 55.0),
+    "resnet18": Case(["model=resnet", *NOISE, "data.batch_size=8"], 1, 75.0, clip=False),
     # Hardly any arithmetic: shows the fixed cost.
     "transformer of 1 x 8 bytes": Case(
-        ["model=transformer", "data=text", "data.batch_size=1", "data.length=8"], 5, 8.0, target=None
+        ["model=transformer", "data=text", "data.batch_size=1", "data.length=8"], 5, 6.0, target=None
     ),
 }
 

@@ -1,6 +1,6 @@
 """Draw the figures of this experiment from the folders of its runs, and print the table of its README.
 
-    python plot.py SWEEP RUN    SWEEP: folder of the multirun over optimizer.lr and seed; RUN: folder of one collapse
+python plot.py SWEEP RUN    SWEEP: folder of the multirun over optimizer.lr and seed; RUN: folder of one collapse
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def table(rows: list[dict[str, Any]]) -> None:
     by_rate = defaultdict(list)
     for row in rows:
         by_rate[row["lr"]].append(row)
-    print("| learning rate | outcome (seeds) | failure began at update | skipped | eval loss after each epoch, by seed |")
+    print(
+        "| learning rate | outcome (seeds) | failure began at update | skipped | eval loss after each epoch, by seed |"
+    )
     print("|---|---|---|---|---|")
     for lr, group in by_rate.items():
         lost = sum(r["verdict"] == "scale_collapse" for r in group)
@@ -71,7 +74,9 @@ def curve(rows: list[dict[str, Any]]) -> None:
     top.plot([], [], "oC0", label="completes")
     top.plot([], [], "xC3", linestyle="none", label="scale collapses")
     top.legend()
-    top.set(xscale="log", ylabel="best eval loss", title="fine-tuning in fp16: outcome against learning rate, three seeds")
+    top.set(
+        xscale="log", ylabel="best eval loss", title="fine-tuning in fp16: outcome against learning rate, three seeds"
+    )
     for epoch in (1, 2):
         bottom.axhline(200 * epoch, color="0.8", zorder=0)
     bottom.set(xlabel="learning rate", ylabel="last good update")
@@ -91,7 +96,7 @@ def collapse(run: Path) -> None:
         for line in lines:
             if line["update/skipped"]:
                 axis.axvline(line["attempt"], color="C3", alpha=0.15, linewidth=1)
-        for before, after in zip(lines, lines[1:], strict=False):
+        for before, after in pairwise(lines):
             if after["epoch"] != before["epoch"]:
                 axis.axvline(after["attempt"] - 0.5, color="0.6", linestyle=":")
     axes[0].set_title("fp16_collapse: skipped updates in red, epochs dotted")

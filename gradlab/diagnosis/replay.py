@@ -1,10 +1,11 @@
-"""Run a failing update again with a look at every module: which one left the range of its type first, and by how much."""
+"""Run a failing update again with a look at every module: which left the range of its type first, and by how much."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -36,21 +37,29 @@ class Overflow:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def after(self) -> str:
+        """What was still well."""
+        if self.healthy is None:
+            return "no module was done yet"
+        return f"last well: {self.healthy or 'the model'}, at most {self.healthy_max or 0.0:.4g}"
+
     def __str__(self) -> str:
         if self.phase == "parameters":
             return f"the weights {self.module} are already not finite: an earlier update broke them"
         if self.phase == "inputs":
             return "the inputs are not finite"
         if self.phase == "loss":
-            return f"every module's output is finite, the loss is not (largest output {self.healthy_max:.4g})"
+            return f"every module's output is finite, the loss is not ({self.after})"
         name = f"{self.module or 'the model'} ({self.kind})"
         if self.phase == "between":
-            return f"the arithmetic between {self.healthy} (at most {self.healthy_max:.4g}) and {name} overflows first"
+            return f"the arithmetic before {name} overflows first ({self.after})"
         if self.phase == "backward":
             return f"the forward pass is finite; in the backward pass the gradient of {name}'s output overflows first"
         says = f"the output of {name} overflows first"
         if self.output_max is not None and self.limit is not None and isfinite(self.output_max):
-            says += f": {self.output_max:.4g} in fp32, {self.output_max / self.limit:.3g} times the largest number, {self.limit:g}"
+            times = self.output_max / self.limit
+            says += f": {self.output_max:.4g} in fp32, {times:.3g} times the largest number, {self.limit:g}"
         return f"{says}, from inputs of at most {self.input_max:.4g}" if self.input_max is not None else says
 
 
@@ -118,34 +127,38 @@ def replay_batch(
 ) -> Overflow | None:
     """One micro-batch, forward and backward."""
     found: list[Overflow] = []
-    healthy: list[Any] = [None, None]
+    healthy: tuple[str, float | None] | None = None  # the module that finished last with a finite output
+
+    def note(phase: str, name: str = "", module: Any = None, **numbers: float | None) -> None:
+        last, largest_there = healthy or (None, None)
+        kind = type(module).__name__ if module is not None else ""
+        found.append(Overflow(phase, name, kind, healthy=last, healthy_max=largest_there, **numbers))
 
     def look(name: str, module: torch.nn.Module, given: Any, output: Any) -> None:
+        nonlocal healthy
         if found:
             return
-        if not finite(output):
-            kind = type(module).__name__
-            if finite(given):
-                limit = torch.finfo(precision.dtype or torch.float32).max
-                wide = largest(in_fp32(module, given))
-                found.append(Overflow("forward", name, kind, largest(given), wide, *healthy, limit))
-            else:
-                found.append(Overflow("between", name, kind, None, None, *healthy))
-            return
-        healthy[:] = [name, largest(output)]
-        for tensor in tensors_of(output):
-            if tensor.requires_grad:
-                tensor.register_hook(lambda grad, name=name, kind=type(module).__name__: look_back(name, kind, grad))
+        if finite(output):
+            healthy = name, largest(output)
+            for tensor in tensors_of(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(look_back, name, module))
+        elif finite(given):
+            limit = torch.finfo(precision.dtype or torch.float32).max
+            wide = largest(in_fp32(module, given))
+            note("forward", name, module, input_max=largest(given), output_max=wide, limit=limit)
+        else:
+            note("between", name, module)
 
-    def look_back(name: str, kind: str, grad: torch.Tensor) -> None:
+    def look_back(name: str, module: torch.nn.Module, grad: torch.Tensor) -> None:
         if not found and not finite(grad):
-            found.append(Overflow("backward", name, kind, None, None, *healthy))
+            note("backward", name, module)
 
     with hooked(model, look), precision.arithmetic():
         with precision.autocast():
             loss, count = loss_fn(model(inputs), targets)
         if not found and not finite(loss):
-            found.append(Overflow("loss", "", "", None, None, *healthy))
+            note("loss")
         if not found:
             (loss * (precision.scale / count.clamp(min=1))).backward()
     return found[0] if found else None

@@ -77,7 +77,7 @@ class RunFiles:
     def __init__(
         self, folder: Path | None = None, names: list[str] | None = None, keep: Sequence[int] = (0, 0)
     ) -> None:
-        """names: the parameters whose norms are recorded. keep: bytes of each file that a resumed run leaves standing."""
+        """names: parameters whose norms are recorded. keep: bytes of each file that a resumed run leaves standing."""
         self.metrics = self.layers = None
         if folder is None:
             return

@@ -68,6 +68,7 @@ class WandbSink:
     """One W&B run; `update` is the step metric of everything."""
 
     def __init__(self, option: WandbOption, folder: Path, config: dict[str, Any], group: str) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at exit its reporter waits 30 s for a dead network
         import wandb
 
         self.timeout = option.timeout

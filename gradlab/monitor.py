@@ -11,11 +11,7 @@ from gradlab.option import option, require
 class Monitor:
     """Base of the options."""
 
-    every: int = 5
-    """Updates between two records."""
-
-    def __post_init__(self) -> None:
-        require(self.every >= 1, "every", self.every, ">= 1")
+    every = 1
 
     @property
     def layers(self) -> bool:
@@ -33,6 +29,12 @@ class NoMonitor(Monitor):
 @dataclass
 class Summary(Monitor):
     """The gradient norm of every parameter, from the pass that clipping makes."""
+
+    every: int = 5
+    """Updates between two records."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, "every", self.every, ">= 1")
 
     @property
     def layers(self) -> bool:

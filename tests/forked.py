@@ -12,7 +12,7 @@ from typing import Any
 
 SERVER = """
 import gc, json, os, signal, sys, time
-import hydra, torch, numpy, sklearn.datasets
+import hydra, torch, torch._dynamo, numpy, sklearn.datasets  # the first optimizer imports torch._dynamo
 import gradlab.app, gradlab.cli, gradlab.config, gradlab.verdict, gradlab.callbacks, gradlab.trainer
 gradlab.cli.compose(["clip=norm", "seed=1"])  # its parsers learn as they read
 gc.collect(); gc.freeze()

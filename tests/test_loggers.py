@@ -131,9 +131,14 @@ def test_mode_is_offline_without_an_account_and_disabled_in_ci(tmp_path: Path, m
     assert sink.mode("auto") == "offline"
 
 
-def test_disabled_in_ci_leaves_nothing(tmp_path: Path) -> None:
-    _, folder = run(tmp_path, "logger=wandb", CI="true")
-    assert not (folder / "wandb").exists() and (folder / "metrics.jsonl").is_file()
+def test_disabled_in_ci_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("CI", "true")
+    disabled = WandbOption().build(tmp_path, {"seed": 1}, "run")
+    assert disabled is not None
+    disabled.log({"update": 1, "train/loss": math.nan})
+    disabled.finish({"verdict": "healthy"})
+    assert list(tmp_path.iterdir()) == []
 
 
 class Silent:
@@ -206,6 +211,7 @@ def test_a_server_that_never_answers_changes_nothing_in_the_training(tmp_path: P
     assert spoken[0] == [line for line in spoken[1] if "WARNING" not in line]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_only_rank_0_logs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "gradlab"]

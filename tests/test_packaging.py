@@ -36,16 +36,14 @@ def _has(module: str) -> bool:
     return run([sys.executable, "-c", f"import {module}"], REPOSITORY).returncode == 0
 
 
-def works(command: list[str], cwd: Path, origin: Path, **env: str) -> None:
-    """--help answers with the groups; a run trains, with gradlab from `origin`, and leaves its folder here."""
+def answers(command: list[str], cwd: Path, origin: Path, **env: str) -> None:
+    """--help and --cfg find the configurations, with gradlab from `origin`."""
     helped = run([*command, "--help"], cwd, **env)
     assert helped.returncode == 0 and "transformer" in helped.stdout and "zclip" in helped.stdout, helped.stderr
     where = run([sys.executable, "-c", "import gradlab; print(gradlab.__file__)"], cwd, **env)
     assert Path(where.stdout.strip()).is_relative_to(origin)
-    done = run([*command, *SHORT], cwd, **env)
-    assert done.returncode == 0, done.stderr
-    (folder,) = (cwd / "outputs" / "run").iterdir()
-    assert (folder / "diagnosis.json").is_file() and (folder / ".hydra" / "config.yaml").is_file()
+    shown = run([*command, "--cfg", "job", "clip=norm"], cwd, **env)
+    assert shown.returncode == 0 and "max_norm: 1.0" in shown.stdout, shown.stderr
 
 
 def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(installed: Path) -> None:
@@ -56,7 +54,12 @@ def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(inst
 
 
 def test_wheel_runs_in_another_folder(installed: Path, tmp_path: Path) -> None:
-    works([sys.executable, "-m", "gradlab"], tmp_path, installed, PYTHONPATH=str(installed / "site"))
+    module = [sys.executable, "-m", "gradlab"]
+    answers(module, tmp_path, installed, PYTHONPATH=str(installed / "site"))
+    done = run([*module, *SHORT], tmp_path, PYTHONPATH=str(installed / "site"))
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "outputs" / "run").iterdir()
+    assert (folder / "diagnosis.json").is_file() and (folder / ".hydra" / "config.yaml").is_file()
 
 
 def test_console_script_of_the_wheel_finds_a_users_module(installed: Path, tmp_path: Path) -> None:
@@ -69,7 +72,7 @@ def test_console_script_of_the_wheel_finds_a_users_module(installed: Path, tmp_p
 
 
 def test_checkout_runs_from_another_folder(tmp_path: Path) -> None:
-    works([sys.executable, "-m", "gradlab"], tmp_path, REPOSITORY, PYTHONPATH=str(REPOSITORY))
+    answers([sys.executable, "-m", "gradlab"], tmp_path, REPOSITORY, PYTHONPATH=str(REPOSITORY))
 
 
 def test_installed_console_script(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     stream = Stream(config.diagnosis)  # type: ignore[arg-type]
     progress = Progress(config.trainer.progress, 0, place.main)
     trainer = Trainer(config, folder, place, plain_config=plain, say=progress.say)
-    stream.names = [name for name, _ in trainer.update.parameters]
+    stream.names = trainer.update.names
     sink = config.logger.build(folder, plain, group) if place.main else None
 
     def observe(metrics: dict[str, Any], layers: list[float | None] | None) -> None:

@@ -14,7 +14,7 @@ FIELDS = ("loss", "grad_norm", "clip_coefficient", "clip_acted", "scale", "next_
 
 def pack(stats: Stats) -> torch.Tensor:
     """(9,) float64, FIELDS: everything that a line of metrics needs, for one transfer."""
-    return torch.stack([getattr(stats, name).double() for name in FIELDS])
+    return torch.stack([getattr(stats, name) for name in FIELDS])
 
 
 class HostCopy:

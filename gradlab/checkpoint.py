@@ -43,7 +43,7 @@ def load(field: str, path: Path, device: torch.device | str = "cpu") -> dict[str
 def random_state() -> dict[str, Any]:
     """The state of every generator that training draws from."""
     state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # unlike is_available, which asks the driver at every call
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 

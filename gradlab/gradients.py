@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,9 +37,8 @@ def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu"
     if tensors[0].device.type != "cpu":
         return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64))
     norms = torch.stack(torch._foreach_norm(tensors)).double()
-    for i, norm in enumerate(norms.tolist()):
-        if not SMALL < norm < float("inf"):
-            norms[i] = torch.linalg.vector_norm(tensors[i], dtype=torch.float64)
+    for i in (~((norms > SMALL) & (norms < torch.inf))).nonzero():
+        norms[i] = torch.linalg.vector_norm(tensors[i], dtype=torch.float64)
     return norms
 
 
@@ -49,12 +47,15 @@ def total_norm(norms: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(norms, dim=-1, dtype=torch.float64)
 
 
-def measure(parameters: Sequence[tuple[str, torch.Tensor]], device: torch.device | str = "cpu") -> Gradients:
-    """Read `p.grad` of every named parameter once; parameters without a gradient are left out."""
-    present = [(name, p, p.grad) for name, p in parameters if p.grad is not None]
-    tensors = [grad for _, _, grad in present]
-    norms = tensor_norms(tensors, device)
-    return Gradients([n for n, _, _ in present], [p for _, p, _ in present], tensors, norms, total_norm(norms))
+def measure(names: list[str], params: list[torch.Tensor], device: torch.device | str = "cpu") -> Gradients:
+    """Read `p.grad` of every parameter once; parameters without a gradient are left out."""
+    tensors = [p.grad for p in params]
+    if any(grad is None for grad in tensors):
+        names = [name for name, grad in zip(names, tensors, strict=True) if grad is not None]
+        params = [p for p in params if p.grad is not None]
+    present = [grad for grad in tensors if grad is not None]
+    norms = tensor_norms(present, device)
+    return Gradients(names, params, present, norms, total_norm(norms))
 
 
 def scale_(tensors: list[torch.Tensor], coefficient: torch.Tensor) -> None:

@@ -26,7 +26,11 @@ class Loss:
         raise NotImplementedError
 
     def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum of the losses, () float32 whatever the outputs are, and the number of them, () int64."""
+        """Sum of the losses, and the number of them."""
+        return self.sum(outputs, targets), self.count(targets)
+
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """() float32 whatever the outputs are."""
         raise NotImplementedError
 
     def count(self, targets: torch.Tensor) -> torch.Tensor:
@@ -84,16 +88,15 @@ class CrossEntropy(Loss):
         """Targets with IGNORE wherever they do not count."""
         return targets if self.ignore_index == IGNORE else targets.masked_fill(targets == self.ignore_index, IGNORE)
 
-    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if outputs.shape[:-1] != targets.shape:
             says = f"needs outputs of shape {(*targets.shape, 'C')}, but the model gives {tuple(outputs.shape)}"
             raise Invalid("loss", "cross_entropy", says.replace("'", ""))
         logits, labels = at_least_fp32(outputs).flatten(0, -2), self.padded(targets).flatten()
         smoothing = self.label_smoothing
-        loss = torch.nn.functional.cross_entropy(
+        return torch.nn.functional.cross_entropy(
             logits, labels, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum"
         )
-        return loss, self.count(targets)
 
     def count(self, targets: torch.Tensor) -> torch.Tensor:
         return (self.padded(targets) != IGNORE).sum()
@@ -111,9 +114,9 @@ class MeanSquaredError(Loss):
         fits("mse", spec, "values")
         return self
 
-    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         same_shape("mse", outputs.shape, targets.shape)
-        return (at_least_fp32(outputs) - at_least_fp32(targets)).square().sum(), self.count(targets)
+        return (at_least_fp32(outputs) - at_least_fp32(targets)).square().sum()
 
 
 @option("loss", "bce")
@@ -125,11 +128,10 @@ class BinaryCrossEntropy(Loss):
         fits("bce", spec, "values")
         return self
 
-    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         same_shape("bce", outputs.shape, targets.shape)
         logits, wanted = at_least_fp32(outputs), at_least_fp32(targets)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
-        return loss, self.count(targets)
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
 
 
 @option("loss", "auto")
@@ -163,7 +165,7 @@ class CustomLoss(Loss):
             raise Invalid("target", self.target, f"must name a function, but is {type(self.function).__name__}")
         return self
 
-    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses = self.function(outputs, targets, **self.kwargs)
         samples = targets.shape[:1]
         if not isinstance(losses, torch.Tensor) or losses.shape not in ((), samples):
@@ -171,7 +173,7 @@ class CustomLoss(Loss):
             says = f"{self.target} must return a tensor of shape {tuple(samples)} or (), but returned {gives}"
             raise Invalid("loss", "custom", says)
         losses = at_least_fp32(losses)
-        return losses.sum() if losses.dim() else losses * samples[0], self.count(targets)
+        return losses.sum() if losses.dim() else losses * samples[0]
 
     def count(self, targets: torch.Tensor) -> torch.Tensor:
         return full(targets.shape[0], targets)

@@ -79,8 +79,11 @@ class Update:
         self.seed, self.base_lr = seed, lr
         module: torch.nn.Module = model.module if hasattr(model, "no_sync") else model  # type: ignore[assignment]
         names = [name.removeprefix("_orig_mod.") for name, _ in module.named_parameters()]
-        self.parameters = [(n, p) for n, p in zip(names, module.parameters(), strict=True) if p.requires_grad]
+        trained = [(n, p) for n, p in zip(names, module.parameters(), strict=True) if p.requires_grad]
+        self.names = [n for n, _ in trained]
+        self.params: list[torch.Tensor] = [p for _, p in trained]
         self.buffers = [b for b in module.buffers() if b.numel()]
+        self.saved_buffers = [torch.empty_like(b) for b in self.buffers]
         device = self.device = precision.device
         self.in_kernel = skips_in_kernel(optimizer)
         self.attempts = 0
@@ -91,7 +94,7 @@ class Update:
 
     def __call__(self, window: Sequence[MicroBatch]) -> Stats:
         """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
-        saved = self.save_buffers()
+        self.save_buffers()
         loss = self.accumulate(window)  # () mean over the window and all ranks
         self.unscale()  # p.grad is now dL/dp
         gradients = self.measure()
@@ -100,7 +103,7 @@ class Update:
         lr, scale = self.lr(), self.precision.scale
         self.step(lr, found_inf)
         self.update_scale(found_inf)
-        self.commit(clipped, found_inf, saved)
+        self.commit(clipped, found_inf)
         self.zero_grad()
         return Stats(
             loss=loss,
@@ -124,7 +127,7 @@ class Update:
         hence the factor world size. All but the last micro-batch run forward and backward without synchronisation.
         """
         counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
-        count = torch.stack(counts).sum() if counts else torch.zeros((), dtype=torch.int64, device=self.device)
+        count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
         count = self.world.sum_(count).clamp(min=1)
         weight = self.precision.scale * self.world.size / count
         total = torch.zeros((), device=self.device)
@@ -132,21 +135,22 @@ class Update:
             local = i + 1 < len(window) and self.world.size > 1
             with self.model.no_sync() if local else nullcontext(), self.precision.arithmetic():
                 with self.precision.autocast():
-                    loss, _ = self.loss(self.model(batch.inputs), batch.targets)
+                    loss = self.loss.sum(self.model(batch.inputs), batch.targets)
                 loss = loss if batch.counts else loss * 0.0
                 (loss * weight).backward()
             total += loss.detach()
         return self.world.sum_(total) / count
 
     def unscale(self) -> None:
-        self.precision.unscale_([p.grad for _, p in self.parameters if p.grad is not None])
+        if self.precision.loss_scale is not None:
+            self.precision.unscale_([p.grad for p in self.params if p.grad is not None])
 
     def measure(self) -> Gradients:
-        return measure(self.parameters, self.device)
+        return measure(self.names, self.params, self.device)
 
     def found_inf(self, gradients: Gradients) -> torch.Tensor:
         """1 if any element of the gradient is not finite: its norm then is not either, and only then."""
-        found = ~torch.isfinite(gradients.total)
+        found = gradients.total - gradients.total != 0  # inf - inf and NaN - NaN are NaN, which is not 0
         if self.halts:
             self.halted |= found
             found = self.halted.clone()
@@ -172,21 +176,22 @@ class Update:
     def update_scale(self, found_inf: torch.Tensor) -> None:
         self.precision.update(found_inf)
 
-    def commit(self, clipped: Clipped, found_inf: torch.Tensor, saved: list[torch.Tensor]) -> None:
+    def commit(self, clipped: Clipped, found_inf: torch.Tensor) -> None:
         """Move what only an applied update moves: the counter and the clip's state; put buffers back if it was not."""
         self.attempts += 1
         skipped = found_inf.bool()
         self.applied = self.applied + (~skipped).to(self.applied.dtype)
         self.clip_state = {k: torch.where(skipped, self.clip_state[k], v) for k, v in clipped.state.items()}
-        if saved and self.device.type != "cpu":
-            for buffer, before in zip(self.buffers, saved, strict=True):
+        if self.device.type != "cpu":
+            for buffer, before in zip(self.buffers, self.saved_buffers, strict=True):
                 buffer.copy_(torch.where(skipped, before, buffer))
-        elif saved and skipped:
-            torch._foreach_copy_(self.buffers, saved)
+        elif self.buffers and skipped:
+            torch._foreach_copy_(self.buffers, self.saved_buffers)
 
-    def save_buffers(self) -> list[torch.Tensor]:
+    def save_buffers(self) -> None:
         """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""
-        return [b.clone() for b in self.buffers]
+        if self.buffers:
+            torch._foreach_copy_(self.saved_buffers, self.buffers)
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

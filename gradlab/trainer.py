@@ -209,7 +209,7 @@ class Trainer:
         layers: list[float | None] | None = None
         if attempt.layers is not None:
             norms = dict(zip(attempt.names, attempt.layers.read(), strict=True))
-            layers = [norms.get(name) for name, _ in self.update.parameters]
+            layers = [norms.get(name) for name in self.update.names]
         self.write(metrics, layers)
         if not skipped:
             self.streak = o.first_failed_attempt = None
@@ -281,7 +281,7 @@ class Trainer:
             path = Path(self.config.resume) / "checkpoint.pt"
             keep = snapshot.restore(self, checkpoint.load("resume", path, self.device))
         if self.world.main:
-            names = [name for name, _ in self.update.parameters] if self.config.monitor.layers else None
+            names = self.update.names if self.config.monitor.layers else None
             self.files = RunFiles(self.folder, names, keep)
 
     def stop_asked(self) -> bool:

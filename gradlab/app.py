@@ -134,7 +134,7 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     from gradlab import checkpoint, snapshot
     from gradlab.trainer import Trainer
 
-    stream = Stream(config.diagnosis)  # type: ignore[arg-type]
+    stream = Stream(config.diagnosis)
     progress = Progress(config.trainer.progress, 0, place.main)
     trainer = Trainer(config, folder, place, plain_config=plain, say=progress.say)
     stream.names = trainer.update.names
@@ -159,7 +159,13 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     ended: dict[str, Any] = {"status": "error"}
     try:
         outcome = trainer.run()
-        diagnosis = diagnose(stream, outcome.status, outcome.error, config.diagnosis)  # type: ignore[arg-type]
+        diagnosis = diagnose(
+            stream,
+            outcome.status,
+            outcome.error,
+            config.diagnosis,
+            outcome.scale_too_small,
+        )
         overflow = snapshot.find_overflow(trainer) if outcome.status == "failed" else None
         ended = verdict.summary(diagnosis, outcome)
     finally:
@@ -201,6 +207,9 @@ def pretrained(config: Any, place: World) -> str:
         with folder.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # of two runs at once, one trains and the other finds its weights
             if not (folder / "checkpoint.pt").is_file():
-                cli.pretrain(composed, folder, config.trainer.progress)
+                partial = folder.with_suffix(".partial")  # renamed when complete: a kill leaves no half-trained weights
+                shutil.rmtree(partial, ignore_errors=True)
+                cli.pretrain(composed, partial, config.trainer.progress)
+                partial.rename(folder)
     place.barrier()
     return str(folder)

@@ -6,6 +6,7 @@ which the caller commits only when the weights moved: a skipped update teaches n
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,6 +107,13 @@ def layers_of(names: list[str]) -> tuple[list[str], list[int]]:
     return list(layers), index
 
 
+@functools.cache
+def layer_index(names: tuple[str, ...], device: torch.device) -> tuple[torch.Tensor, int]:
+    """Each parameter's layer as (P,) on the device, and the number of layers; copied there once."""
+    layers, index = layers_of(list(names))
+    return torch.tensor(index, dtype=torch.long, device=device), len(layers)
+
+
 def layer_norms(norms: torch.Tensor, layer: torch.Tensor, count: int) -> torch.Tensor:
     """L2 norm of each layer: norms (..., P), layer (P,) in [0, L) -> (..., L)."""
     squares = torch.zeros(*norms.shape[:-1], count, dtype=norms.dtype, device=norms.device)
@@ -127,9 +135,8 @@ class PerLayerClip(Clip):
         require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
-        _, index = layers_of(gradients.names)
-        layer = torch.tensor(index, dtype=torch.long, device=gradients.norms.device)
-        coefficient = norm_coefficient(layer_norms(gradients.norms, layer, max(index, default=-1) + 1), self.max_norm)
+        layer, count = layer_index(tuple(gradients.names), gradients.norms.device)
+        coefficient = norm_coefficient(layer_norms(gradients.norms, layer, count), self.max_norm)
         return scaled_each(gradients, coefficient[layer], state)
 
 
@@ -147,7 +154,8 @@ def scaled_each(gradients: Gradients, coefficients: torch.Tensor, state: State) 
 
 def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
     """Norm of each output unit (a matrix's row, a filter; the whole of a vector or scalar). Keeps dimensions."""
-    return torch.linalg.vector_norm(tensor, dim=tuple(range(min(1, tensor.dim() - 1), tensor.dim())), keepdim=True)
+    dims = tuple(range(min(1, tensor.dim() - 1), tensor.dim()))
+    return torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
 
 
 def agc_coefficients(
@@ -178,7 +186,7 @@ class AdaptiveClip(Clip):
             for param, grad in pairs:
                 coefficient = agc_coefficients(unit_norms(grad), unit_norms(param), self.factor, self.eps)
                 acted |= (coefficient < 1).any()
-                grad.mul_(coefficient)
+                grad.mul_(coefficient.to(grad.dtype))
         ratio = total_norm(tensor_norms([g for _, g in pairs], acted.device)) / gradients.total
         return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
 

@@ -14,7 +14,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from gradlab.accumulation import Accumulation
 from gradlab.clip import Clip
 from gradlab.data import Data
-from gradlab.diagnosis.options import DiagnosisOption
+from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.options import LoggerOption
 from gradlab.loss import Loss
 from gradlab.models import Model
@@ -41,7 +41,7 @@ class Config:
     accumulation: Accumulation = MISSING
     noise: Noise = MISSING
     monitor: Monitor = MISSING
-    diagnosis: DiagnosisOption = MISSING
+    diagnosis: Thresholds = MISSING
     logger: LoggerOption = MISSING
     trainer: TrainerOption = MISSING
     seed: int = 0

@@ -29,6 +29,12 @@ class World:
             torch.distributed.all_reduce(tensor)
         return tensor
 
+    def share_(self, tensors: list[torch.Tensor]) -> None:
+        """Overwrite tensors with rank 0's."""
+        if self.size > 1:
+            for tensor in tensors:
+                torch.distributed.broadcast(tensor, src=0)
+
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value of a small Python object."""
         if self.size == 1:

@@ -33,6 +33,9 @@ class Loss:
         """() float32 whatever the outputs are."""
         raise NotImplementedError
 
+    def check(self, targets: torch.Tensor) -> None:
+        """Raise `Invalid` for targets that the loss cannot take; they are looked at once, before the run."""
+
     def count(self, targets: torch.Tensor) -> torch.Tensor:
         """() int64: how many losses the targets give, known before the forward pass. Does not wait for the device."""
         return full(targets.numel(), targets)
@@ -127,6 +130,11 @@ class BinaryCrossEntropy(Loss):
     def resolve(self, spec: Spec) -> BinaryCrossEntropy:
         fits("bce", spec, "values")
         return self
+
+    def check(self, targets: torch.Tensor) -> None:
+        low, high = targets.min().item(), targets.max().item()
+        if low < 0 or high > 1:
+            raise Invalid("", "bce", f"needs targets in [0, 1], but the data has {low:g} to {high:g}")
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         same_shape("bce", outputs.shape, targets.shape)

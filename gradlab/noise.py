@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -52,8 +53,8 @@ class GaussianNoise(Noise):
     """Rate of annealing."""
 
     def __post_init__(self) -> None:
-        require(self.eta >= 0, "eta", self.eta, ">= 0")
-        require(self.gamma >= 0, "gamma", self.gamma, ">= 0")
+        require(0 <= self.eta < inf, "eta", self.eta, ">= 0 and finite")
+        require(0 <= self.gamma < inf, "gamma", self.gamma, ">= 0 and finite")
 
     @property
     def active(self) -> bool:

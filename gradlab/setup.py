@@ -13,7 +13,8 @@ import torch
 
 from gradlab import checkpoint
 from gradlab.config import Config, prefixed
-from gradlab.data import Splits, check
+from gradlab.data import IGNORE, Splits, check
+from gradlab.data.check import pieces
 from gradlab.distributed import World
 from gradlab.loss import Loss
 from gradlab.option import Invalid
@@ -48,18 +49,49 @@ def deterministic(wanted: bool) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def load_data(config: Config, device: torch.device) -> Splits:
-    """The data on the device, checked."""
+def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
+    """The data on the device and the loss that fits it, checked."""
     with group("data"):
         data = config.data.load(device)
-        check(data, config.data.batch_size)
-    return data
+    with group("loss"):
+        loss = config.loss.resolve(data.spec)
+    with group("data"):
+        check(data, config.data.batch_size, getattr(loss, "ignore_index", IGNORE))
+    with group("loss"):
+        for split in (data.train, data.test):
+            for _, targets in pieces(split) if split is not None else ():
+                loss.check(targets)
+    return data, loss
 
 
-def build_model(config: Config, data: Splits, device: torch.device, world: World) -> torch.nn.Module:
+def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> None:
+    """One forward pass of two samples: a model that does not fit its data says so here, not in the run."""
+    state, training = checkpoint.random_state(), model.training
+    index = torch.arange(min(2, len(data.train)), device=data.train.device)
+    inputs, targets = data.train.batch(index)
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = model(inputs)
+            loss.sum(outputs, targets)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, Invalid):
+            raise
+        says = f"fails on inputs of shape {tuple(inputs.shape)}: {' '.join(str(error).split())[:200]}"
+        raise Invalid("model", name, says) from error
+    finally:
+        model.train(training)
+        checkpoint.set_random_state(state)
+    if data.spec.targets != "values" and outputs.shape[-1] < data.spec.outputs:
+        says = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
+        raise Invalid("model", name, says)
+
+
+def build_model(config: Config, data: Splits, loss: Loss, device: torch.device, world: World) -> torch.nn.Module:
     """The module with the weights that the run begins with, before compilation and DDP."""
     with group("model"):
         model = config.model.build(data.spec).to(device)
+    try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
     if not any(p.requires_grad for p in model.parameters()):
         raise Invalid("model", type(model).__name__, "has no parameter to train")
     if config.init_from and world.main:  # DDP hands rank 0's weights to the others
@@ -70,11 +102,6 @@ def build_model(config: Config, data: Splits, device: torch.device, world: World
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
     return model
-
-
-def resolve_loss(config: Config, data: Splits) -> Loss:
-    with group("loss"):
-        return config.loss.resolve(data.spec)
 
 
 def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:

@@ -82,8 +82,8 @@ class Update:
         trained = [(n, p) for n, p in zip(names, module.parameters(), strict=True) if p.requires_grad]
         self.names = [n for n, _ in trained]
         self.params: list[torch.Tensor] = [p for _, p in trained]
-        self.buffers = [b for b in module.buffers() if b.numel()]
-        self.saved_buffers = [torch.empty_like(b) for b in self.buffers]
+        self.module, self.has_buffers = module, any(True for _ in module.buffers())
+        self.saved_buffers: list[torch.Tensor] = []
         device = self.device = precision.device
         self.in_kernel = skips_in_kernel(optimizer)
         self.attempts = 0
@@ -98,8 +98,9 @@ class Update:
         loss = self.accumulate(window)  # () mean over the window and all ranks
         self.unscale()  # p.grad is now dL/dp
         gradients = self.measure()
-        found_inf = self.found_inf(gradients)  # () float32, 1 where the update must not be applied
-        clipped = self.clip_(self.add_noise(gradients))
+        noisy = self.add_noise(gradients)
+        found_inf = self.found_inf(noisy)  # () float32, 1 where the update must not be applied
+        clipped = self.clip_(noisy)
         lr, scale = self.lr(), self.precision.scale
         self.step(lr, found_inf)
         self.update_scale(found_inf)
@@ -182,16 +183,19 @@ class Update:
         skipped = found_inf.bool()
         self.applied = self.applied + (~skipped).to(self.applied.dtype)
         self.clip_state = {k: torch.where(skipped, self.clip_state[k], v) for k, v in clipped.state.items()}
-        if self.device.type != "cpu":
-            for buffer, before in zip(self.buffers, self.saved_buffers, strict=True):
-                buffer.copy_(torch.where(skipped, before, buffer))
-        elif self.buffers and skipped:
-            torch._foreach_copy_(self.buffers, self.saved_buffers)
+        if not self.has_buffers or (self.device.type == "cpu" and not skipped):
+            return
+        for buffer, before in zip(self.module.buffers(), self.saved_buffers, strict=True):
+            buffer.copy_(torch.where(skipped, before, buffer))
 
     def save_buffers(self) -> None:
         """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""
-        if self.buffers:
-            torch._foreach_copy_(self.saved_buffers, self.buffers)
+        if not self.has_buffers:
+            return
+        buffers = list(self.module.buffers())  # anew: a module may have replaced one
+        if [b.shape for b in buffers] != [b.shape for b in self.saved_buffers]:
+            self.saved_buffers = [torch.empty_like(b) for b in buffers]
+        torch._foreach_copy_(self.saved_buffers, buffers)
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import resource
 import signal
@@ -26,7 +25,6 @@ from gradlab.loggers.local import RunFiles
 from gradlab.precision import FP16, ScaleTooSmall
 from gradlab.step import MicroBatch
 
-log = logging.getLogger(__name__)
 Sink = Callable[[dict[str, Any], "list[float | None] | None"], None]
 """Receives every line of metrics, and the (P,) gradient norms where they were recorded."""
 
@@ -50,6 +48,10 @@ class Outcome:
     epochs_completed: int = 0
     first_failed_attempt: int | None = None
     """The first update of the final streak of failures."""
+    first_failed_epoch: int | None = None
+    """Its epoch."""
+    scale_too_small: bool = False
+    """Whether it was the loss scale that ended the run."""
     eval: list[dict[str, float]] = field(default_factory=list)
     """One entry an evaluation: epoch, eval/loss and, where there are classes, eval/accuracy."""
     seconds: float = 0.0
@@ -72,10 +74,9 @@ class Trainer:
         self.device = setup.pick_device(config, self.world)
         setup.deterministic(config.trainer.deterministic)
         checkpoint.seed_all(config.seed)
-        self.data = setup.load_data(config, self.device)
+        self.data, self.loss = setup.load_data(config, self.device)
         self.samples = len(self.data.train)
-        self.loss = setup.resolve_loss(config, self.data)
-        self.module = setup.build_model(config, self.data, self.device, self.world)
+        self.module = setup.build_model(config, self.data, self.loss, self.device, self.world)
         self.model = setup.wrap(self.module, config, self.device, self.world)
         self.update = setup.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
         if self.world.rank:  # dropout draws differ between ranks
@@ -104,6 +105,7 @@ class Trainer:
                 self.train()
             except (ScaleTooSmall, NonFiniteGradient) as error:
                 self.outcome.status, self.outcome.error = "failed", str(error)
+                self.outcome.scale_too_small = isinstance(error, ScaleTooSmall)
                 snapshot.save_crash(self, str(error))
             finally:
                 self.files.close()
@@ -164,7 +166,8 @@ class Trainer:
         self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), layers, stats.names))
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
-        self.settle(0 if self.device.type == "cpu" else 1)
+        # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
+        self.settle(0 if self.device.type == "cpu" or self.streak else 1)
 
     def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
         """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
@@ -212,10 +215,15 @@ class Trainer:
             layers = [norms.get(name) for name in self.update.names]
         self.write(metrics, layers)
         if not skipped:
-            self.streak = o.first_failed_attempt = None
+            self.streak = o.first_failed_attempt = o.first_failed_epoch = None
         elif self.streak is None:
-            self.streak, o.first_failed_attempt = attempt, o.attempts
+            self.streak, o.first_failed_attempt, o.first_failed_epoch = attempt, o.attempts, attempt.epoch + 1
         self.judge(v, skipped, attempt.epoch + 1)
+
+    @property
+    def last_window(self) -> bool:
+        """Whether the run ends with this update unless it fails."""
+        return self.epoch + 1 == self.config.trainer.epochs and self.cursor >= self.samples
 
     def judge(self, v: dict[str, float], skipped: bool, epoch: int) -> None:
         """Raise where the run must not go on; warn while the scale is on its way down."""
@@ -229,7 +237,7 @@ class Trainer:
         elif scale >= 1:
             self.warned = 1.0
         if isinstance(p, FP16) and scale < p.min_scale:
-            self.doomed |= attempts % p.check_every == 0
+            self.doomed |= attempts % p.check_every == 0 or self.last_window
             if self.doomed and skipped:  # an update in between may have succeeded: its weights reproduce no failure
                 raise ScaleTooSmall(scale)
         else:
@@ -241,6 +249,7 @@ class Trainer:
         if split is None or not len(split) or (done and done[-1]["attempt"] == self.outcome.attempts):
             return  # nothing to look at, or looked at before a completed run was resumed
         self.model.eval()
+        self.world.share_(list(self.module.buffers()))  # DDP would do so only at the next training step
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)  # loss, count, correct, count
         index = torch.arange(len(split), device=self.device)[self.world.rank :: self.world.size]
         precision = self.update.precision

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
+from omegaconf import OmegaConf
 
 from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.replay import Overflow
@@ -56,22 +56,24 @@ def tell(
     diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, config: Any, overrides: list[str], folder: Path
 ) -> list[str]:
     """The sentences that end a run."""
+    fell = diagnosis.evidence.get("scale_fell_from")
+    descent = f"; the scale had begun to fall at update {fell[0]}, in epoch {fell[1]}" if fell else ""
     lines = [diagnosis.sentence]
-    if outcome.error:
-        lines.append(f"RuntimeError: {outcome.error}" if diagnosis.verdict == "scale_collapse" else outcome.error)
+    if outcome.error and outcome.error != diagnosis.sentence:
+        every = getattr(config.precision, "check_every", 1)
+        looked = f" (looked at every {every} updates)" if outcome.scale_too_small and every > 1 else ""
+        lines.append(f"RuntimeError: {outcome.error}{looked}")
     if outcome.first_failed_attempt is not None and outcome.status == "failed":
         streak = outcome.attempts - outcome.first_failed_attempt + 1
-        first = f"update {outcome.first_failed_attempt}"
-        lines.append(
-            f"epochs completed: {outcome.epochs_completed}; the failure began at {first}, in epoch {outcome.epoch}"
-        )
+        first = f"update {outcome.first_failed_attempt}, in epoch {outcome.first_failed_epoch}"
+        lines.append(f"epochs completed: {outcome.epochs_completed}; the failure began at {first}")
         if streak > 1:
-            lines.append(f"from then on all {streak} updates were skipped")
+            lines.append(f"from then on all {streak} updates were skipped{descent}")
     if overflow is not None:
         lines.append(str(overflow))
     if outcome.eval:
-        losses = [e["eval/loss"] for e in outcome.eval]
-        lines.append(f"eval loss by epoch: {', '.join(f'{x:.4g}' for x in losses)}")
+        losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
+        lines.append(f"eval loss by epoch: {', '.join(losses)}")
     tries = [(override, why) for override, why in remedies(diagnosis, config.optimizer.lr) if fits(config, override)]
     if tries:
         lines.append("to try, one at a time:")
@@ -89,7 +91,11 @@ def fits(config: Any, remedy: str) -> bool:
         group, _, field = name.partition(".")
         old = changed.get(group, getattr(config, group))
         try:
-            changed[group] = replace(old, **{field: yaml.safe_load(value)}) if field else OPTIONS[group, value]()
+            changed[group] = (
+                replace(old, **{field: OmegaConf.from_dotlist([f"value={value}"]).value})
+                if field
+                else OPTIONS[group, value]()
+            )
         except (TypeError, Invalid):
             return False
     return any(getattr(config, group) != new for group, new in changed.items())

@@ -73,6 +73,10 @@ def read_back(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[
 
 def read_back_at(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], Any]:
     (path,) = folder.glob("run-*.wandb")
+    for _ in range(100):  # W&B's process may write the end a moment after `finish` has returned
+        if any(record.WhichOneof("record_type") == "exit" for record in records(path)):
+            break
+        time.sleep(0.1)
     config, history, summary, metrics, runs = {}, [], {}, [], []
     for record in records(path):
         kind = record.WhichOneof("record_type")

@@ -62,6 +62,7 @@ def test_wheel_runs_in_another_folder(installed: Path, tmp_path: Path) -> None:
     assert (folder / "diagnosis.json").is_file() and (folder / ".hydra" / "config.yaml").is_file()
 
 
+@pytest.mark.slow
 def test_console_script_of_the_wheel_finds_a_users_module(installed: Path, tmp_path: Path) -> None:
     made = "nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))"
     (tmp_path / "nets_of_mine.py").write_text(f"from torch import nn\ndef make(width):\n    return {made}\n")

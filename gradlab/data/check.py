@@ -14,8 +14,11 @@ from gradlab.option import Invalid, require
 CHUNK = 4096
 
 
-def check(splits: Splits, batch_size: int) -> None:
-    """Raise `Invalid` for a set that cannot be trained on; warn if its inputs are all the same."""
+def check(splits: Splits, batch_size: int, ignore_index: int = IGNORE) -> None:
+    """Raise `Invalid` for a set that cannot be trained on; warn if its inputs are all the same.
+
+    ignore_index: a target that the loss does not count, beside -100.
+    """
     for split, name in ((splits.train, "training"), (splits.test, "test")):
         if isinstance(split, TensorSplit) and split.inputs.shape[0] != split.targets.shape[0]:
             says = f"has {split.inputs.shape[0]} {name} inputs but {split.targets.shape[0]} targets"
@@ -25,19 +28,21 @@ def check(splits: Splits, batch_size: int) -> None:
         raise Invalid("", splits.name, "the training set is empty")
     allowed = f"at most {samples}, the number of training samples"
     require(batch_size <= samples, "batch_size", batch_size, allowed)
-    constant = check_split(splits.train, splits.spec, splits.name, "training")
+    constant = check_split(splits.train, splits.spec, splits.name, "training", ignore_index)
     if constant:
         warnings.warn(f"data={splits.name}: all training inputs are the same number", stacklevel=2)
     if splits.test is not None and len(splits.test):
-        check_split(splits.test, splits.spec, splits.name, "test")
+        check_split(splits.test, splits.spec, splits.name, "test", ignore_index)
 
 
-def check_split(split: Split, spec: Spec, name: str, part: str) -> bool:
+def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: int) -> bool:
     """Raise `Invalid` for faulty samples; return whether all inputs are the same number."""
     found: list[torch.Tensor] = []  # (faults, n) bool a chunk
     low, high = [], []
     for inputs, targets in pieces(split):
-        found.append(torch.stack([*faults(inputs, spec.vocabulary), *faults(targets, spec.outputs, IGNORE)]))
+        found.append(
+            torch.stack([*faults(inputs, spec.vocabulary), *faults(targets, spec.outputs, IGNORE, ignore_index)])
+        )
         low.append(inputs.min())
         high.append(inputs.max())
     bad = torch.cat(found, dim=1)  # (4, N)
@@ -65,12 +70,14 @@ def pieces(split: Split) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield from map(split.batch, torch.arange(len(split), device=split.device).split(CHUNK))
 
 
-def faults(values: torch.Tensor, limit: int, ignored: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def faults(values: torch.Tensor, limit: int, *ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Which of (n, ...) hold a float that is not finite, and which an integer out of [0, limit): (n,) bool each."""
     if values.is_floating_point():
         wrong = ~values.isfinite()
     else:
-        wrong = ((values < 0) | (values >= limit)) & (values != ignored)
+        wrong = (values < 0) | (values >= limit)
+        for value in ignored:
+            wrong &= values != value
     wrong = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong  # (n,)
     none = torch.zeros_like(wrong)
     return (wrong, none) if values.is_floating_point() else (none, wrong)

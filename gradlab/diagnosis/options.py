@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from gradlab.option import option, require
 
 
-@dataclass
-class DiagnosisOption:
-    """Base of the options."""
-
-
 @option("diagnosis", "default")
 @dataclass
-class Thresholds(DiagnosisOption):
+class Thresholds:
     """What counts as ill."""
 
     exploding_norm: float = 100.0

@@ -87,10 +87,10 @@ def finite(value: Any) -> bool:
 
 @contextmanager
 def hooked(model: torch.nn.Module, hook: Any) -> Iterator[None]:
-    """Call hook(name, module, inputs, output) when a module is done: children before the module that holds them."""
+    """Call hook(name, module, inputs, keywords, output) when a module is done: children before what holds them."""
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            handle = module.register_forward_hook(lambda m, i, o, name=name: hook(name, m, i, o))
+            handle = module.register_forward_hook(partial(hook, name), with_kwargs=True)
             stack.callback(handle.remove)
         yield
 
@@ -110,10 +110,11 @@ def first_overflow(
             return Overflow("parameters", name, type(p).__name__)
     buffers = [b.clone() for b in model.buffers()]
     try:
+        count = sum(loss_fn.count(targets) for _, targets in batches).clamp(min=1)  # type: ignore[union-attr]
         for inputs, targets in batches:
             if not finite(inputs):
                 return Overflow("inputs", "", "")
-            if found := replay_batch(model, loss_fn, precision, inputs, targets):
+            if found := replay_batch(model, loss_fn, precision, inputs, targets, count):
                 return found
         return None
     finally:
@@ -123,21 +124,28 @@ def first_overflow(
 
 
 def replay_batch(
-    model: torch.nn.Module, loss_fn: Loss, precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
+    model: torch.nn.Module,
+    loss_fn: Loss,
+    precision: Precision,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    count: torch.Tensor,
 ) -> Overflow | None:
-    """One micro-batch, forward and backward."""
+    """One micro-batch of a window of `count` losses, forward and backward."""
     found: list[Overflow] = []
     healthy: tuple[str, float | None] | None = None  # the module that finished last with a finite output
+    again = False
 
     def note(phase: str, name: str = "", module: Any = None, **numbers: float | None) -> None:
         last, largest_there = healthy or (None, None)
         kind = type(module).__name__ if module is not None else ""
         found.append(Overflow(phase, name, kind, healthy=last, healthy_max=largest_there, **numbers))
 
-    def look(name: str, module: torch.nn.Module, given: Any, output: Any) -> None:
-        nonlocal healthy
-        if found:
+    def look(name: str, module: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
+        nonlocal healthy, again
+        if found or again:
             return
+        given = (inputs, keywords)
         if finite(output):
             healthy = name, largest(output)
             for tensor in tensors_of(output):
@@ -145,7 +153,9 @@ def replay_batch(
                     tensor.register_hook(partial(look_back, name, module))
         elif finite(given):
             limit = torch.finfo(precision.dtype or torch.float32).max
-            wide = largest(in_fp32(module, given))
+            again = True  # the module's own children pass here once more
+            wide = largest(in_fp32(module, inputs, keywords))
+            again = False
             note("forward", name, module, input_max=largest(given), output_max=wide, limit=limit)
         else:
             note("between", name, module)
@@ -156,17 +166,23 @@ def replay_batch(
 
     with hooked(model, look), precision.arithmetic():
         with precision.autocast():
-            loss, count = loss_fn(model(inputs), targets)
+            loss = loss_fn.sum(model(inputs), targets)
         if not found and not finite(loss):
             note("loss")
         if not found:
-            (loss * (precision.scale / count.clamp(min=1))).backward()
+            (loss * (precision.scale / count)).backward()
     return found[0] if found else None
 
 
-def in_fp32(module: torch.nn.Module, given: Any) -> Any:
-    """The module's output with fp32 inputs and autocast off: what fp16 could not hold."""
-    device = next((t.device.type for t in tensors_of(given)), "cpu")
+def in_fp32(module: torch.nn.Module, inputs: Any, keywords: Any) -> Any:
+    """The module's output with fp32 inputs and autocast off: what fp16 could not hold; None where it cannot run so."""
+    device = next((t.device.type for t in tensors_of((inputs, keywords))), "cpu")
+
+    def wide(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
     with torch.no_grad(), torch.autocast(device, enabled=False):
-        wide = [g.float() if isinstance(g, torch.Tensor) and g.is_floating_point() else g for g in given]
-        return module.forward(*wide)
+        try:
+            return module.forward(*map(wide, inputs), **{name: wide(value) for name, value in keywords.items()})
+        except RuntimeError:  # a user's module may insist on a type
+            return None

@@ -42,9 +42,13 @@ class Stream:
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=thresholds.window)
         self.best = math.inf
-        self.norms: deque[float] = deque(maxlen=1000)
+        self.norms: deque[float] = deque(maxlen=200)
         self.largest, self.largest_at = 0.0, 0
         self.explodes_at: int | None = None
+        self.calm = 0
+        self.streak = 0  # skipped updates in a row, up to now
+        self.descent: tuple[int, int] | None = None  # first skipped update, and its epoch, since the scale last grew
+        self.scale = math.nan
         self.attempts = self.skipped = 0
         self.smallest_scale = math.inf
         self.ratios: list[float] = []
@@ -57,8 +61,14 @@ class Stream:
             return
         loss, norm = metrics["train/loss"], metrics["grad/norm"]
         self.attempts += 1
-        self.skipped += bool(metrics["update/skipped"])
-        self.smallest_scale = min(self.smallest_scale, metrics["amp/scale"])
+        skipped, scale = bool(metrics["update/skipped"]), metrics["amp/scale"]
+        self.skipped += skipped
+        self.streak = self.streak + 1 if skipped else 0
+        if scale > self.scale:
+            self.descent = None
+        if skipped and self.descent is None:
+            self.descent = metrics["attempt"], metrics["epoch"]
+        self.scale, self.smallest_scale = scale, min(self.smallest_scale, scale)
         if math.isfinite(loss):
             if len(self.first) < self.t.window:
                 self.first.append(loss)
@@ -68,9 +78,12 @@ class Stream:
         if math.isfinite(norm):
             if norm > self.largest:
                 self.largest, self.largest_at = norm, metrics["attempt"]
-            usual = statistics.median(self.norms) if len(self.norms) >= self.t.window else 0.0
-            if self.explodes_at is None and norm > max(self.t.exploding_norm, self.t.growth * usual):
-                self.explodes_at = metrics["attempt"]
+            if norm > self.t.exploding_norm and self.explodes_at is None:
+                usual = statistics.median(self.norms) if len(self.norms) >= self.t.window else 0.0
+                self.explodes_at = metrics["attempt"] if norm > self.t.growth * usual else None
+            self.calm = self.calm + 1 if norm <= self.t.exploding_norm else 0
+            if self.calm >= self.t.window:
+                self.explodes_at = None  # a spike that the run survived
             self.norms.append(norm)
         if layers and self.names:
             self.flow(layers)
@@ -90,8 +103,11 @@ class Stream:
         self.layers = list(zip(names, norms, strict=True))
 
 
-def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds) -> Diagnosis:
-    """The first cause, in the order in which one failure brings about the next."""
+def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds, scale_too_small: bool = False) -> Diagnosis:
+    """The first cause, in the order in which one failure brings about the next.
+
+    status: completed, failed or interrupted. error: what ended a failed run. scale_too_small: it was the loss scale.
+    """
     first = stream.first[0] if stream.first else math.nan
     early = statistics.median(stream.first) if stream.first else math.nan
     last = statistics.median(stream.last) if stream.last else math.nan
@@ -120,18 +136,23 @@ def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds) -> D
         return Diagnosis(name, sentence, evidence, checked, unchecked)
 
     improvement = (early - evidence["loss_best"]) / abs(early) if early else 0.0
-    lost = status == "failed" or (long and last > t.diverged * max(first, early))
-    if error and error.startswith("grad_scale is too small"):
-        evidence["smallest_scale"] = stream.smallest_scale
-        return verdict("scale_collapse", f"no loss scale could help any more: {error}")
+    reference = max(first, early)
+    rose = long and last - reference > (t.diverged - 1) * abs(reference)
+    dead = stream.attempts > 0 and (not stream.first or stream.streak >= t.window)
+    lost = status == "failed" or rose or dead
+    if scale_too_small:
+        evidence |= {"smallest_scale": stream.smallest_scale, "scale_fell_from": stream.descent}
+        return verdict("scale_collapse", "no loss scale helps any more: the forward or backward pass itself overflows")
     if lost and stream.explodes_at is not None:
         says = f"the gradient norm passed {t.exploding_norm:g} at update {stream.explodes_at} and reached"
         return verdict("exploding", f"{says} {stream.largest:.3g}; the loss went from {first:.3g} to {last:.3g}")
     if status == "failed":
         return verdict("nan_gradient", error or "the gradient is not finite")
+    if dead:
+        return verdict("nan_gradient", f"the last {stream.streak} updates were skipped: their gradients are not finite")
     if status == "interrupted":
         return verdict("interrupted", f"stopped after {stream.attempts} updates")
-    if "diverged" in checked and lost:
+    if rose:
         return verdict("diverged", f"the loss went from {first:.3g} to {last:.3g}")
     ratio = evidence.get("late_to_early_ratio", 1.0)
     if "vanishing" in checked and ratio > t.vanishing_ratio and improvement < t.learning:

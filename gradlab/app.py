@@ -169,7 +169,7 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
         overflow = snapshot.find_overflow(trainer) if outcome.status == "failed" else None
         ended = verdict.summary(diagnosis, outcome)
     finally:
-        progress.finish({"update": trainer.outcome.applied})
+        progress.finish(trainer.outcome.applied)
         if sink is not None:
             sink.finish(ended)
     code, expectation = verdict.judge(config.expect, diagnosis)

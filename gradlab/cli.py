@@ -302,7 +302,7 @@ def pretrain(composed: DictConfig, folder: Path, progress: str) -> None:
     try:
         outcome = trainer.run()
     finally:
-        shown.finish({"update": trainer.outcome.applied})
+        shown.finish(trainer.outcome.applied)
     if outcome.status == "interrupted":
         (folder / "checkpoint.pt").unlink(missing_ok=True)
         raise KeyboardInterrupt

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def save(run: Trainer) -> None:
     """checkpoint.pt: everything that the rest of the run depends on. Each rank's random state is its own."""
-    random: list[Any] = [checkpoint.random_state()]
+    random: list[Any] = [checkpoint.all_random_state()]
     if run.world.size > 1:
         random = [None] * run.world.size
-        torch.distributed.all_gather_object(random, checkpoint.random_state())
+        torch.distributed.all_gather_object(random, checkpoint.all_random_state())
     if run.world.main:
         state = {
             "model": run.module.state_dict(),

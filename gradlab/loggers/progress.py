@@ -27,7 +27,7 @@ class Progress:
         self.last = time.monotonic()
         self.skipped = 0
 
-    def start(self, done: int = 0) -> None:
+    def start(self) -> None:
         if self.mode == "live":
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Live
@@ -35,7 +35,7 @@ class Progress:
             columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
             self.live = Live(*columns, TimeRemainingColumn(compact=True), refresh_per_second=8)
             self.live.start()
-            self.task = self.live.add_task("", total=self.total, completed=done, text="")
+            self.task = self.live.add_task("", total=self.total, text="")
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Show one update's metrics, at most some times a second."""
@@ -67,8 +67,8 @@ class Progress:
         else:
             print(text, flush=True)
 
-    def finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, update: int) -> None:
         if self.live:
-            self.live.update(self.task, completed=summary.get("update", 0))
+            self.live.update(self.task, completed=update)
             self.live.stop()
             self.live = None

@@ -108,7 +108,9 @@ class WandbSink:
     def finish(self, summary: dict[str, Any]) -> None:
         """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`."""
         self.run.summary.update(summary)
-        if not within(self.timeout + 1, lambda: self.run.finish(exit_code=0)):
+        if not within(
+            self.timeout + 1, lambda: self.run.finish(exit_code=int(summary.get("status") in ("failed", "error")))
+        ):
             log.warning("W&B does not answer: send this run later with `wandb sync`")
             self.abandon()
 

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradlab import errors
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -49,12 +51,12 @@ def launch(arguments: list[str]) -> int:
         sys.path.insert(0, os.getcwd())  # a user's own modules, from a console script too
         return cli.run_hydra(arguments, main_rank())
     except Exception as error:
-        message = cli.explain(error)
+        message = errors.explain(error)
         if message is None:
             raise
         if main_rank():
             print(f"gradlab: {message}", file=sys.stderr)
-        return cli.exit_code(error)
+        return errors.exit_code(error)
     finally:
         if "gradlab.distributed" in sys.modules:
             sys.modules["gradlab.distributed"].leave()
@@ -83,7 +85,7 @@ def failed(error: BaseException, folder: Path, place: World, sweeping: bool) -> 
     """One job failed: say why, once, and leave the others their way. Returns the exit code."""
     from gradlab import cli, verdict
 
-    message, code = cli.explain(error, folder), cli.exit_code(error)
+    message, code = errors.explain(error, folder), errors.exit_code(error)
     shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
     if place.size > 1 and not all_failed(place):
         print(shown.replace("gradlab:", f"gradlab: rank {place.rank}:", 1), end="", file=sys.stderr, flush=True)
@@ -129,6 +131,8 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     cli.check(config)
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     if config.pretrain:
+        from gradlab.pretrain import pretrained
+
         config.init_from = pretrained(config, place)
 
     from gradlab import checkpoint, snapshot
@@ -187,29 +191,3 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
         code == 0,
     )
     return code
-
-
-def pretrained(config: Any, place: World) -> str:
-    """Folder of the final weights of the experiment that `pretrain` names: run once, then found again.
-
-    The key is the whole configuration and the versions that decide the numbers. Rank 0 runs it, alone; DDP hands its
-    weights to the others.
-    """
-    import fcntl
-
-    from gradlab import cli
-
-    name = config.pretrain
-    composed, key = cli.compose_experiment(name, config.trainer.device, config.seed)
-    folder = Path("outputs", "pretrained", f"{name}-{key}")
-    if place.main and not (folder / "checkpoint.pt").is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of two runs at once, one trains and the other finds its weights
-            if not (folder / "checkpoint.pt").is_file():
-                partial = folder.with_suffix(".partial")  # renamed when complete: a kill leaves no half-trained weights
-                shutil.rmtree(partial, ignore_errors=True)
-                cli.pretrain(composed, partial, config.trainer.progress)
-                partial.rename(folder)
-    place.barrier()
-    return str(folder)

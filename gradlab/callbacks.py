@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ class SweepEnd(Callback):
         if not world().main:
             return
         folder = Path(config.hydra.sweep.dir)
-        rows = cli.sweep_ended(folder)
+        rows = sweep_ended(folder)
         if not rows:
             return
         with (folder / "results.csv").open("w", newline="") as file:
@@ -38,3 +39,28 @@ class SweepEnd(Callback):
             shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
             print(f"{row['job']:>4}  {row['verdict'] or 'error':<15} {shown:>10}  {row['overrides']}")
         print(f"all of it: {folder}", flush=True)
+
+
+def sweep_ended(folder: Path) -> list[dict[str, Any]]:
+    """Every job of a sweep with its overrides, verdict and exit code; a job that left nothing failed."""
+    import yaml
+
+    rows = []
+    jobs = (p.parent.parent for p in folder.rglob(".hydra/overrides.yaml"))
+    for path in sorted(jobs, key=lambda p: (not p.name.isdigit(), int(p.name) if p.name.isdigit() else 0, p.name)):
+        try:
+            result = json.loads((path / "diagnosis.json").read_text())
+        except (OSError, json.JSONDecodeError):
+            result = {}
+        last = ((result.get("outcome") or {}).get("eval") or [{}])[-1]
+        overrides = yaml.safe_load((path / ".hydra" / "overrides.yaml").read_text()) or []
+        rows.append(
+            {
+                "job": str(path.relative_to(folder)),
+                "overrides": " ".join(overrides),
+                "verdict": result.get("verdict"),
+                "eval/loss": last.get("eval/loss"),
+                "exit_code": result.get("exit_code", 1),
+            }
+        )
+    return rows

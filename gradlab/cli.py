@@ -1,18 +1,15 @@
-"""Around Hydra: help, resuming, errors in one or two lines, pretraining, and the end of a sweep."""
+"""Around Hydra: help, flags and overrides, composing, resuming."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
-import hashlib
-import json
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from gradlab.errors import APPENDED, Usage, did_you_mean
 from gradlab.option import Invalid
 
 if TYPE_CHECKING:
@@ -27,8 +24,6 @@ SWEEPS: list[Path] = []
 STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
 INTERRUPTED = 130
-APPENDED = ("experiment", "remedy", "pitfall", "sweep")
-"""Groups that a plus appends."""
 _STAMP: list[str] = []
 
 HELP = """\
@@ -85,10 +80,6 @@ def register() -> None:
 
     config.register()
     OmegaConf.register_new_resolver("run_stamp", run_stamp, replace=True)
-
-
-class Usage(ValueError):
-    """A command line that cannot be read; the message says all."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -261,182 +252,3 @@ def restore_overrides() -> None:
     """A resumption that was refused leaves the overrides of the run as they were; Hydra has written those refused."""
     for path, text in STORED.items():
         path.write_text(text)
-
-
-def compose_experiment(name: str, device: str, seed: int) -> tuple[DictConfig, str]:
-    """An experiment's configuration with the run's device and seed, and the key under which its result is kept."""
-    import platform
-
-    import torch
-    from hydra.errors import MissingConfigException
-    from omegaconf import OmegaConf
-
-    try:
-        composed = compose([f"+experiment={name}", f"trainer.device={device}", f"seed={seed}"])
-    except MissingConfigException as error:
-        allowed = ", ".join(str(o) for o in error.options or []) or "(none here)"
-        raise Invalid("pretrain", name, f"must be one of the experiments {allowed}") from None
-    text = OmegaConf.to_yaml(composed, resolve=True, sort_keys=True)
-    versions = f"{platform.python_version()} {torch.__version__} {torch.get_num_threads()}"
-    return composed, hashlib.sha256(f"{text}{versions}".encode()).hexdigest()[:8]
-
-
-def pretrain(composed: DictConfig, folder: Path, progress: str) -> None:
-    """Run an experiment for its weights."""
-    from omegaconf import OmegaConf
-
-    from gradlab.config import to_config
-    from gradlab.loggers.progress import Progress
-    from gradlab.trainer import Trainer
-
-    config = to_config(composed)
-    shown = Progress(progress, 0, True)
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(composed, folder / "config.yaml", resolve=True)
-    plain: Any = OmegaConf.to_container(composed, resolve=True)
-    trainer = Trainer(config, folder, plain_config=plain, say=shown.say)
-    shown.total = trainer.planned
-    shown.say(f"pretraining, once ({shown.total} updates, kept in {folder}): {config.story.strip()}")
-    trainer.sinks = (lambda metrics, layers: shown.log(metrics) if "train/loss" in metrics else None,)
-    shown.start()
-    try:
-        outcome = trainer.run()
-    finally:
-        shown.finish(trainer.outcome.applied)
-    if outcome.status == "interrupted":
-        (folder / "checkpoint.pt").unlink(missing_ok=True)
-        raise KeyboardInterrupt
-    if outcome.status != "completed":
-        raise RuntimeError(f"pretraining {folder.name} {outcome.status}: {outcome.error}")
-
-
-def did_you_mean(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def explain(error: BaseException, folder: Path | None = None) -> str | None:
-    """What a user did wrong, in one or two lines; None for a fault of gradlab, which deserves its traceback."""
-    if isinstance(error, (Invalid, Usage)):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or folder or 'output'}: {error.strerror}"
-    if isinstance(error, SystemExit):
-        return f"the code that the configuration names called sys.exit({error.code!r})"
-    if package(type(error).__module__) not in HYDRA and package(raised_in(error)) not in HYDRA:
-        return None
-    cause = error.__cause__ or error
-    return (
-        unknown_option(error)
-        or ambiguous(error)
-        or missing_plus(error)
-        or unknown_field(error, cause)
-        or wrong_value(error, cause)
-        or two_lines(error)
-    )
-
-
-def exit_code(error: BaseException) -> int:
-    """2 for a wrong command, 1 for a fault of gradlab or of the machine, such as a full disk."""
-    if isinstance(error, OSError) and package(type(error).__module__) not in HYDRA:
-        return 2 if isinstance(error, FileNotFoundError) else 1
-    return 1 if isinstance(error, SystemExit) or explain(error) is None else 2
-
-
-HYDRA = ("hydra", "omegaconf", "antlr4")
-
-
-def package(module: str) -> str:
-    return module.split(".")[0]
-
-
-def raised_in(error: BaseException) -> str:
-    """Name of the module that raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
-
-
-def two_lines(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "\n  ".join(lines[:2])
-
-
-def ambiguous(error: BaseException) -> str | None:
-    """`clip.max_norm=1,2` without -m."""
-    found = re.search(r"Ambiguous value for argument '(.+)'", str(error))
-    return f"{found[1]}: several values need --multirun (-m); a list is [1,2]" if found else None
-
-
-def missing_plus(error: BaseException) -> str | None:
-    """`experiment=fp16_collapse`."""
-    found = re.search(r"Could not override '(\w+)'", str(error))
-    if found is None or found[1] not in APPENDED:
-        return None
-    return f"{found[1]}: is appended, so it needs a plus: +{found[1]}=..."
-
-
-def unknown_option(error: BaseException) -> str | None:
-    """`clip=foo`."""
-    options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
-    if not missing:
-        return None
-    group, _, name = str(missing).removesuffix(".yaml").rpartition("/")
-    allowed = [str(o) for o in options or []]
-    if not group:
-        return f"--config-name {name}: there is no such file"
-    return f"{group}={name}: must be one of {', '.join(allowed) or '(none here)'}{did_you_mean(name, allowed)}"
-
-
-def unknown_field(error: BaseException, cause: BaseException) -> str | None:
-    """`clip.maxnorm=1`, `sed=1`, `clp=norm`."""
-    found = re.search(r"Could not override '([^']+)'", str(error))
-    if found is None:
-        return None
-    full = found[1].split("@")[0]
-    group, _, name = full.rpartition(".")
-    parent = getattr(cause, "parent_node", None)
-    from gradlab.config import Config
-
-    known = [str(k) for k in parent] if group and parent is not None else list(Config.__dataclass_fields__)
-    near = did_you_mean(name, known)
-    return f"{full}: no such field{near}; {group or 'gradlab'} has {', '.join(known) or 'no fields'}"
-
-
-def wrong_value(error: BaseException, cause: BaseException) -> str | None:
-    """`clip.max_norm=abc`."""
-    found = re.search(r"Error merging override (\S+?)=(.*)", str(error))
-    if found is None:
-        return None
-    kinds = {"Float": "a number", "Integer": "a whole number", "bool": "true or false", "Boolean": "true or false"}
-    kind = re.search(r"could not be converted to (\w+)|is not a valid (\w+)", str(cause))
-    wanted = next((g for g in kind.groups() if g), None) if kind else None
-    allowed = f"must be {kinds.get(wanted, wanted)}" if wanted else str(cause).splitlines()[0]
-    allowed = "must not be null" if "is not Optional" in allowed else allowed
-    return f"{found[1].lstrip('+')}={found[2]}: {allowed}"
-
-
-def sweep_ended(folder: Path) -> list[dict[str, Any]]:
-    """Every job of a sweep with its overrides, verdict and exit code; a job that left nothing failed."""
-    import yaml
-
-    rows = []
-    jobs = (p.parent.parent for p in folder.rglob(".hydra/overrides.yaml"))
-    for path in sorted(jobs, key=lambda p: (not p.name.isdigit(), int(p.name) if p.name.isdigit() else 0, p.name)):
-        try:
-            result = json.loads((path / "diagnosis.json").read_text())
-        except (OSError, json.JSONDecodeError):
-            result = {}
-        last = ((result.get("outcome") or {}).get("eval") or [{}])[-1]
-        overrides = yaml.safe_load((path / ".hydra" / "overrides.yaml").read_text()) or []
-        rows.append(
-            {
-                "job": str(path.relative_to(folder)),
-                "overrides": " ".join(overrides),
-                "verdict": result.get("verdict"),
-                "eval/loss": last.get("eval/loss"),
-                "exit_code": result.get("exit_code", 1),
-            }
-        )
-    return rows

@@ -15,7 +15,7 @@ import pytest
 import torch
 from forked import Commands, Result
 
-from gradlab import cli, verdict
+from gradlab import callbacks, errors, verdict
 from gradlab.diagnosis.rules import VERDICTS, Diagnosis
 from gradlab.option import Invalid
 
@@ -202,7 +202,7 @@ def test_a_killed_job_counts_as_failed(tmp_path: Path) -> None:
         (tmp_path / job / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
         if content:
             (tmp_path / job / "diagnosis.json").write_text(content)
-    assert [(row["job"], row["exit_code"]) for row in cli.sweep_ended(tmp_path)] == [
+    assert [(row["job"], row["exit_code"]) for row in callbacks.sweep_ended(tmp_path)] == [
         ("0", 0),
         ("1", 1),
         ("2", 0),
@@ -283,12 +283,12 @@ def test_read_only_folder_is_told_with_its_path(gradlab: Commands, small_disk: P
 
 
 def test_explain_keeps_the_traceback_of_a_fault_and_the_code_of_its_kind() -> None:
-    assert cli.explain(ZeroDivisionError()) is None and cli.exit_code(ZeroDivisionError()) == 1
-    assert cli.explain(Invalid("seed", -1, "must be 0")) == "seed=-1: must be 0"
-    assert cli.exit_code(Invalid("seed", -1, "must be 0")) == 2
+    assert errors.explain(ZeroDivisionError()) is None and errors.exit_code(ZeroDivisionError()) == 1
+    assert errors.explain(Invalid("seed", -1, "must be 0")) == "seed=-1: must be 0"
+    assert errors.exit_code(Invalid("seed", -1, "must be 0")) == 2
     missing, full = FileNotFoundError(2, "No such file or directory", "/x"), OSError(28, "No space left on device")
-    assert cli.explain(missing) == "/x: No such file or directory" and cli.exit_code(missing) == 2
-    assert cli.explain(full, Path("/run")) == "/run: No space left on device" and cli.exit_code(full) == 1
+    assert errors.explain(missing) == "/x: No such file or directory" and errors.exit_code(missing) == 2
+    assert errors.explain(full, Path("/run")) == "/run: No space left on device" and errors.exit_code(full) == 1
 
 
 @pytest.mark.distributed

@@ -34,7 +34,8 @@ def test_follows_gradscaler_for_any_sequence_of_overflows(
         reference.update()
         precision.update(torch.tensor(float(overflow)))
         if reference.get_scale() > SCALE_FLOOR:
-            assert precision.scale.item() == reference.get_scale()
+            exact = 0.0 if factors == (2.0, 0.5) else 1e-6 * reference.get_scale()  # 0.9 is rounded where 1/2 is not
+            assert abs(precision.scale.item() - reference.get_scale()) <= exact
 
 
 def test_backing_off_ends_at_the_floor_where_the_reciprocal_is_still_finite() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import resource
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,8 @@ from gradlab.attempt import FIELDS, Attempt, HostCopy, pack
 from gradlab.config import Config
 from gradlab.data import epoch_order, window
 from gradlab.distributed import World
+from gradlab.evaluation import evaluate
+from gradlab.interrupt import Interrupt
 from gradlab.loggers.local import RunFiles
 from gradlab.precision import FP16, ScaleTooSmall
 from gradlab.step import MicroBatch
@@ -87,7 +85,7 @@ class Trainer:
         self.under_way: deque[Attempt] = deque()
         self.streak: Attempt | None = None
         self.warned, self.doomed = 1.0, False
-        self.interrupted = threading.Event()
+        self.interrupt = Interrupt()
         self.files = RunFiles()
         self.tick = time.perf_counter()
 
@@ -99,7 +97,7 @@ class Trainer:
     def run(self) -> Outcome:
         """Train until done, failed or interrupted. What the run measured is in its folder when this returns."""
         began = time.monotonic()
-        with self.interruptible():
+        with self.interrupt.caught():
             self.open_files()
             try:
                 self.train()
@@ -244,38 +242,22 @@ class Trainer:
             self.doomed = False
 
     def evaluate(self) -> None:
-        """Mean loss, and accuracy where there are classes, over the test set; each rank takes its share."""
+        """Look at the test set, and log what is seen."""
         split, done = self.data.test, self.outcome.eval
         if split is None or not len(split) or (done and done[-1]["attempt"] == self.outcome.attempts):
             return  # nothing to look at, or looked at before a completed run was resumed
-        self.model.eval()
-        self.world.share_(list(self.module.buffers()))  # DDP would do so only at the next training step
-        sums = torch.zeros(4, dtype=torch.float64, device=self.device)  # loss, count, correct, count
-        index = torch.arange(len(split), device=self.device)[self.world.rank :: self.world.size]
-        precision = self.update.precision
-        with torch.no_grad(), precision.arithmetic():
-            for part in index.split(max(self.config.data.batch_size, 64)):
-                inputs, targets = split.batch(part)
-                with precision.autocast():
-                    outputs = self.module(inputs)
-                    loss, count = self.loss(outputs, targets)
-                correct = self.loss.correct(outputs, targets)
-                sums += torch.stack([loss, count, *(correct or (torch.zeros_like(loss),) * 2)]).double()
-        loss_sum, counted, right, classified = self.world.sum_(sums).tolist()
-        self.model.train()
-        loss_mean = loss_sum / counted if counted else math.nan
+        parts = (self.module, split, self.loss, self.update.precision)
+        measured = evaluate(*parts, max(self.config.data.batch_size, 64), self.world)
         result: dict[str, float] = {
             "update": self.outcome.applied,
             "attempt": self.outcome.attempts,
             "epoch": self.outcome.epoch,
-        }
-        result["eval/loss"] = loss_mean
-        if classified:
-            result["eval/accuracy"] = right / classified
+        } | measured
         self.outcome.eval.append(result)
         self.write(result | {"memory/peak_bytes": peak_memory(self.device)}, None)
-        accuracy = f", accuracy {right / classified:.1%}" if classified else ""
-        self.say(f"epoch {self.outcome.epoch}: eval loss {loss_mean:.4g}{accuracy} (update {self.outcome.applied})")
+        accuracy = f", accuracy {measured['eval/accuracy']:.1%}" if "eval/accuracy" in measured else ""
+        loss, epoch, update = measured["eval/loss"], self.outcome.epoch, self.outcome.applied
+        self.say(f"epoch {epoch}: eval loss {loss:.4g}{accuracy} (update {update})")
         self.tick = time.perf_counter()
 
     def write(self, metrics: dict[str, Any], layers: list[float | None] | None) -> None:
@@ -296,27 +278,8 @@ class Trainer:
     def stop_asked(self) -> bool:
         """Whether any rank was asked to stop: all then do."""
         if self.world.size == 1:
-            return self.interrupted.is_set()
-        return bool(self.world.sum_(torch.tensor(int(self.interrupted.is_set()))).item())
-
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Ctrl-C (or SIGTERM, as a scheduler sends it) ends the run after this update; a second one at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, frame: Any) -> None:
-            if self.interrupted.is_set():
-                raise KeyboardInterrupt
-            self.interrupted.set()
-
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            return self.interrupt.asked
+        return bool(self.world.sum_(torch.tensor(int(self.interrupt.asked))).item())
 
 
 def peak_memory(device: torch.device) -> int:

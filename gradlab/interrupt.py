@@ -1,0 +1,38 @@
+"""Ctrl-C, or SIGTERM as a scheduler sends it: the run ends after the update under way; a second one ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Interrupt:
+    """Whether the user, or a scheduler, asked the run to stop."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    @property
+    def asked(self) -> bool:
+        return self.event.is_set()
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Take the signals meanwhile, where Python lets us: in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def ask(self, number: int, frame: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.event.set()

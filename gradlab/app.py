@@ -118,76 +118,15 @@ def all_failed(place: World, seconds: float = 10.0) -> bool:
 
 
 def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, place: World) -> int:
-    """Build, run, diagnose, say."""
+    """Check the configuration, then run it; PyTorch is imported only in between."""
     from omegaconf import OmegaConf
 
-    from gradlab import cli, verdict
+    from gradlab import cli
     from gradlab.config import to_config
-    from gradlab.diagnosis.rules import Stream, diagnose
-    from gradlab.loggers.local import read_run
-    from gradlab.loggers.progress import Progress
 
     config = to_config(cfg)
     cli.check(config)
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    if config.pretrain:
-        from gradlab.pretrain import pretrained
+    from gradlab.job import Job
 
-        config.init_from = pretrained(config, place)
-
-    from gradlab import checkpoint, snapshot
-    from gradlab.trainer import Trainer
-
-    stream = Stream(config.diagnosis)
-    progress = Progress(config.trainer.progress, 0, place.main)
-    trainer = Trainer(config, folder, place, plain_config=plain, say=progress.say)
-    stream.names = trainer.update.names
-    sink = config.logger.build(folder, plain, group) if place.main else None
-
-    def observe(metrics: dict[str, Any], layers: list[float | None] | None) -> None:
-        stream.observe(metrics, layers)
-        if "train/loss" in metrics:
-            progress.log(metrics)
-        if sink is not None:
-            sink.log(metrics)
-
-    trainer.sinks = (observe,)
-    if config.resume:
-        kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
-        for line, layer_norms in read_run(folder, kept):
-            stream.observe(line, layer_norms)
-    if config.story:
-        progress.say(config.story.strip())
-    progress.total = trainer.planned
-    progress.start()
-    ended: dict[str, Any] = {"status": "error"}
-    try:
-        outcome = trainer.run()
-        diagnosis = diagnose(
-            stream,
-            outcome.status,
-            outcome.error,
-            config.diagnosis,
-            outcome.scale_too_small,
-        )
-        overflow = snapshot.find_overflow(trainer) if outcome.status == "failed" else None
-        ended = verdict.summary(diagnosis, outcome)
-    finally:
-        progress.finish(trainer.outcome.applied)
-        if sink is not None:
-            sink.finish(ended)
-    code, expectation = verdict.judge(config.expect, diagnosis)
-    if outcome.status == "interrupted":
-        code = 130
-    if not place.main:
-        return code
-    verdict.write(folder, diagnosis, outcome, overflow, code)
-    lines = verdict.tell(diagnosis, outcome, overflow, config, overrides, folder)
-    if outcome.status == "interrupted":
-        lines.insert(1, f"to go on: {verdict.command([f'resume={folder}'])}")
-    verdict.show(
-        f"verdict: {diagnosis.verdict}",
-        [*lines, *[expectation] * bool(expectation), *verdict.next_lines(config.next)],
-        code == 0,
-    )
-    return code
+    return Job(config, plain, folder, overrides, group, place).run()

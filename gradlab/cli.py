@@ -24,6 +24,7 @@ SWEEPS: list[Path] = []
 STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
 INTERRUPTED = 130
+"""Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
 _STAMP: list[str] = []
 
 HELP = """\

@@ -59,6 +59,8 @@ def tell(
     fell = diagnosis.evidence.get("scale_fell_from")
     descent = f"; the scale had begun to fall at update {fell[0]}, in epoch {fell[1]}" if fell else ""
     lines = [diagnosis.sentence]
+    if outcome.status == "interrupted":
+        lines.append(f"to go on: {command([f'resume={folder}'])}")
     if outcome.error and outcome.error != diagnosis.sentence:
         every = getattr(config.precision, "check_every", 1)
         looked = f" (looked at every {every} updates)" if outcome.scale_too_small and every > 1 else ""

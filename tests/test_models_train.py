@@ -13,6 +13,7 @@ QUICK = {
     "custom": ("model.target=nets:Tiny", "data.samples=16", "trainer.updates=40"),
     "resnet": ("data.samples=4", "trainer.updates=4"),
 }
+LONGER = ("trainer.updates=12", "optimizer.lr=1e-3")
 SLOW = {
     "sigmoid_mlp": [
         ("model.norm=batch",),
@@ -25,7 +26,7 @@ SLOW = {
         ("model.cell=rnn", "model.nonlinearity=relu"),
         ("model.layers=2", "model.dropout=0.1"),
     ],
-    "resnet": [("model.norm=group",), ("model.norm=none",), ("model.depth=34",)],
+    "resnet": [(norm, *LONGER) for norm in ("model.norm=group", "model.norm=none", "model.depth=34")],
 }
 PRECISIONS = ("fp32", "bf16", "fp16")
 

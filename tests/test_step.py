@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradlab.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
+from gradlab.data import epoch_order, window
+from gradlab.distributed import World
 from gradlab.loss import CrossEntropy
 from gradlab.noise import GaussianNoise, NoNoise
 from gradlab.optimizer import SGD, Adam, AdamW, OptimizerOption
@@ -83,11 +86,11 @@ def plain_loop(
     """What anyone would write: autocast, GradScaler, mean over the window, unscale, clip, step, update."""
     scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16, init_scale=2.0**12)
     losses, norms = [], []
-    for window in windows:
+    for batches in windows:
         optimizer.zero_grad()
-        count = sum(len(b.targets) for b in window)
+        count = sum(len(b.targets) for b in batches)
         total = 0.0
-        for batch in window:
+        for batch in batches:
             with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                 loss = F.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / count
             scaler.scale(loss).backward()
@@ -114,7 +117,7 @@ def test_trajectory_equals_a_hand_written_loop(precision: PrecisionOption, optim
     dtype = {FP32: None, BF16: torch.bfloat16, FP16: torch.float16}[type(precision)]
     losses, norms = plain_loop(reference, plain, windows, dtype, max_norm=0.5)
     update = update_of(model, optimizer, precision, NormClip(0.5))
-    stats = [update(window) for window in windows]
+    stats = [update(batches) for batches in windows]
     # Summing losses before or after a division, and rounding to bf16 or fp16, differ in the last digits.
     tolerance = 1e-5 if dtype is None else 2e-3
     assert [s.loss.item() for s in stats] == pytest.approx(losses, rel=tolerance)
@@ -320,3 +323,61 @@ def test_a_buffer_that_the_model_replaces_is_put_back_too() -> None:
     bad[0, 0] = math.nan
     assert update([MicroBatch(bad, y)]).skipped.item() == 1
     assert torch.equal(model.mean, before)
+
+
+class OneOf(World):
+    """A rank of a simulated world: its sums of counts are those of all ranks, known beforehand."""
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_floating_point() else torch.full_like(tensor, COUNTED["all"])
+
+
+class Unsynchronised:
+    """What DDP adds to a model's interface, without its communication."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.no_sync = model, nullcontext
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x)
+
+
+COUNTED = {"all": 0}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    samples_in_epoch=st.integers(1, 40),
+    batch_size=st.integers(1, 5),
+    steps=st.integers(1, 4),
+    ranks=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+def test_the_mean_over_ranks_is_the_gradient_of_the_mean_over_the_window(
+    samples_in_epoch: int, batch_size: int, steps: int, ranks: int, seed: int
+) -> None:
+    """Every window of an epoch, remainders and ranks with nothing left included; DDP averages over the ranks."""
+    x, y = samples(samples_in_epoch, seed)
+    y[torch.rand(len(y), generator=torch.Generator().manual_seed(seed)) < 0.3] = -100
+    order, cursor = epoch_order(samples_in_epoch, seed, 0), 0
+    model = net().double()
+    while cursor < samples_in_epoch:
+        average = torch.zeros_like(weights(model))
+        for rank in range(ranks):
+            indices, following = window(order, cursor, batch_size, steps, rank, ranks)
+            batches = [
+                MicroBatch(x[i if len(i) else order[:1]].double(), y[i if len(i) else order[:1]], len(i) > 0)
+                for i in indices
+            ]
+            COUNTED["all"] = int((y[order[cursor:following]] != -100).sum())
+            update = update_of(model)
+            update.world, update.model = OneOf(rank, ranks), Unsynchronised(model)
+            update.accumulate(batches)
+            average += torch.cat([p.grad.flatten() for p in model.parameters()]) / ranks
+            update.zero_grad()
+        whole = order[cursor:following]
+        (F.cross_entropy(model(x[whole].double()), y[whole], ignore_index=-100, reduction="sum")).backward()
+        expected = torch.cat([p.grad.flatten() for p in model.parameters()]) / max(COUNTED["all"], 1)
+        model.zero_grad()
+        assert average.numpy() == pytest.approx(expected.numpy(), abs=1e-6)
+        cursor = following

@@ -11,6 +11,8 @@ MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")
 PRECISIONS = ("fp32", "bf16", "fp16")
 CLIPS = ("none", "norm", "value", "per_layer", "agc", "autoclip", "zclip")
 
+QUICKER = "data.batch_size=4 trainer.evaluate_every=0 trainer.progress=none"
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -38,7 +40,7 @@ leave()
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.distributed)])
 def test_every_combination_runs(tmp_path: Path, ranks: int) -> None:
     lines = [
-        f"model={m} precision={p} clip={c} accumulation.steps=3 trainer.updates=4 trainer.progress=none"
+        f"model={m} precision={p} clip={c} accumulation.steps=3 trainer.updates=4 {QUICKER}"
         for m, p, c in itertools.product(MODELS, PRECISIONS, CLIPS)
     ]
     (tmp_path / "program.py").write_text(PROGRAM)

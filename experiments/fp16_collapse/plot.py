@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 def jobs(sweep: Path) -> list[dict[str, Any]]:
     """Rate, seed, verdict, where the failure began and the evaluations of every job, in the order of rates."""
     rows = []
-    for file in sorted(sweep.glob("*/diagnosis.json")):
+    for file in sorted(sweep.rglob("diagnosis.json")):
         result = json.loads(file.read_text())
         overrides = yaml.safe_load((file.parent / ".hydra" / "overrides.yaml").read_text())
         values = dict(o.lstrip("+").split("=", 1) for o in overrides)

@@ -10,7 +10,7 @@ def remedies(diagnosis: Diagnosis, lr: float) -> list[tuple[str, str]]:
     lower = f"optimizer.lr={lr / 3:.1g}"
     return {
         "scale_collapse": [
-            (f"optimizer.lr={lr / 10:.1g}", "weights, and with them activations, grow more slowly"),
+            (lower, "weights, and with them activations, grow more slowly"),
             ("precision=bf16", "fp32's range: 65504 is no limit"),
         ],
         "exploding": [

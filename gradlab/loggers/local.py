@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FLUSH_BYTES = 1 << 16
+dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def plain(value: Any) -> Any:
@@ -61,7 +62,11 @@ class Lines:
         self.file.seek(keep)
 
     def write(self, line: dict[str, Any]) -> None:
-        self.file.write(json.dumps(plain(line), separators=(",", ":"), allow_nan=False).encode() + b"\n")
+        try:
+            text = dumps(line)
+        except ValueError:  # not finite
+            text = dumps(plain(line))
+        self.file.write(text.encode() + b"\n")
 
     def flush(self) -> int:
         self.file.flush()

@@ -127,6 +127,8 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     config = to_config(cfg)
     cli.check(config)
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    from gradlab import setup
     from gradlab.job import Job
 
-    return Job(config, plain, folder, overrides, group, place).run()
+    with setup.threads(config.trainer.threads):
+        return Job(config, plain, folder, overrides, group, place).run()

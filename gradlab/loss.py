@@ -14,12 +14,19 @@ import torch
 from gradlab.data.base import IGNORE
 from gradlab.importing import load_object
 from gradlab.models.spec import Spec
-from gradlab.option import Invalid, option, require
+from gradlab.option import Invalid, one_of, option, require
 
 
 @dataclass
 class Loss:
     """Base of the losses: sum() / count() is the usual mean."""
+
+    reduction: str = field(default="mean", kw_only=True)
+    """What gradients are of: the mean over the window of an update, or the sum, as in speech recipes that sum over frames.
+    The sum's are larger by the count; metrics and evaluation give means either way."""
+
+    def __post_init__(self) -> None:
+        one_of("reduction", self.reduction, ("mean", "sum"))
 
     def resolve(self, spec: Spec) -> Loss:
         """The loss for this data; raise `Invalid` if they do not fit."""
@@ -81,6 +88,7 @@ class CrossEntropy(Loss):
     """Probability that is taken from the target and spread over all classes (Szegedy et al., arXiv:1512.00567)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "in [0, 1)")
 
     def resolve(self, spec: Spec) -> CrossEntropy:
@@ -148,7 +156,8 @@ class AutoLoss(Loss):
     """cross_entropy for classes and tokens, mse for values."""
 
     def resolve(self, spec: Spec) -> Loss:
-        return MeanSquaredError() if spec.targets == "values" else CrossEntropy()
+        chosen = MeanSquaredError if spec.targets == "values" else CrossEntropy
+        return chosen(reduction=self.reduction)
 
 
 @option("loss", "custom")
@@ -165,6 +174,7 @@ class CustomLoss(Loss):
     """Keyword arguments of each call."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(":" in self.target, "target", self.target, 'of the form "package.module:function"')
 
     def resolve(self, spec: Spec) -> CustomLoss:

@@ -19,6 +19,7 @@ from gradlab.distributed import World
 from gradlab.loggers.progress import Progress
 from gradlab.option import Invalid
 from gradlab.trainer import Trainer
+from gradlab.trainer_options import TrainerOption
 
 
 def pretrained(config: Config, place: World) -> str:
@@ -28,7 +29,7 @@ def pretrained(config: Config, place: World) -> str:
     weights to the others.
     """
     name = config.pretrain
-    composed, key = compose_experiment(name, config.trainer.device, config.seed)
+    composed, key = compose_experiment(name, config.trainer, config.seed)
     folder = Path("outputs", "pretrained", f"{name}-{key}")
     if place.main and not (folder / "checkpoint.pt").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -43,10 +44,11 @@ def pretrained(config: Config, place: World) -> str:
     return str(folder)
 
 
-def compose_experiment(name: str | None, device: str, seed: int) -> tuple[DictConfig, str]:
-    """An experiment's configuration with the run's device and seed, and the key under which its result is kept."""
+def compose_experiment(name: str | None, trainer: TrainerOption, seed: int) -> tuple[DictConfig, str]:
+    """An experiment's configuration on the run's device, threads and seed, and the key under which its result is kept."""
+    where = [f"trainer.device={trainer.device}", f"trainer.threads={trainer.threads or 'null'}"]
     try:
-        composed = cli.compose([f"+experiment={name}", f"trainer.device={device}", f"seed={seed}"])
+        composed = cli.compose([f"+experiment={name}", *where, f"seed={seed}"])
     except MissingConfigException as error:
         allowed = ", ".join(str(o) for o in error.options or []) or "(none here)"
         raise Invalid("pretrain", name, f"must be one of the experiments {allowed}") from None

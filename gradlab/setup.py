@@ -40,6 +40,17 @@ def pick_device(config: Config, world: World) -> torch.device:
     return torch.device("cuda", world.local_rank % torch.cuda.device_count())
 
 
+@contextmanager
+def threads(wanted: int | None) -> Iterator[None]:
+    """Run on that many CPU threads, then on as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def deterministic(wanted: bool) -> None:
     """Choose deterministic kernels; where an operation has none, PyTorch warns."""
     if wanted:

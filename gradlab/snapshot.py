@@ -57,7 +57,11 @@ def restore(run: Trainer, state: dict[str, Any]) -> list[int]:
 
 
 def save_crash(run: Trainer, error: str) -> None:
-    """crash.pt: what reproduces the first update of the final streak of failures; the weights have not moved since."""
+    """crash.pt: what reproduces the first update of the last streak of failures.
+
+    If the streak lasted to the end the weights have not moved since. If an update came through after it, as one may
+    between two looks at the scale, they have, and that update may not fail again.
+    """
     first = run.streak
     if first is None or not run.world.main:
         return
@@ -82,7 +86,7 @@ def window_of(run: Trainer, attempt: Attempt) -> list[tuple[torch.Tensor, torch.
 
 
 def find_overflow(run: Trainer) -> Overflow | None:
-    """Run the first update of the final streak again, and name the module that overflowed first."""
+    """Run the first update of the last streak of failures again, and name the module that overflowed first."""
     first = run.streak
     if first is None:
         return None

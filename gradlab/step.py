@@ -121,7 +121,7 @@ class Update:
         )
 
     def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:
-        """Add up the gradient of the mean over every sample (or token) of the window, on all ranks.
+        """Add up the gradient of the mean over every sample (or token) of the window, on all ranks; or of the sum.
 
         Each micro-batch contributes the sum of its losses over the count of the whole window: with unequal
         micro-batches or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks,
@@ -130,7 +130,7 @@ class Update:
         counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
         count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
         count = self.world.sum_(count).clamp(min=1)
-        weight = self.precision.scale * self.world.size / count
+        weight = self.precision.scale * self.world.size / (count if self.loss.reduction == "mean" else 1)
         total = torch.zeros((), device=self.device)
         for i, batch in enumerate(window):
             local = i + 1 < len(window) and self.world.size > 1

@@ -45,7 +45,7 @@ class Outcome:
     """Epochs begun."""
     epochs_completed: int = 0
     first_failed_attempt: int | None = None
-    """The first update of the final streak of failures."""
+    """The first update of the last streak of failures."""
     first_failed_epoch: int | None = None
     """Its epoch."""
     scale_too_small: bool = False
@@ -84,7 +84,8 @@ class Trainer:
         self.outcome = Outcome()
         self.under_way: deque[Attempt] = deque()
         self.streak: Attempt | None = None
-        self.warned, self.doomed = 1.0, False
+        self.failing = False
+        self.warned = 1.0
         self.interrupt = Interrupt()
         self.files = RunFiles()
         self.tick = time.perf_counter()
@@ -165,7 +166,7 @@ class Trainer:
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
-        self.settle(0 if self.device.type == "cpu" or self.streak else 1)
+        self.settle(0 if self.device.type == "cpu" or self.failing else 1)
 
     def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
         """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
@@ -212,10 +213,9 @@ class Trainer:
             norms = dict(zip(attempt.names, attempt.layers.read(), strict=True))
             layers = [norms.get(name) for name in self.update.names]
         self.write(metrics, layers)
-        if not skipped:
-            self.streak = o.first_failed_attempt = o.first_failed_epoch = None
-        elif self.streak is None:
+        if skipped and not self.failing:
             self.streak, o.first_failed_attempt, o.first_failed_epoch = attempt, o.attempts, attempt.epoch + 1
+        self.failing = skipped
         self.judge(v, skipped, attempt.epoch + 1)
 
     @property
@@ -234,12 +234,8 @@ class Trainer:
             self.warned = scale / 100
         elif scale >= 1:
             self.warned = 1.0
-        if isinstance(p, FP16) and scale < p.min_scale:
-            self.doomed |= attempts % p.check_every == 0 or self.last_window
-            if self.doomed and skipped:  # an update in between may have succeeded: its weights reproduce no failure
-                raise ScaleTooSmall(scale)
-        else:
-            self.doomed = False
+        if isinstance(p, FP16) and scale < p.min_scale and (attempts % p.check_every == 0 or self.last_window):
+            raise ScaleTooSmall(scale)
 
     def evaluate(self) -> None:
         """Look at the test set, and log what is seen."""

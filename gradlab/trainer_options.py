@@ -23,6 +23,8 @@ class TrainerOption:
     """Updates between two checkpoints; 0: only at the end."""
     device: str = "auto"
     """auto: cuda where there is one."""
+    threads: Optional[int] = None
+    """CPU threads of a rank; null: PyTorch's choice. Sums are in another order on another number of threads."""
     compile: bool = False
     """Compile the model with torch.compile."""
     deterministic: bool = True
@@ -37,5 +39,6 @@ class TrainerOption:
         require(self.updates is None or self.updates >= 1, "updates", self.updates, "null or >= 1")
         require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, ">= 0")
         require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
+        require(self.threads is None or self.threads >= 1, "threads", self.threads, "null or >= 1")
         one_of("device", self.device, ("auto", "cpu", "cuda"))
         one_of("progress", self.progress, ("auto", "live", "plain", "none"))

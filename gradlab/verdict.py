@@ -56,8 +56,6 @@ def tell(
     diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, config: Any, overrides: list[str], folder: Path
 ) -> list[str]:
     """The sentences that end a run."""
-    fell = diagnosis.evidence.get("scale_fell_from")
-    descent = f"; the scale had begun to fall at update {fell[0]}, in epoch {fell[1]}" if fell else ""
     lines = [diagnosis.sentence]
     if outcome.status == "interrupted":
         lines.append(f"to go on: {command([f'resume={folder}'])}")
@@ -65,12 +63,8 @@ def tell(
         every = getattr(config.precision, "check_every", 1)
         looked = f" (looked at every {every} updates)" if outcome.scale_too_small and every > 1 else ""
         lines.append(f"RuntimeError: {outcome.error}{looked}")
-    if outcome.first_failed_attempt is not None and outcome.status == "failed":
-        streak = outcome.attempts - outcome.first_failed_attempt + 1
-        first = f"update {outcome.first_failed_attempt}, in epoch {outcome.first_failed_epoch}"
-        lines.append(f"epochs completed: {outcome.epochs_completed}; the failure began at {first}")
-        if streak > 1:
-            lines.append(f"from then on all {streak} updates were skipped{descent}")
+    if outcome.status == "failed":
+        lines += course(diagnosis.evidence, outcome)
     if overflow is not None:
         lines.append(str(overflow))
     if outcome.eval:
@@ -83,6 +77,18 @@ def tell(
         lines.append(f"  {command([*kept(overrides, override), *override.split(), 'expect=healthy'])}   # {why}")
     lines.append(f"all of it: {folder}")
     return lines
+
+
+def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
+    """When it began to fail, and how it went on."""
+    done = f"epochs completed: {outcome.epochs_completed}"
+    if "scale_fell_from" not in evidence:
+        return [f"{done}; failed at update {outcome.first_failed_attempt}, in epoch {outcome.first_failed_epoch}"]
+    began = evidence["scale_fell_from"]
+    says = f"{evidence['skipped_since']} of the {outcome.attempts - began + 1} updates from there on were skipped"
+    if evidence["skipped_last_in_a_row"] > 1:
+        says += f", the last {evidence['skipped_last_in_a_row']} in a row"
+    return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", says]
 
 
 def fits(config: Any, remedy: str) -> bool:

@@ -47,7 +47,7 @@ class Stream:
         self.explodes_at: int | None = None
         self.calm = 0
         self.streak = 0  # skipped updates in a row, up to now
-        self.descent: tuple[int, int] | None = None  # first skipped update, and its epoch, since the scale last grew
+        self.descent: list[int] | None = None  # since the scale last grew: first skipped update, its epoch, skips
         self.scale = math.nan
         self.attempts = self.skipped = 0
         self.smallest_scale = math.inf
@@ -66,8 +66,9 @@ class Stream:
         self.streak = self.streak + 1 if skipped else 0
         if scale > self.scale:
             self.descent = None
-        if skipped and self.descent is None:
-            self.descent = metrics["attempt"], metrics["epoch"]
+        if skipped:
+            self.descent = self.descent or [metrics["attempt"], metrics["epoch"], 0]
+            self.descent[2] += 1
         self.scale, self.smallest_scale = scale, min(self.smallest_scale, scale)
         if math.isfinite(loss):
             if len(self.first) < self.t.window:
@@ -141,7 +142,9 @@ def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds, scal
     dead = stream.attempts > 0 and (not stream.first or stream.streak >= t.window)
     lost = status == "failed" or rose or dead
     if scale_too_small:
-        evidence |= {"smallest_scale": stream.smallest_scale, "scale_fell_from": stream.descent}
+        at, epoch, skips = stream.descent or [stream.attempts, 0, 0]
+        evidence |= {"smallest_scale": stream.smallest_scale, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
+        evidence |= {"skipped_since": skips, "skipped_last_in_a_row": stream.streak}
         return verdict("scale_collapse", "no loss scale helps any more: the forward or backward pass itself overflows")
     if lost and stream.explodes_at is not None:
         says = f"the gradient norm passed {t.exploding_norm:g} at update {stream.explodes_at} and reached"

@@ -37,7 +37,7 @@ def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu"
     if tensors[0].device.type != "cpu":
         return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64))
     norms = torch.stack(torch._foreach_norm(tensors)).double()
-    low, high = norms.aminmax()  # NaN if there is one
+    low, high = (extreme.item() for extreme in norms.aminmax())  # NaN if there is one
     if not (low > SMALL and high < torch.inf):
         for i in (~((norms > SMALL) & (norms < torch.inf))).nonzero():
             norms[i] = torch.linalg.vector_norm(tensors[i], dtype=torch.float64)

@@ -22,8 +22,8 @@ class Loss:
     """Base of the losses: sum() / count() is the usual mean."""
 
     reduction: str = field(default="mean", kw_only=True)
-    """What gradients are of: the mean over the window of an update, or the sum, as in speech recipes that sum over frames.
-    The sum's are larger by the count; metrics and evaluation give means either way."""
+    """Gradients are those of the mean over the window of an update, or of the sum, as in speech recipes: larger by the
+    count. Metrics and evaluation give means either way."""
 
     def __post_init__(self) -> None:
         one_of("reduction", self.reduction, ("mean", "sum"))

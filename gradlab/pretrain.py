@@ -45,7 +45,7 @@ def pretrained(config: Config, place: World) -> str:
 
 
 def compose_experiment(name: str | None, trainer: TrainerOption, seed: int) -> tuple[DictConfig, str]:
-    """An experiment's configuration on the run's device, threads and seed, and the key under which its result is kept."""
+    """An experiment's configuration with the run's device, threads and seed, and the key of its result."""
     where = [f"trainer.device={trainer.device}", f"trainer.threads={trainer.threads or 'null'}"]
     try:
         composed = cli.compose([f"+experiment={name}", *where, f"seed={seed}"])

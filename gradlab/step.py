@@ -89,7 +89,7 @@ class Update:
         self.attempts = 0
         self.applied = torch.zeros((), dtype=torch.int64, device=device)
         self.halts = halts
-        self.halted = torch.zeros((), dtype=torch.bool, device=device)
+        self.halted = torch.zeros((), device=device)
         self.clip_state = clip.init(device)
 
     def __call__(self, window: Sequence[MicroBatch]) -> Stats:
@@ -151,11 +151,10 @@ class Update:
 
     def found_inf(self, gradients: Gradients) -> torch.Tensor:
         """1 if any element of the gradient is not finite: its norm then is not either, and only then."""
-        found = gradients.total - gradients.total != 0  # inf - inf and NaN - NaN are NaN, which is not 0
+        found = (gradients.total - gradients.total != 0).float()  # inf - inf and NaN - NaN are NaN, which is not 0
         if self.halts:
-            self.halted |= found
-            found = self.halted.clone()
-        return found.float()
+            found = self.halted = torch.maximum(self.halted, found)
+        return found
 
     def add_noise(self, gradients: Gradients) -> Gradients:
         if not self.noise.active:
@@ -180,8 +179,8 @@ class Update:
     def commit(self, clipped: Clipped, found_inf: torch.Tensor) -> None:
         """Move what only an applied update moves: the counter and the clip's state; put buffers back if it was not."""
         self.attempts += 1
+        self.applied = self.applied + (found_inf == 0)
         skipped = found_inf.bool()
-        self.applied = self.applied + (~skipped).to(self.applied.dtype)
         self.clip_state = {k: torch.where(skipped, self.clip_state[k], v) for k, v in clipped.state.items()}
         if not self.has_buffers or (self.device.type == "cpu" and not skipped):
             return

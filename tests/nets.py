@@ -17,15 +17,15 @@ class Tiny(nn.Sequential):
 
 
 class Overflows(Tiny):
-    """Logits that no fp16 number holds, from a forward pass in training on."""
+    """Logits that no fp16 number holds, in so many forward passes in training after the first."""
 
-    def __init__(self, after: int = 0, factor: float = 1e30) -> None:
+    def __init__(self, after: int = 0, factor: float = 1e30, passes: float = float("inf")) -> None:
         super().__init__()
-        self.left, self.factor = after, factor
+        self.left, self.factor, self.passes = after, factor, passes
 
     def forward(self, x: Tensor) -> Tensor:
         self.left -= self.training
-        return super().forward(x) * (self.factor if self.left < 0 else 1.0)
+        return super().forward(x) * (self.factor if -self.passes <= self.left < 0 else 1.0)
 
 
 class NaNAt(Tiny):

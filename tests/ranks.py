@@ -41,7 +41,12 @@ EVERYTHING = (
     *("precision.growth_interval=2", f"precision.init_scale={2.0**20}", "clip=norm", "clip.max_norm=0.5"),
     *("noise=gaussian", "schedule=warmup", "schedule.warmup=4", "trainer.checkpoint_every=2"),
 )
-SAME = {"digits": DIGITS, "text": TEXT, "noise_and_clip": (*TEXT, "noise=gaussian", "clip=norm", "clip.max_norm=0.5")}
+SAME = {
+    "digits": DIGITS,
+    "text": TEXT,
+    "noise_and_clip": (*TEXT, "noise=gaussian", "clip=norm", "clip.max_norm=0.5"),
+    "summed": (*DIGITS, "loss.reduction=sum", "optimizer.lr=0.005"),
+}
 
 
 def result(run: Trainer, folder: Path) -> dict[str, Any]:

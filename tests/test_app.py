@@ -46,6 +46,8 @@ def told(result: Result, code: int = 2) -> str:
 WRONG = {
     # what is given: what the answer names
     "clip=norm clip.max_norm=-1": "clip.max_norm=-1.0: must be > 0",
+    "trainer.threads=0": "trainer.threads=0: must be null or >= 1",
+    "loss.reduction=max": "loss.reduction=max: must be one of mean, sum",
     "accumulation.steps=0": "accumulation.steps=0: must be >= 1",
     "precision=fp17": "precision=fp17: must be one of bf16, fp16, ",
     "model.layers=abc": "model.layers=abc: must be a whole number",

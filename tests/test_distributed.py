@@ -104,6 +104,13 @@ def test_noise_and_clipping_act_on_the_gradient_of_all_ranks(tmp_path: Path, two
         assert rank["weights"].numpy() == pytest.approx(weights(one.module).numpy(), abs=5e-6)
 
 
+def test_a_summed_loss_is_the_sum_over_all_ranks(tmp_path: Path, two: Any, four: Any) -> None:
+    one = trainer(tmp_path, *SAME["summed"], "data.batch_size=8")
+    one.run()
+    for rank in (*two("summed"), *four("summed")):
+        assert rank["weights"].numpy() == pytest.approx(weights(one.module).numpy(), abs=5e-6)
+
+
 def test_one_rank_under_torchrun_is_bitwise_the_plain_run(tmp_path: Path) -> None:
     folder = tmp_path / "torchrun"
     ended = run(torchrun(1, "-m", "gradlab", *EVERYTHING, f"hydra.run.dir={folder}"), tmp_path)

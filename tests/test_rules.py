@@ -60,10 +60,19 @@ def test_exploding_needs_the_blow_up_to_end_the_run() -> None:
 def test_scale_collapse_is_what_ended_the_run_and_says_where_the_scale_began_to_fall() -> None:
     lines = [line(i, 2.0, scale=65536.0) for i in range(1, 60)]
     lines += [line(i, math.nan, math.nan, True, 65536 * 0.5 ** (i - 59)) for i in range(60, 100)]
+    lines.insert(63, line(64, 2.0, scale=65536 * 0.5**5))  # one update comes through
     found = verdict(lines, "failed", error="grad_scale is too small, exiting: 1e-9", scale_too_small=True)
-    assert found.verdict == "scale_collapse" and found.evidence["scale_fell_from"] == (60, 1)
+    seen = [found.evidence[name] for name in ("scale_fell_from", "scale_fell_in_epoch", "skipped_since")]
+    assert found.verdict == "scale_collapse" and seen == [60, 1, 40] and found.evidence["skipped_last_in_a_row"] == 36
 
 
 def test_what_could_not_be_checked_is_said() -> None:
     found = verdict([line(i, 2.0) for i in range(4)])
     assert found.verdict == "healthy" and set(found.unchecked) == {"diverged", "vanishing"}
+
+
+def test_a_model_that_its_test_set_overflows_is_not_healthy() -> None:
+    lines = [line(i, 2.0 - i / 100) for i in range(60)]
+    assert verdict([*lines, {"eval/loss": 1.5}]).verdict == "healthy"
+    found = verdict([*lines, {"eval/loss": 1.5}, {"eval/loss": math.nan}])
+    assert found.verdict == "diverged" and "nan" in found.sentence

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from helpers import differences, load, losses, metrics, of_the_run, trainer, updates, weights
 
+from gradlab import setup
 from gradlab.data import epoch_order
 from gradlab.loggers.local import read_lines
 from gradlab.option import Invalid
@@ -105,6 +106,15 @@ def test_the_scale_has_a_floor(tmp_path: Path, check_every: int, attempts: int) 
     assert (outcome.attempts, outcome.applied, outcome.first_failed_attempt) == (attempts, 0, 1)
     assert torch.equal(weights(run.module), before)
     assert len(updates(tmp_path)) == attempts, "what led there is on disk"
+
+
+def test_the_scale_is_looked_at_whether_or_not_the_update_came_through(tmp_path: Path) -> None:
+    """As in the recipes: a scale that kills every gradient lets updates through, and stays."""
+    overflows = (*OVERFLOWS, "+model.kwargs.passes=18", "precision.init_scale=1", "precision.check_every=20")
+    outcome = trainer(tmp_path, *overflows).run()
+    assert outcome.error == f"grad_scale is too small, exiting: {2.0**-18}"
+    assert (outcome.attempts, outcome.applied, outcome.first_failed_attempt) == (20, 2, 1)
+    assert torch.load(tmp_path / "crash.pt", weights_only=True)["attempt"] == 1
 
 
 def test_the_message_after_a_hundred_halvings_is_the_one_people_search_for(tmp_path: Path) -> None:
@@ -236,3 +246,12 @@ def test_evaluation_is_the_mean_over_the_test_set(tmp_path: Path, data: tuple[st
 def test_compilation_and_fast_fp16_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"trainer\.compile=True: not with precision\.cpu_gemm=fast"):
         trainer(tmp_path, *TINY, "trainer.compile=true", "precision=fp16", "trainer.device=cpu")
+
+
+def test_threads_are_taken_for_the_run_and_given_back() -> None:
+    before = torch.get_num_threads()
+    with setup.threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    with setup.threads(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before

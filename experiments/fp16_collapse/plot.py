@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,17 @@ import yaml
 from gradlab.loggers.local import number, read_lines
 
 HERE = Path(__file__).parent
+UPDATES = 205
+"""Updates of an epoch."""
+STYLES: dict[str, dict[str, Any]] = {
+    "healthy": {"marker": "o", "color": "C0", "linestyle": "none", "label": "completes"},
+    "scale_collapse": {"marker": "x", "color": "C3", "linestyle": "none", "label": "scale collapses"},
+    "diverged": {"marker": "s", "color": "C1", "linestyle": "none", "label": "completes, but ill"},
+}
 
 
 def jobs(sweep: Path) -> list[dict[str, Any]]:
-    """Rate, seed, verdict, where the failure began and the evaluations of every job, in the order of rates."""
+    """Rate, seed, verdict, where the scale began to fall and the evaluations of every job, in the order of rates."""
     rows = []
     for file in sorted(sweep.rglob("diagnosis.json")):
         result = json.loads(file.read_text())
@@ -33,7 +41,7 @@ def jobs(sweep: Path) -> list[dict[str, Any]]:
                 "lr": float(values["optimizer.lr"]),
                 "seed": int(values["seed"]),
                 "verdict": result["verdict"],
-                "began": outcome["first_failed_attempt"] if result["verdict"] != "healthy" else None,
+                "began": result["evidence"].get("scale_fell_from"),
                 "attempts": outcome["attempts"],
                 "epochs": outcome["epochs_completed"],
                 "eval": [number(e["eval/loss"]) for e in outcome["eval"] if e["epoch"]],
@@ -50,12 +58,12 @@ def table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         by_rate[row["lr"]].append(row)
     print(
-        "| learning rate | outcome (seeds) | failure began at update | skipped | eval loss after each epoch, by seed |"
+        "| learning rate | verdict (seeds) | scale fell from update | skipped | eval loss after each epoch, by seed |"
     )
     print("|---|---|---|---|---|")
     for lr, group in by_rate.items():
-        lost = sum(r["verdict"] == "scale_collapse" for r in group)
-        outcome = f"{lost} of {len(group)} collapse" if lost else f"{len(group)} of {len(group)} complete"
+        verdicts = Counter(r["verdict"] for r in group)
+        outcome = ", ".join(f"{n} of {len(group)} {verdict}" for verdict, n in verdicts.items())
         began = ", ".join(str(r["began"] or "-") for r in group)
         skipped = ", ".join(str(r["skipped"]) for r in group)
         losses = "; ".join(" ".join(f"{x:.2f}" for x in r["eval"]) or "-" for r in group)
@@ -63,23 +71,22 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 def curve(rows: list[dict[str, Any]]) -> None:
-    """Outcome against learning rate: best evaluation, and the update at which the failure began."""
+    """Outcome against learning rate: best evaluation, and the update at which the scale began to fall."""
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(7, 5.4), sharex=True, layout="constrained")
     for row in rows:
-        healthy = row["verdict"] == "healthy"
-        style = {"marker": "o" if healthy else "x", "color": "C0" if healthy else "C3", "linestyle": "none"}
-        if row["eval"]:
-            top.plot(row["lr"], min(row["eval"]), **style)
+        style = STYLES.get(row["verdict"], STYLES["diverged"]) | {"label": None}
+        if any(map(isfinite, row["eval"])):
+            top.plot(row["lr"], min(filter(isfinite, row["eval"])), **style)
         bottom.plot(row["lr"], row["began"] or row["attempts"], **style)
-    top.plot([], [], "oC0", label="completes")
-    top.plot([], [], "xC3", linestyle="none", label="scale collapses")
+    for style in STYLES.values():
+        top.plot([], [], **style)
     top.legend()
     top.set(
         xscale="log", ylabel="best eval loss", title="fine-tuning in fp16: outcome against learning rate, three seeds"
     )
     for epoch in (1, 2):
-        bottom.axhline(200 * epoch, color="0.8", zorder=0)
-    bottom.set(xlabel="learning rate", ylabel="last good update")
+        bottom.axhline(UPDATES * epoch, color="0.8", zorder=0)
+    bottom.set(xlabel="learning rate", ylabel="the scale falls from update")
     figure.savefig(HERE / "curve.png", dpi=130)
 
 

@@ -51,6 +51,7 @@ class Stream:
         self.scale = math.nan
         self.attempts = self.skipped = 0
         self.smallest_scale = math.inf
+        self.eval_loss = 0.0  # of the last evaluation
         self.ratios: list[float] = []
         self.layers: list[tuple[str, float]] = []
         self.names: list[str] = []
@@ -58,6 +59,7 @@ class Stream:
     def observe(self, metrics: dict[str, Any], layers: list[float | None] | None) -> None:
         """Take in one line of metrics, and the (P,) gradient norms where they were recorded."""
         if "train/loss" not in metrics:
+            self.eval_loss = metrics.get("eval/loss", self.eval_loss)
             return
         loss, norm = metrics["train/loss"], metrics["grad/norm"]
         self.attempts += 1
@@ -157,6 +159,8 @@ def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds, scal
         return verdict("interrupted", f"stopped after {stream.attempts} updates")
     if rose:
         return verdict("diverged", f"the loss went from {first:.3g} to {last:.3g}")
+    if not math.isfinite(stream.eval_loss):
+        return verdict("diverged", f"the loss of the last evaluation is {stream.eval_loss}")
     ratio = evidence.get("late_to_early_ratio", 1.0)
     if "vanishing" in checked and ratio > t.vanishing_ratio and improvement < t.learning:
         (bottom, low), (top, high) = stream.layers[0], stream.layers[-1]

@@ -5,7 +5,7 @@ Importing this module imports neither Hydra nor (on the command line, see `gradl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -56,8 +56,6 @@ class Config:
     """A run's folder to continue, in its own configuration and in place."""
     story: str = ""
     """What an experiment shows and why; printed as it begins."""
-    next: list[str] = field(default_factory=list)
-    """Commands worth trying next; printed as it ends."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**31, "seed", self.seed, "in [0, 2^31)")

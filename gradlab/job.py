@@ -67,6 +67,6 @@ class Job:
         overflow = snapshot.find_overflow(self.trainer) if outcome.status == "failed" else None
         verdict.write(self.folder, diagnosis, outcome, overflow, code)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder)
-        lines += [expectation] * bool(expectation) + verdict.next_lines(self.config.next)
+        lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code

@@ -124,11 +124,6 @@ def command(overrides: list[str]) -> str:
     return shlex.join(["python", "-m", "gradlab", *overrides])
 
 
-def next_lines(commands: list[str]) -> list[str]:
-    """The commands that an experiment suggests."""
-    return ["next:", *(f"  {line}" for line in commands)] if commands else []
-
-
 def show(title: str, lines: list[str], good: bool) -> None:
     """A panel in a terminal, plain lines elsewhere; commands are never broken, so that they can be pasted."""
     import sys

@@ -154,16 +154,15 @@ def test_suggested_commands_can_be_pasted(gradlab: Commands, tmp_path: Path) -> 
         assert again.code == 0, again.err
 
 
-def test_story_comes_first_and_next_last(gradlab: Commands, tmp_path: Path) -> None:
+def test_the_story_of_an_experiment_comes_first_as_it_is_written(gradlab: Commands, tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "experiment"
     folder.mkdir(parents=True)
-    lines = ["# @package _global_", "story: |", "  What [bold]this[/] shows.", "next:", "  - python -m gradlab seed=1"]
+    lines = ["# @package _global_", "story: |", "  What [bold]this[/] shows."]
     (folder / "mine.yaml").write_text("\n".join(lines))
     short = [argument for argument in SHORT if "progress" not in argument]
     result = gradlab("--config-dir", "mine", "+experiment=mine", *short, "expect=any", cwd=tmp_path)
     assert result.code == 0, result
     assert result.out.splitlines()[0] == "What [bold]this[/] shows."
-    assert result.out.splitlines()[-2:] == ["next:", "  python -m gradlab seed=1"]
     (run,) = runs(tmp_path)
     assert run.parent.name == "mine"
 

@@ -7,10 +7,8 @@ import hashlib
 import torch
 
 
-def epoch_order(samples: int, seed: int, epoch: int, shuffle: bool = True) -> torch.Tensor:
+def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
     """(N,) int64 on the CPU: a permutation of the samples that depends on nothing but the arguments."""
-    if not shuffle:
-        return torch.arange(samples)
     digest = hashlib.blake2b(f"{seed},{epoch}".encode(), digest_size=8).digest()
     # PyTorch's generator on the CPU uses 32 bits of its seed: two permutations, one after the other, use all 64.
     first, second = (

@@ -29,6 +29,8 @@ def explain(error: BaseException, folder: Path | None = None) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or folder or 'output'}: {error.strerror}"
+    if isinstance(error, RuntimeError) and "Expected to have finished reduction" in str(error):  # DDP's
+        return "trainer.find_unused_parameters=false: must be true: the model leaves some of its parameters out"
     if isinstance(error, SystemExit):
         return f"the code that the configuration names called sys.exit({error.code!r})"
     if package(type(error).__module__) not in HYDRA and package(raised_in(error)) not in HYDRA:

@@ -132,7 +132,12 @@ def wrap(model: torch.nn.Module, config: Config, device: torch.device, world: Wo
         model = torch.compile(model)  # type: ignore[assignment]
     if world.size > 1:
         ids = [device.index] if device.type == "cuda" else None
-        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        model = torch.nn.parallel.DistributedDataParallel(
+            model,
+            device_ids=ids,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=config.trainer.find_unused_parameters,
+        )
     return model
 
 

@@ -29,6 +29,8 @@ class TrainerOption:
     """Compile the model with torch.compile."""
     deterministic: bool = True
     """Choose deterministic kernels, so that the same configuration gives the same result."""
+    find_unused_parameters: bool = False
+    """Under DDP: needed by a model whose forward pass uses only some of its parameters; costs a walk of the graph."""
     sync_batch_norm: bool = False
     """Under DDP on CUDA: batch norm over all ranks (SyncBatchNorm)."""
     progress: str = "auto"

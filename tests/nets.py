@@ -28,6 +28,19 @@ class Overflows(Tiny):
         return super().forward(x) * (self.factor if -self.passes <= self.left < 0 else 1.0)
 
 
+class Unused(Tiny):
+    """Has a layer that it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in list(self)[:-1]:
+            x = layer(x)
+        return x
+
+
 class NaNAt(Tiny):
     """One forward pass in training, counted from 1, gives NaN."""
 

@@ -45,6 +45,10 @@ SAME = {
     "digits": DIGITS,
     "text": TEXT,
     "noise_and_clip": (*TEXT, "noise=gaussian", "clip=norm", "clip.max_norm=0.5"),
+    "unused": (
+        *("model=custom", "model.target=nets:Unused", "trainer.find_unused_parameters=true", "data.samples=50"),
+        *("optimizer=sgd", "accumulation.steps=3", "trainer.epochs=3", "seed=7"),
+    ),
     "summed": (*DIGITS, "loss.reduction=sum", "optimizer.lr=0.005"),
 }
 

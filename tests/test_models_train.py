@@ -11,9 +11,8 @@ QUICK = {
     "transformer": ("model.layers=2", "model.width=32", "data.length=8", "data.samples=8", "trainer.updates=40"),
     "lstm": ("data.length=6", "data.samples=16", "data.test_samples=0", "trainer.updates=60"),
     "custom": ("model.target=nets:Tiny", "data.samples=16", "trainer.updates=40"),
-    "resnet": ("data.samples=4", "trainer.updates=4"),
+    "resnet": ("data.samples=4", "trainer.updates=6", "optimizer.lr=1e-3"),
 }
-LONGER = ("trainer.updates=12", "optimizer.lr=1e-3")
 SLOW = {
     "sigmoid_mlp": [
         ("model.norm=batch",),
@@ -26,7 +25,7 @@ SLOW = {
         ("model.cell=rnn", "model.nonlinearity=relu"),
         ("model.layers=2", "model.dropout=0.1"),
     ],
-    "resnet": [(norm, *LONGER) for norm in ("model.norm=group", "model.norm=none", "model.depth=34")],
+    "resnet": [(norm, "trainer.updates=12") for norm in ("model.norm=group", "model.norm=none", "model.depth=34")],
 }
 PRECISIONS = ("fp32", "bf16", "fp16")
 
@@ -35,7 +34,7 @@ def overfits(folder: Path, model: str, precision: str, *more: str) -> None:
     """One full batch an epoch, so that every update sees the same one."""
     samples = next(o.removeprefix("data.samples=") for o in QUICK[model] if o.startswith("data.samples="))
     batch = (f"data.batch_size={samples}", "trainer.epochs=1000", "trainer.evaluate_every=0", "optimizer.lr=1e-2")
-    run = trainer(folder, f"model={model}", f"precision={precision}", *QUICK[model], *batch, *more)
+    run = trainer(folder, f"model={model}", f"precision={precision}", *batch, *QUICK[model], *more)
     outcome = run.run()
     found = losses(folder)
     assert outcome.status == "completed" and outcome.applied == run.planned

@@ -197,7 +197,8 @@ class Update:
         torch._foreach_copy_(self.saved_buffers, buffers)
 
     def zero_grad(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        for p in self.params:  # optimizer.zero_grad takes four times as long
+            p.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -59,7 +59,7 @@ def set_random_state(state: dict[str, Any]) -> None:
         import numpy
 
         kind, keys, *rest = state["numpy"]
-        numpy.random.set_state((kind, keys.numpy().astype("uint32"), *rest))
+        numpy.random.set_state((kind, keys.cpu().numpy().astype("uint32"), *rest))
 
 
 def all_random_state() -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Job:
         self, config: Config, plain: dict[str, Any], folder: Path, overrides: list[str], group: str, place: World
     ) -> None:
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name."""
-        if config.pretrain:
+        if config.pretrain and not config.resume:
             config.init_from = pretrained(config, place)
         self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
         self.progress = Progress(config.trainer.progress, 0, place.main)

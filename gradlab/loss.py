@@ -47,6 +47,10 @@ class Loss:
         """() int64: how many losses the targets give, known before the forward pass. Does not wait for the device."""
         return full(targets.numel(), targets)
 
+    def divisor(self, count: torch.Tensor) -> torch.Tensor | int:
+        """What the sum of a window's `count` losses is divided by for the gradient."""
+        return count if self.reduction == "mean" else 1
+
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """() right answers and () answers, both int64; None where targets are values."""
         if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:

@@ -20,7 +20,6 @@ class ScaleTooSmall(RuntimeError):
 
     def __init__(self, scale: float) -> None:
         super().__init__(f"grad_scale is too small, exiting: {scale}")
-        self.scale = scale
 
 
 @dataclass
@@ -90,6 +89,8 @@ class FP16(PrecisionOption):
         require(self.growth_interval >= 1, "growth_interval", self.growth_interval, ">= 1")
         require(self.min_scale >= SCALE_FLOOR, "min_scale", self.min_scale, f">= {SCALE_FLOOR:.3g}")
         require(self.check_every >= 1, "check_every", self.check_every, ">= 1")
+        bound = f">= min_scale, which is {self.min_scale:g}"
+        require(not self.enabled or self.init_scale >= self.min_scale, "init_scale", self.init_scale, bound)
         one_of("cpu_gemm", self.cpu_gemm, ("fast", "native"))
 
     def build(self, device: torch.device) -> Precision:

@@ -13,7 +13,7 @@ import torch
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 
-from gradlab import cli
+from gradlab import __version__, cli
 from gradlab.config import Config, to_config
 from gradlab.distributed import World
 from gradlab.loggers.progress import Progress
@@ -53,7 +53,8 @@ def compose_experiment(name: str | None, trainer: TrainerOption, seed: int) -> t
         allowed = ", ".join(str(o) for o in error.options or []) or "(none here)"
         raise Invalid("pretrain", name, f"must be one of the experiments {allowed}") from None
     text = OmegaConf.to_yaml(composed, resolve=True, sort_keys=True)
-    versions = f"{platform.python_version()} {torch.__version__} {torch.get_num_threads()}"
+    kind = "cuda" if trainer.device != "cpu" and torch.cuda.is_available() else "cpu"
+    versions = f"{__version__} {platform.python_version()} {torch.__version__} {kind} {torch.get_num_threads()}"
     return composed, hashlib.sha256(f"{text}{versions}".encode()).hexdigest()[:8]
 
 

@@ -105,7 +105,7 @@ def build_model(config: Config, data: Splits, loss: Loss, device: torch.device, 
     try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
     if not any(p.requires_grad for p in model.parameters()):
         raise Invalid("model", type(model).__name__, "has no parameter to train")
-    if config.init_from and world.main:  # DDP hands rank 0's weights to the others
+    if config.init_from and not config.resume and world.main:  # DDP hands rank 0's weights to the others
         path = Path(config.init_from)
         state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device)
         load_weights("init_from", config.init_from, model, state)

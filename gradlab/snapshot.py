@@ -45,6 +45,8 @@ def restore(run: Trainer, state: dict[str, Any]) -> list[int]:
         raise Invalid("resume", given, says)
     try:
         run.update.load_state_dict(state["update"])
+    except Invalid:
+        raise
     except ValueError as error:
         raise Invalid("resume", given, f"does not fit the optimizer: {error}") from None
     counts, outcome = state["counts"], run.outcome
@@ -57,20 +59,21 @@ def restore(run: Trainer, state: dict[str, Any]) -> list[int]:
 
 
 def save_crash(run: Trainer, error: str) -> None:
-    """crash.pt: what reproduces the first update of the last streak of failures.
+    """crash.pt: what reproduces the first update of the final streak of failures; the weights have not moved since.
 
-    If the streak lasted to the end the weights have not moved since. If an update came through after it, as one may
-    between two looks at the scale, they have, and that update may not fail again.
+    None is written where an update came through at the end, as one may between two looks at the scale.
     """
     first = run.streak
-    if first is None or not run.world.main:
+    if first is None or not run.failing or not run.world.main:
         return
+    o = run.outcome
     state = {
         "error": error,
-        "attempt": run.outcome.first_failed_attempt,
+        "attempt": o.first_failed_attempt,
         "epoch": first.epoch + 1,
         "model": run.module.state_dict(),
-        "update": run.update.state_dict() | {"precision": first.precision},
+        "update": run.update.state_dict()
+        | {"precision": first.precision, "attempts": (o.first_failed_attempt or 1) - 1},
         "batches": window_of(run, first),
         "random": first.random,
         "config": run.plain_config,
@@ -88,12 +91,13 @@ def window_of(run: Trainer, attempt: Attempt) -> list[tuple[torch.Tensor, torch.
 def find_overflow(run: Trainer) -> Overflow | None:
     """Run the first update of the last streak of failures again, and name the module that overflowed first."""
     first = run.streak
-    if first is None:
+    alone = run.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in run.module.modules())
+    if first is None or not alone:  # SyncBatchNorm would wait for the other ranks
         return None
     after = checkpoint.random_state()
     checkpoint.set_random_state(first.random)
     precision = run.config.precision.build(run.device)
     precision.load_state_dict(first.precision)
-    found = first_overflow(run.module, run.loss, precision, window_of(run, first))
+    found = first_overflow(run.module, run.loss, precision, window_of(run, first), run.world.size)
     checkpoint.set_random_state(after)
     return found

@@ -130,7 +130,7 @@ class Update:
         counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
         count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
         count = self.world.sum_(count).clamp(min=1)
-        weight = self.precision.scale * self.world.size / (count if self.loss.reduction == "mean" else 1)
+        weight = self.precision.scale * self.world.size / self.loss.divisor(count)
         total = torch.zeros((), device=self.device)
         for i, batch in enumerate(window):
             local = i + 1 < len(window) and self.world.size > 1

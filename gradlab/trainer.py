@@ -133,10 +133,12 @@ class Trainer:
                     snapshot.save(self)
             self.settle(0)
             ended = self.cursor >= self.samples
+            last = self.enough() or (ended and self.epoch + 1 == c.epochs)
+            if last:
+                self.check_scale(self.update.precision.scale.item())
             if ended:
                 self.epoch, self.cursor = self.epoch + 1, 0
                 self.outcome.epochs_completed = self.epoch
-            last = self.epoch == c.epochs or self.enough()
             if c.evaluate_every and (last or self.epoch % c.evaluate_every == 0):
                 self.evaluate()
             if last:
@@ -218,11 +220,6 @@ class Trainer:
         self.failing = skipped
         self.judge(v, skipped, attempt.epoch + 1)
 
-    @property
-    def last_window(self) -> bool:
-        """Whether the run ends with this update unless it fails."""
-        return self.epoch + 1 == self.config.trainer.epochs and self.cursor >= self.samples
-
     def judge(self, v: dict[str, float], skipped: bool, epoch: int) -> None:
         """Raise where the run must not go on; warn while the scale is on its way down."""
         p, attempts, scale = self.config.precision, self.outcome.attempts, v["next_scale"]
@@ -234,7 +231,13 @@ class Trainer:
             self.warned = scale / 100
         elif scale >= 1:
             self.warned = 1.0
-        if isinstance(p, FP16) and scale < p.min_scale and (attempts % p.check_every == 0 or self.last_window):
+        if isinstance(p, FP16) and attempts % p.check_every == 0:
+            self.check_scale(scale)
+
+    def check_scale(self, scale: float) -> None:
+        """Raise if the loss scale is under its floor; looked at every `check_every` updates and at the end."""
+        p = self.config.precision
+        if isinstance(p, FP16) and scale < p.min_scale:
             raise ScaleTooSmall(scale)
 
     def evaluate(self) -> None:

@@ -66,7 +66,8 @@ def tell(
     if outcome.status == "failed":
         lines += course(diagnosis.evidence, outcome)
     if overflow is not None:
-        lines.append(str(overflow))
+        moved = diagnosis.evidence.get("skipped_last_in_a_row") == 0  # by an update that came through
+        lines.append("on the weights of the end, " * moved + str(overflow))
     if outcome.eval:
         losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
         lines.append(f"eval loss by epoch: {', '.join(losses)}")

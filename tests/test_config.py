@@ -79,7 +79,7 @@ def test_root_file_has_every_field_of_the_root() -> None:
     values = {name: value for name, value in root.items() if name not in ("defaults", "hydra")}
     expected = {name: value for name, value in defaults(config.Config).items() if name in values}
     assert values == expected
-    assert groups | set(values) | {"story", "next"} == {f.name for f in fields(config.Config)}
+    assert groups | set(values) | {"story"} == {f.name for f in fields(config.Config)}
 
 
 def test_every_model_has_data_that_fits_it() -> None:

@@ -83,3 +83,16 @@ def test_broken_weights_and_inputs_come_first() -> None:
         model.layers[1].weight[0, 0] = float("nan")
     overflow = first_overflow(model, CrossEntropy(), FP16().build(CPU), bad)
     assert overflow is not None and (overflow.phase, overflow.module) == ("parameters", "layers.1.weight")
+
+
+@pytest.mark.parametrize(("reduction", "scale"), [("mean", 2.0**20), ("sum", 2.0**12)])
+def test_a_weight_whose_gradient_alone_overflows(reduction: str, scale: float) -> None:
+    """Each of 256 samples gives a gradient that fits; their sum in the weight does not. A sum is 256 times a mean."""
+    torch.manual_seed(1)
+    x = torch.randn(256, 8)
+    model, loss = Net((1.0, 1.0, 1.0)), CrossEntropy(reduction=reduction)
+    overflow = first_overflow(model, loss, FP16(init_scale=scale).build(CPU), [(x, x.argmin(-1))])
+    assert overflow is not None and (overflow.phase, overflow.module) == ("gradient", "layers.2.weight")
+    assert first_overflow(model, loss, FP16(init_scale=scale / 64).build(CPU), [(x, x.argmin(-1))]) is None
+    ranks = first_overflow(model, loss, FP16(init_scale=scale / 64).build(CPU), [(x, x.argmin(-1))], ranks=64)
+    assert ranks == overflow

@@ -76,3 +76,15 @@ def test_a_model_that_its_test_set_overflows_is_not_healthy() -> None:
     assert verdict([*lines, {"eval/loss": 1.5}]).verdict == "healthy"
     found = verdict([*lines, {"eval/loss": 1.5}, {"eval/loss": math.nan}])
     assert found.verdict == "diverged" and "nan" in found.sentence
+
+
+def test_where_the_scale_began_to_fall_outlives_a_growth_on_the_way() -> None:
+    lines = [line(1, 2.0, scale=1.0)]
+    lines += [line(1 + i, math.nan, math.nan, True, 0.5**i) for i in range(1, 20)]
+    lines += [line(21, 2.0, scale=0.5**18)]
+    found = verdict(lines, "failed", error="grad_scale is too small", scale_too_small=True)
+    assert (found.evidence["scale_fell_from"], found.evidence["skipped_since"]) == (2, 19)
+    assert "not the last" in found.sentence
+    healed = [line(22, 2.0, scale=1.0), *(line(23 + i, math.nan, math.nan, True, 0.5 ** (i + 1)) for i in range(17))]
+    again = verdict([*lines, *healed], "failed", error="grad_scale is too small", scale_too_small=True)
+    assert (again.evidence["scale_fell_from"], again.evidence["skipped_since"]) == (23, 17)

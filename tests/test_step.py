@@ -207,7 +207,7 @@ def test_or_is_skipped_where_that_is_wanted(precision: PrecisionOption) -> None:
 def test_a_scale_below_one_cannot_bring_infinities_into_the_weights() -> None:
     """Scaled gradients may be finite and overflow in the unscaling, which GradScaler does not see."""
     model = torch.nn.Linear(1, 2, bias=False)
-    precision = FP16(init_scale=2.0**-100, cpu_gemm="native")
+    precision = FP16(init_scale=2.0**-100, min_scale=2.0**-110, cpu_gemm="native")
     update = update_of(model, SGD(lr=1.0, momentum=0.0), precision)
     before = weights(model)
     scaled = torch.tensor([[1e25], [1e25]])

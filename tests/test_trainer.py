@@ -114,7 +114,14 @@ def test_the_scale_is_looked_at_whether_or_not_the_update_came_through(tmp_path:
     outcome = trainer(tmp_path, *overflows).run()
     assert outcome.error == f"grad_scale is too small, exiting: {2.0**-18}"
     assert (outcome.attempts, outcome.applied, outcome.first_failed_attempt) == (20, 2, 1)
-    assert torch.load(tmp_path / "crash.pt", weights_only=True)["attempt"] == 1
+    assert not (tmp_path / "crash.pt").exists(), "the weights have moved since"
+
+
+def test_the_scale_is_looked_at_when_the_run_ends(tmp_path: Path) -> None:
+    overflows = (*OVERFLOWS, "+model.kwargs.passes=18", "precision.init_scale=1", "precision.check_every=100")
+    for end in ("trainer.updates=5", "trainer.epochs=1"):
+        outcome = trainer(tmp_path / end, *overflows, end).run()
+        assert (outcome.status, outcome.scale_too_small) == ("failed", True), end
 
 
 def test_the_message_after_a_hundred_halvings_is_the_one_people_search_for(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
 Each trains the same model on the same batches in a process of its own. They run in turn, never two at once, so that a
 busy machine slows all of them; every round of turns gives one ratio of CPU seconds, which other programs disturb less
 than those of a clock. Prints medians and quartiles, for people and as one JSON line a ratio, and fails if the weights
-are not equal after equally many updates. Under four minutes, on one thread. Needs `lightning` and `accelerate`.
+are not equal after equally many updates. Four minutes, on one thread. Needs `lightning` and `accelerate`.
 """
 
 from __future__ import annotations

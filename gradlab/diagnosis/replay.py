@@ -20,7 +20,7 @@ class Overflow:
     """The first tensor that is not finite."""
 
     phase: str
-    """parameters, inputs, forward, between (two modules, in the forward pass), loss or backward."""
+    """parameters, inputs, forward, between (two modules, in the forward pass), loss, backward or gradient."""
     module: str
     kind: str
     """Class of the module."""
@@ -54,6 +54,10 @@ class Overflow:
         name = f"{self.module or 'the model'} ({self.kind})"
         if self.phase == "between":
             return f"the arithmetic before {name} overflows first ({self.after})"
+        if self.phase == "gradient":
+            return (
+                f"all outputs and their gradients are finite; the gradient of the weight {self.module} overflows first"
+            )
         if self.phase == "backward":
             return f"the forward pass is finite; in the backward pass the gradient of {name}'s output overflows first"
         says = f"the output of {name} overflows first"
@@ -100,9 +104,11 @@ def first_overflow(
     loss_fn: Loss,
     precision: Precision,
     batches: list[tuple[torch.Tensor, torch.Tensor]],
+    ranks: int = 1,
 ) -> Overflow | None:
     """The first non-finite tensor in the order of execution, forward then backward; None if the update is finite.
 
+    batches: the update's micro-batches, those of all ranks.
     The model, its gradients and the random state are the caller's to keep; buffers are put back.
     """
     for name, p in model.named_parameters():
@@ -111,10 +117,11 @@ def first_overflow(
     buffers = [b.clone() for b in model.buffers()]
     try:
         count = sum(loss_fn.count(targets) for _, targets in batches).clamp(min=1)  # type: ignore[union-attr]
+        weight = precision.scale * ranks / loss_fn.divisor(count)
         for inputs, targets in batches:
             if not finite(inputs):
                 return Overflow("inputs", "", "")
-            if found := replay_batch(model, loss_fn, precision, inputs, targets, count):
+            if found := replay_batch(model, loss_fn, precision, inputs, targets, weight):
                 return found
         return None
     finally:
@@ -129,9 +136,9 @@ def replay_batch(
     precision: Precision,
     inputs: torch.Tensor,
     targets: torch.Tensor,
-    count: torch.Tensor,
+    weight: torch.Tensor,
 ) -> Overflow | None:
-    """One micro-batch of a window of `count` losses, forward and backward."""
+    """One micro-batch, forward and backward; weight: what its sum of losses is multiplied with."""
     found: list[Overflow] = []
     healthy: tuple[str, float | None] | None = None  # the module that finished last with a finite output
     again = False
@@ -170,7 +177,10 @@ def replay_batch(
         if not found and not finite(loss):
             note("loss")
         if not found:
-            (loss * (precision.scale / count)).backward()
+            (loss * weight).backward()
+            for name, p in reversed(list(model.named_parameters())):
+                if not found and p.grad is not None and not finite(p.grad):
+                    note("gradient", name, p)
     return found[0] if found else None
 
 

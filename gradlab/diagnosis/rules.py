@@ -47,8 +47,9 @@ class Stream:
         self.explodes_at: int | None = None
         self.calm = 0
         self.streak = 0  # skipped updates in a row, up to now
-        self.descent: list[int] | None = None  # since the scale last grew: first skipped update, its epoch, skips
-        self.scale = math.nan
+        self.descent: list[int] | None = None  # of the scale: first skipped update, its epoch, skips
+        self.height = 0.0  # of the scale, before that
+        self.scale = 0.0
         self.attempts = self.skipped = 0
         self.smallest_scale = math.inf
         self.eval_loss = 0.0  # of the last evaluation
@@ -66,11 +67,12 @@ class Stream:
         skipped, scale = bool(metrics["update/skipped"]), metrics["amp/scale"]
         self.skipped += skipped
         self.streak = self.streak + 1 if skipped else 0
-        if scale > self.scale:
-            self.descent = None
         if skipped:
-            self.descent = self.descent or [metrics["attempt"], metrics["epoch"], 0]
+            if self.descent is None:
+                self.descent, self.height = [metrics["attempt"], metrics["epoch"], 0], max(self.scale, scale)
             self.descent[2] += 1
+        elif scale >= self.height:
+            self.descent = None
         self.scale, self.smallest_scale = scale, min(self.smallest_scale, scale)
         if math.isfinite(loss):
             if len(self.first) < self.t.window:
@@ -147,7 +149,11 @@ def diagnose(stream: Stream, status: str, error: str | None, t: Thresholds, scal
         at, epoch, skips = stream.descent or [stream.attempts, 0, 0]
         evidence |= {"smallest_scale": stream.smallest_scale, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
         evidence |= {"skipped_since": skips, "skipped_last_in_a_row": stream.streak}
-        return verdict("scale_collapse", "no loss scale helps any more: the forward or backward pass itself overflows")
+        if stream.streak:
+            says = "no loss scale helps any more: the forward or backward pass itself overflows"
+        else:
+            says = f"{skips} updates overflowed, though not the last: the loss scale has fallen below its floor"
+        return verdict("scale_collapse", says)
     if lost and stream.explodes_at is not None:
         says = f"the gradient norm passed {t.exploding_norm:g} at update {stream.explodes_at} and reached"
         return verdict("exploding", f"{says} {stream.largest:.3g}; the loss went from {first:.3g} to {last:.3g}")

@@ -201,7 +201,8 @@ def test_interrupted_then_killed_then_resumed_from_the_command_line(tmp_path: Pa
     time.sleep(draw.uniform(0, 0.05))
     process.kill()
     process.communicate(timeout=120)
-    assert 2 <= load(folder)["update"]["applied"] < 200
+    update = load(folder)["update"]
+    assert update["attempts"] >= 2 and update["applied"] < 200, "of the first updates some are skipped"
 
     process = start(gradlab(f"resume={folder}"), tmp_path)
     said = process.communicate(timeout=120)[0]

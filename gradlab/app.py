@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
@@ -29,9 +30,16 @@ def main() -> None:
             print(cli.help_text())
         return
     try:
-        sys.exit(launch(arguments))
+        code = launch(arguments)
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # Threads of the process group may outlive it, and now and then abort the process as the interpreter ends.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main_rank() -> bool:

@@ -112,9 +112,21 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         resumed(tmp_path, "model.layers=3").run()
     with pytest.raises(Invalid, match=r"resume=.*does not fit the optimizer"):
         resumed(tmp_path, "model.layers=2", "optimizer=sgd").run()
+    with pytest.raises(Invalid, match=r"precision=fp16: the checkpoint holds no loss scale"):
+        resumed(tmp_path, "model.layers=2", "precision=fp16").run()
     (tmp_path / "checkpoint.pt").write_bytes(b"half of it")
     with pytest.raises(Invalid, match="cannot be read as a checkpoint"):
         resumed(tmp_path, "model.layers=2").run()
+
+
+def test_resuming_needs_nothing_of_what_the_run_began_with(tmp_path: Path) -> None:
+    trainer(tmp_path / "first", *EVERYTHING, "trainer.updates=1").run()
+    begins = f"init_from={tmp_path / 'first'}"
+    trainer(tmp_path / "run", *EVERYTHING, "trainer.updates=3", begins).run()
+    trainer(tmp_path / "whole", *EVERYTHING, "trainer.updates=6", begins).run()
+    shutil.rmtree(tmp_path / "first")
+    trainer(tmp_path / "run", *EVERYTHING, "trainer.updates=6", begins, f"resume={tmp_path / 'run'}").run()
+    assert differences(of_the_run(load(tmp_path / "run"))["model"], of_the_run(load(tmp_path / "whole"))["model"]) == []
 
 
 @pytest.mark.parametrize("after", [0, 1000])

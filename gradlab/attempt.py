@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradlab.recorder import Record
 from gradlab.step import Stats
 
 FIELDS = ("loss", "grad_norm", "clip_coefficient", "clip_acted", "scale", "next_scale", "skipped", "lr", "applied")
@@ -48,6 +49,7 @@ class Attempt:
     precision: dict[str, torch.Tensor]
     """State of the loss scale that it used."""
     measured: HostCopy
+    record: Record | None
+    """What is recorded of every layer, where it is."""
     layers: HostCopy | None
-    """(P,) gradient norms, where they are recorded."""
-    names: list[str]
+    """The record on its way."""

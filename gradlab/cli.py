@@ -193,9 +193,9 @@ def validate(args: argparse.Namespace) -> None:
 
 def check(config: Config) -> None:
     """What a configuration cannot check by itself."""
-    from gradlab.verdict import check_expectation
+    from gradlab.diagnosis.options import check_verdict
 
-    check_expectation(config.expect)
+    check_verdict("expect", config.expect)
 
 
 def compose(overrides: list[str], name: str = "config") -> DictConfig:

@@ -68,3 +68,23 @@ def scale_(tensors: list[torch.Tensor], coefficient: torch.Tensor) -> None:
         torch._foreach_mul_(tensors, coefficient.to(tensors[0].dtype))
     elif (value := coefficient.item()) != 1.0:
         torch._foreach_mul_(tensors, value)
+
+
+def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Mean, standard deviation, largest magnitude and number of non-finite elements of each tensor, (P,) float64 each.
+
+    norms: (P,) float64, their L2 norms, from which the spread follows without another pass.
+    """
+    if not tensors:
+        return dict.fromkeys(("grad/mean", "grad/std", "grad/max", "grad/nonfinite"), norms)
+    sizes = torch.tensor([max(t.numel(), 1) for t in tensors], dtype=torch.float64).to(norms.device)
+    mean = torch.stack([t.sum() for t in tensors]).double() / sizes
+    largest = torch.stack(torch._foreach_norm([t if t.numel() else t.new_zeros(1) for t in tensors], torch.inf))
+    if norms.device.type != "cpu":
+        bad = torch.stack([(t - t != 0).sum() for t in tensors]).double()
+    else:  # the norm tells, for nothing, which need no look
+        bad = torch.zeros_like(norms)
+        for i in (~torch.isfinite(norms)).nonzero():
+            bad[i] = (~torch.isfinite(tensors[i])).sum()
+    std = (norms.square() / sizes - mean.square()).clamp(min=0).sqrt()
+    return {"grad/mean": mean, "grad/std": std, "grad/max": largest.double(), "grad/nonfinite": bad}

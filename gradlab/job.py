@@ -7,13 +7,18 @@ from typing import Any
 
 from gradlab import checkpoint, snapshot, verdict
 from gradlab.cli import INTERRUPTED
+from gradlab.clip import NoClip
 from gradlab.config import Config
-from gradlab.diagnosis.rules import Stream, diagnose
+from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.replay import Overflow
 from gradlab.distributed import World
 from gradlab.loggers.local import read_run
 from gradlab.loggers.progress import Progress
+from gradlab.precision import FP16
 from gradlab.pretrain import pretrained
-from gradlab.trainer import Trainer
+from gradlab.recorder import Layers
+from gradlab.trainer import Outcome, Trainer
 
 
 class Job:
@@ -28,15 +33,14 @@ class Job:
         self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
         self.progress = Progress(config.trainer.progress, 0, place.main)
         self.trainer = Trainer(config, folder, place, (self.observe,), plain, self.progress.say)
-        self.stream = Stream(config.diagnosis)
-        self.stream.names = self.trainer.update.names
+        self.stream = Stream(config.diagnosis, self.trainer.update.names, self.trainer.observed.order)
         self.sink = config.logger.build(folder, plain, group) if place.main else None
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
-            for line, layer_norms in read_run(folder, kept):
-                self.stream.observe(line, layer_norms)
+            for line, layers in read_run(folder, kept):
+                self.stream.observe(line, layers)
 
-    def observe(self, metrics: dict[str, Any], layers: list[float | None] | None) -> None:
+    def observe(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in one line of metrics."""
         self.stream.observe(metrics, layers)
         if "train/loss" in metrics:
@@ -53,20 +57,40 @@ class Job:
         ended: dict[str, Any] = {"status": "error"}
         try:
             outcome = self.trainer.run()
-            how = (outcome.status, outcome.error, self.config.diagnosis, outcome.scale_too_small)
-            diagnosis = diagnose(self.stream, *how)
+            diagnosis, overflow = self.diagnose(outcome)
             ended = verdict.summary(diagnosis, outcome)
         finally:
             self.progress.finish(self.trainer.outcome.applied)
             if self.sink is not None:
                 self.sink.finish(ended)
         code, expectation = verdict.judge(self.config.expect, diagnosis)
-        code = INTERRUPTED if outcome.status == "interrupted" else code
+        code = self.place.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.place.main:
             return code
-        overflow = snapshot.find_overflow(self.trainer) if outcome.status == "failed" else None
         verdict.write(self.folder, diagnosis, outcome, overflow, code)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code
+
+    def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
+        """From the stream, from the failing update run again, and from a last look at the model; rank 0's counts."""
+        run, precision = self.trainer, self.config.precision
+        overflow = look = None
+        if self.place.main and (outcome.status == "failed" or run.failing):
+            overflow = snapshot.find_overflow(run)
+        elif self.place.main and outcome.status == "completed":
+            look = snapshot.last_look(run)
+        half = isinstance(precision, FP16)
+        diagnosis = diagnose(
+            self.stream,
+            outcome.status,
+            outcome.error,
+            scale_too_small=outcome.scale_too_small,
+            half=half,
+            scaled=isinstance(precision, FP16) and precision.enabled,
+            clips=not isinstance(self.config.clip, NoClip),
+            overflow=overflow,
+            look=look,
+        )
+        return diagnosis, overflow

@@ -9,13 +9,23 @@ from gradlab.option import option, require
 
 @dataclass
 class Monitor:
-    """Base of the options."""
-
-    every = 1
+    """Base of the options: which update records what. Updates are counted from 1."""
 
     @property
     def layers(self) -> bool:
-        """Whether the gradient norm of each parameter is recorded, in layers.jsonl."""
+        """Whether anything is recorded, in layers.jsonl."""
+        return False
+
+    def norms(self, update: int) -> bool:
+        """Whether the gradient norm of each parameter is recorded, which clipping has measured anyway."""
+        return False
+
+    def steps(self, update: int) -> bool:
+        """Whether the change of each parameter is, which takes a copy of the weights."""
+        return False
+
+    def elements(self, update: int) -> bool:
+        """Whether the elements of gradients and activations are looked at."""
         return False
 
 
@@ -28,14 +38,34 @@ class NoMonitor(Monitor):
 @option("monitor", "summary")
 @dataclass
 class Summary(Monitor):
-    """The gradient norm of every parameter, from the pass that clipping makes."""
+    """The gradient norm of every parameter, from the pass that clipping makes; now and then how far each has moved."""
 
     every: int = 5
-    """Updates between two records."""
+    """Updates between two records of the gradients' norms."""
+    step_every: int = 50
+    """Updates between two looks at how far the weights move; 0: never."""
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "every", self.every, ">= 1")
+        require(self.step_every >= 0, "step_every", self.step_every, ">= 0")
 
     @property
     def layers(self) -> bool:
         return True
+
+    def norms(self, update: int) -> bool:
+        return (update - 1) % self.every == 0 or self.steps(update)
+
+    def steps(self, update: int) -> bool:
+        return bool(self.step_every) and (update - 1) % self.step_every == 0
+
+
+@option("monitor", "full")
+@dataclass
+class Full(Summary):
+    """Of every parameter also the mean, spread, largest and non-finite elements; of every module its activations."""
+
+    step_every: int = 5
+
+    def elements(self, update: int) -> bool:
+        return self.steps(update)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gradlab import checkpoint
+from gradlab.activations import recording_order
 from gradlab.config import Config, prefixed
 from gradlab.data import IGNORE, Splits, check
 from gradlab.data.check import pieces
@@ -75,14 +76,17 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
     return data, loss
 
 
-def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> None:
-    """One forward pass of two samples: a model that does not fit its data says so here, not in the run."""
+def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list[str]:
+    """One forward pass of two samples: a model that does not fit its data says so here, not in the run.
+
+    Returns the names of its modules in the order in which they are called.
+    """
     state, training = checkpoint.random_state(), model.training
     index = torch.arange(min(2, len(data.train)), device=data.train.device)
     inputs, targets = data.train.batch(index)
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), recording_order(model) as called:
             outputs = model(inputs)
             loss.sum(outputs, targets)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -96,13 +100,16 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> None
     if data.spec.targets != "values" and outputs.shape[-1] < data.spec.outputs:
         says = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
         raise Invalid("model", name, says)
+    return called
 
 
-def build_model(config: Config, data: Splits, loss: Loss, device: torch.device, world: World) -> torch.nn.Module:
-    """The module with the weights that the run begins with, before compilation and DDP."""
+def build_model(
+    config: Config, data: Splits, loss: Loss, device: torch.device, world: World
+) -> tuple[torch.nn.Module, list[str]]:
+    """The module with the weights that the run begins with, before compilation and DDP; its modules as they run."""
     with group("model"):
         model = config.model.build(data.spec).to(device)
-    try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
+    called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
     if not any(p.requires_grad for p in model.parameters()):
         raise Invalid("model", type(model).__name__, "has no parameter to train")
     if config.init_from and not config.resume and world.main:  # DDP hands rank 0's weights to the others
@@ -112,7 +119,7 @@ def build_model(config: Config, data: Splits, loss: Loss, device: torch.device, 
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
-    return model
+    return model, called
 
 
 def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradlab import checkpoint
+from gradlab.diagnosis.look import Look, look_at
 from gradlab.diagnosis.replay import Overflow, first_overflow
 from gradlab.option import Invalid
 from gradlab.setup import load_weights
@@ -88,11 +89,26 @@ def window_of(run: Trainer, attempt: Attempt) -> list[tuple[torch.Tensor, torch.
     return [(b.inputs, b.targets) for batches in windows for b in batches if b.counts]
 
 
+def runs_alone(run: Trainer) -> bool:
+    """Whether one rank can run the model: SyncBatchNorm would wait for the others."""
+    return run.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in run.module.modules())
+
+
+def last_look(run: Trainer) -> Look | None:
+    """What the model is like at the end, on the window of the last update."""
+    if run.latest is None or not runs_alone(run) or not run.config.monitor.layers:
+        return None
+    after = checkpoint.random_state()
+    batches = window_of(run, run.latest)
+    found = look_at(run.module, run.loss, run.update.precision, batches, run.observed.modules, run.observed.order)
+    checkpoint.set_random_state(after)
+    return found
+
+
 def find_overflow(run: Trainer) -> Overflow | None:
     """Run the first update of the last streak of failures again, and name the module that overflowed first."""
     first = run.streak
-    alone = run.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in run.module.modules())
-    if first is None or not alone:  # SyncBatchNorm would wait for the other ranks
+    if first is None or not runs_alone(run):
         return None
     after = checkpoint.random_state()
     checkpoint.set_random_state(first.random)

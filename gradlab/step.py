@@ -20,6 +20,7 @@ from gradlab.loss import Loss
 from gradlab.noise import Noise
 from gradlab.optimizer import set_lr_, skips_in_kernel, step_unless_
 from gradlab.precision import Precision
+from gradlab.recorder import NOTHING, Recorder
 from gradlab.schedule import Schedule
 
 
@@ -32,7 +33,7 @@ class MicroBatch(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What one update measured: () tensors on the device, except for the norms."""
+    """What one update measured: () tensors on the device."""
 
     loss: torch.Tensor
     """Mean over all samples or tokens of the window and all ranks."""
@@ -48,9 +49,6 @@ class Stats(NamedTuple):
     lr: torch.Tensor
     applied: torch.Tensor
     """Updates applied so far, this one included if it was."""
-    layer_norms: torch.Tensor
-    """(P,) norms of the parameters' gradients."""
-    names: list[str]
 
 
 class Update:
@@ -92,17 +90,20 @@ class Update:
         self.halted = torch.zeros((), device=device)
         self.clip_state = clip.init(device)
 
-    def __call__(self, window: Sequence[MicroBatch]) -> Stats:
+    def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
         """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
         self.save_buffers()
-        loss = self.accumulate(window)  # () mean over the window and all ranks
+        with recorder.forward():
+            loss = self.accumulate(window)  # () mean over the window and all ranks
         self.unscale()  # p.grad is now dL/dp
         gradients = self.measure()
+        recorder.gradients(gradients)
         noisy = self.add_noise(gradients)
         found_inf = self.found_inf(noisy)  # () float32, 1 where the update must not be applied
         clipped = self.clip_(noisy)
         lr, scale = self.lr(), self.precision.scale
         self.step(lr, found_inf)
+        recorder.stepped()
         self.update_scale(found_inf)
         self.commit(clipped, found_inf)
         self.zero_grad()
@@ -116,8 +117,6 @@ class Update:
             skipped=found_inf,
             lr=lr,
             applied=self.applied,
-            layer_norms=gradients.norms,
-            names=gradients.names,
         )
 
     def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:

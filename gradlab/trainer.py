@@ -21,10 +21,11 @@ from gradlab.evaluation import evaluate
 from gradlab.interrupt import Interrupt
 from gradlab.loggers.local import RunFiles
 from gradlab.precision import FP16, ScaleTooSmall
+from gradlab.recorder import NOTHING, Layers, Observed, totals
 from gradlab.step import MicroBatch
 
-Sink = Callable[[dict[str, Any], "list[float | None] | None"], None]
-"""Receives every line of metrics, and the (P,) gradient norms where they were recorded."""
+Sink = Callable[[dict[str, Any], "Layers | None"], None]
+"""Receives every line of metrics, and what was recorded of every layer where it was."""
 
 
 class NonFiniteGradient(RuntimeError):
@@ -74,9 +75,10 @@ class Trainer:
         checkpoint.seed_all(config.seed)
         self.data, self.loss = setup.load_data(config, self.device)
         self.samples = len(self.data.train)
-        self.module = setup.build_model(config, self.data, self.loss, self.device, self.world)
+        self.module, self.called = setup.build_model(config, self.data, self.loss, self.device, self.world)
         self.model = setup.wrap(self.module, config, self.device, self.world)
         self.update = setup.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
+        self.observed = Observed(config.monitor, self.module, self.update.names, self.update.params, self.called)
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(checkpoint.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
@@ -84,6 +86,7 @@ class Trainer:
         self.outcome = Outcome()
         self.under_way: deque[Attempt] = deque()
         self.streak: Attempt | None = None
+        self.latest: Attempt | None = None
         self.failing = False
         self.warned = 1.0
         self.interrupt = Interrupt()
@@ -160,11 +163,11 @@ class Trainer:
         steps = setup.steps_at(self.config, self.update.attempts - self.skipped, self.world.size)
         random, precision = checkpoint.random_state(), self.update.precision.state_dict()
         batches, following = self.batches(self.epoch, self.cursor, steps)
-        stats = self.update(batches)
-        record = self.config.monitor.layers and (self.update.attempts - 1) % self.config.monitor.every == 0
-        layers = HostCopy(stats.layer_norms) if record else None
+        record = self.observed.record(self.update.attempts + 1)
+        stats = self.update(batches, record or NOTHING)
+        layers = HostCopy(record.pack()) if record else None
         where = (self.epoch, self.cursor, steps, following - self.cursor)
-        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), layers, stats.names))
+        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), record, layers))
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
@@ -192,6 +195,7 @@ class Trainer:
         """Log one update, keep count, and stop the run where its rules say so."""
         v = dict(zip(FIELDS, attempt.measured.read(), strict=True))
         o, skipped = self.outcome, bool(v["skipped"])
+        self.latest = attempt
         o.attempts, o.applied = o.attempts + 1, int(v["applied"])
         self.skipped += skipped
         self.clipped += bool(v["clip_acted"]) and not skipped
@@ -210,10 +214,10 @@ class Trainer:
             "lr": v["lr"],
             "throughput/samples_per_second": rate,
         }
-        layers: list[float | None] | None = None
-        if attempt.layers is not None:
-            norms = dict(zip(attempt.names, attempt.layers.read(), strict=True))
-            layers = [norms.get(name) for name in self.update.names]
+        layers = None
+        if attempt.record is not None and attempt.layers is not None:
+            layers = attempt.record.unpack(attempt.layers.read())
+            metrics |= totals(layers)
         self.write(metrics, layers)
         if skipped and not self.failing:
             self.streak, o.first_failed_attempt, o.first_failed_epoch = attempt, o.attempts, attempt.epoch + 1
@@ -259,7 +263,7 @@ class Trainer:
         self.say(f"epoch {epoch}: eval loss {loss:.4g}{accuracy} (update {update})")
         self.tick = time.perf_counter()
 
-    def write(self, metrics: dict[str, Any], layers: list[float | None] | None) -> None:
+    def write(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         self.files.write(metrics, layers)
         for sink in self.sinks:
             sink(metrics, layers)
@@ -271,8 +275,7 @@ class Trainer:
             path = Path(self.config.resume) / "checkpoint.pt"
             keep = snapshot.restore(self, checkpoint.load("resume", path, self.device))
         if self.world.main:
-            names = self.update.names if self.config.monitor.layers else None
-            self.files = RunFiles(self.folder, names, keep)
+            self.files = RunFiles(self.folder, self.observed.header() if self.config.monitor.layers else None, keep)
 
     def stop_asked(self) -> bool:
         """Whether any rank was asked to stop: all then do."""

@@ -11,18 +11,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from gradlab.diagnosis.diagnose import remaining
+from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.replay import Overflow
-from gradlab.diagnosis.rules import VERDICTS, Diagnosis
 from gradlab.loggers.local import plain
 from gradlab.option import OPTIONS, Invalid
 from gradlab.trainer import Outcome
-
-
-def check_expectation(expect: str | None) -> None:
-    """Refuse an expectation that no run can meet."""
-    if expect not in (None, "any", *VERDICTS):
-        raise Invalid("expect", expect, f"must be null, any or one of {', '.join(VERDICTS)}")
 
 
 def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
@@ -71,6 +66,7 @@ def tell(
     if outcome.eval:
         losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
         lines.append(f"eval loss by epoch: {', '.join(losses)}")
+    lines += [f"{f.severity}: {f.sentence}" for f in remaining(diagnosis)]
     tries = [(override, why) for override, why in remedies(diagnosis, config.optimizer.lr) if fits(config, override)]
     if tries:
         lines.append("to try, one at a time:")

@@ -16,7 +16,8 @@ import torch
 from forked import Commands, Result
 
 from gradlab import callbacks, errors, verdict
-from gradlab.diagnosis.rules import VERDICTS, Diagnosis
+from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
+from gradlab.diagnosis.options import VERDICTS
 from gradlab.option import Invalid
 
 SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
@@ -130,8 +131,10 @@ def test_exit_codes_say_whether_the_run_ended_as_expected(gradlab: Commands, tmp
 def test_judgement() -> None:
     for seen in VERDICTS:
         diagnosis = Diagnosis(seen, "")
-        ill = seen not in ("healthy", "interrupted")
-        assert verdict.judge(None, diagnosis)[0] == ill
+        assert verdict.judge(None, diagnosis)[0] == 0
+        for severity in SEVERITIES:
+            found = Diagnosis(seen, "", findings=[Finding(seen, severity, "")])
+            assert verdict.judge(None, found)[0] == (severity == "critical")
         assert verdict.judge("any", diagnosis) == (0, "")
         for expected in VERDICTS:
             assert verdict.judge(expected, diagnosis)[0] == (expected != seen)

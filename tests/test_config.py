@@ -1,7 +1,7 @@
 """Every option has a file, every file an option, and both say the same; every combination composes."""
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -13,8 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from gradlab import cli, config, verdict
+from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.options import VERDICTS
 from gradlab.diagnosis.remedies import remedies
-from gradlab.diagnosis.rules import VERDICTS, Diagnosis
 from gradlab.option import OPTIONS, Invalid
 
 CONF = config.conf_dir()
@@ -46,7 +47,9 @@ def chosen(group: str, name: str) -> list[str]:
 
 
 def defaults(cls: Any) -> dict[str, Any]:
-    return {f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(cls)}  # type: ignore
+    """Values of the fields; rules of a diagnosis are dataclasses too."""
+    values = {f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(cls)}  # type: ignore
+    return {name: asdict(value) if is_dataclass(value) else value for name, value in values.items()}
 
 
 def test_every_option_has_a_file_and_every_file_an_option() -> None:
@@ -69,7 +72,7 @@ def test_option_composes_to_its_dataclass_with_its_defaults(group: str, name: st
     node = getattr(config.to_config(composed(*chosen(group, name))), group)
     assert type(node) is OPTIONS[group, name]
     expected = defaults(type(node)) | ({"target": TARGET[group]} if name == "custom" else {})
-    assert {f.name: getattr(node, f.name) for f in fields(node)} == expected
+    assert asdict(node) == expected
 
 
 def test_root_file_has_every_field_of_the_root() -> None:

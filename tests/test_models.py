@@ -358,7 +358,7 @@ def test_default_init_is_pytorchs() -> None:
 
 
 def test_residual_adds_the_input_from_the_second_layer_on() -> None:
-    plain, residual = (build(SigmoidMLPOptions(residual=residual), VECTORS) for residual in (False, True))
+    plain, residual = (build(SigmoidMLPOptions(layers=6, residual=residual), VECTORS) for residual in (False, True))
     x = torch.randn(2, 64)
     torch.testing.assert_close(residual.layers[5](x), x + plain.layers[5](x))
     assert torch.equal(residual.layers[0](x[:, :9]), plain.layers[0](x[:, :9]))
@@ -366,7 +366,7 @@ def test_residual_adds_the_input_from_the_second_layer_on() -> None:
 
 def test_gradients_vanish_towards_the_input_and_the_remedies_restore_them() -> None:
     def first_and_last(**values: object) -> tuple[float, float]:
-        model = build(SigmoidMLPOptions(**values), VECTORS)
+        model = build(SigmoidMLPOptions(layers=20, **values), VECTORS)
         torch.manual_seed(1)
         nn.functional.cross_entropy(model(batch(VECTORS, 32)), torch.randint(CLASSES, (32,))).backward()
         # The largest element: the fp32 norm of gradients below 1e-23 is zero.

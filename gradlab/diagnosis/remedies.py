@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradlab.diagnosis.rules import Diagnosis
+from gradlab.diagnosis.finding import Diagnosis
 
 
 def remedies(diagnosis: Diagnosis, lr: float) -> list[tuple[str, str]]:

@@ -14,6 +14,9 @@ import torch
 from gradlab.loss import Loss
 from gradlab.precision import Precision
 
+MODERATE = 1e4
+"""Largest magnitude of an output that is of ordinary size."""
+
 
 @dataclass
 class Overflow:
@@ -33,9 +36,17 @@ class Overflow:
     healthy_max: float | None = None
     limit: float | None = None
     """Largest number of the type that the forward pass rounds to."""
+    outputs: tuple[float, float] | None = None
+    """Of the model, where the loss is what is not finite: the smallest and the largest."""
+    targets: tuple[float, float] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def moderate(self) -> bool:
+        """Whether the model's outputs are of a size at which a loss has no reason to fail."""
+        return self.outputs is not None and max(map(abs, self.outputs)) <= MODERATE
 
     @property
     def after(self) -> str:
@@ -83,6 +94,13 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 def largest(value: Any) -> float | None:
     """Largest magnitude; None of no tensor."""
     return max((t.detach().abs().max().item() for t in tensors_of(value) if t.numel()), default=None)
+
+
+def extremes(value: Any) -> tuple[float, float] | None:
+    """Smallest and largest element; None of no tensor."""
+    flat = [t.detach().float().flatten() for t in (value if isinstance(value, tuple | list) else [value])]
+    low, high = torch.cat(flat).aminmax() if sum(t.numel() for t in flat) else (None, None)
+    return None if low is None or high is None else (low.item(), high.item())
 
 
 def finite(value: Any) -> bool:
@@ -143,7 +161,7 @@ def replay_batch(
     healthy: tuple[str, float | None] | None = None  # the module that finished last with a finite output
     again = False
 
-    def note(phase: str, name: str = "", module: Any = None, **numbers: float | None) -> None:
+    def note(phase: str, name: str = "", module: Any = None, **numbers: Any) -> None:
         last, largest_there = healthy or (None, None)
         kind = type(module).__name__ if module is not None else ""
         found.append(Overflow(phase, name, kind, healthy=last, healthy_max=largest_there, **numbers))
@@ -173,9 +191,11 @@ def replay_batch(
 
     with hooked(model, look), precision.arithmetic():
         with precision.autocast():
-            loss = loss_fn.sum(model(inputs), targets)
+            outputs = model(inputs)
+            loss = loss_fn.sum(outputs, targets)
         if not found and not finite(loss):
             note("loss")
+            found[0].outputs, found[0].targets = extremes(outputs), extremes(targets)
         if not found:
             (loss * weight).backward()
             for name, p in reversed(list(model.named_parameters())):

@@ -46,8 +46,8 @@ def read_lines(path: Path, size: float = math.inf) -> Iterator[dict[str, Any]]:
 
 
 def read_run(folder: Path, kept: Sequence[float] = (math.inf, math.inf)) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Each line of metrics with the norms of layers recorded then, if any; kept: bytes of each file to read."""
-    layers = {line.get("attempt"): line.get("grad/layer") for line in read_lines(folder / "layers.jsonl", kept[1])}
+    """Each line of metrics with what was recorded of layers then, if anything; kept: bytes of each file to read."""
+    layers = {line.pop("attempt", None): line for line in read_lines(folder / "layers.jsonl", kept[1])}
     for line in read_lines(folder / "metrics.jsonl", kept[0]):
         yield line, layers.get(line["attempt"]) if "train/loss" in line else None
 
@@ -77,27 +77,27 @@ class Lines:
 
 
 class RunFiles:
-    """metrics.jsonl and, where norms of layers are recorded, layers.jsonl; without a folder, nothing."""
+    """metrics.jsonl and, where layers are recorded, layers.jsonl; without a folder, nothing."""
 
     def __init__(
-        self, folder: Path | None = None, names: list[str] | None = None, keep: Sequence[int] = (0, 0)
+        self, folder: Path | None = None, header: dict[str, Any] | None = None, keep: Sequence[int] = (0, 0)
     ) -> None:
-        """names: parameters whose norms are recorded. keep: bytes of each file that a resumed run leaves standing."""
+        """header: what is recorded of layers. keep: bytes of each file that a resumed run leaves standing."""
         self.metrics = self.layers = None
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self.metrics = Lines(folder / "metrics.jsonl", keep[0])
-        if names is not None:
+        if header is not None:
             self.layers = Lines(folder / "layers.jsonl", keep[1])
             if not keep[1]:
-                self.layers.write({"names": names})
+                self.layers.write(header)
 
-    def write(self, metrics: dict[str, Any], layers: list[float | None] | None) -> None:
+    def write(self, metrics: dict[str, Any], layers: dict[str, list[Any]] | None) -> None:
         if self.metrics is not None:
             self.metrics.write(metrics)
         if self.layers is not None and layers is not None:
-            self.layers.write({"attempt": metrics["attempt"], "grad/layer": layers})
+            self.layers.write({"attempt": metrics["attempt"], **layers})
 
     def flush(self) -> list[int]:
         """Bytes of each file so far, all of them handed to the system."""

@@ -156,7 +156,7 @@ class ResNetOptions(Model):
 class SigmoidMLPOptions(Model):
     """A deep MLP, by default of the kind whose gradients vanish; images and sequences are flattened."""
 
-    layers: int = 20
+    layers: int = 3
     """Number of hidden layers, before the linear head."""
     width: int = 64
     """Units of a hidden layer."""

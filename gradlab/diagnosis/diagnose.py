@@ -1,0 +1,90 @@
+"""From the stream of a run's measurements to its diagnosis."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.options import Thresholds
+from gradlab.diagnosis.rules import Run
+
+FALLBACKS = {rule.code for rule in Thresholds().rules() if rule.fallback}
+
+
+class Stream:
+    """Hands every line to the history and to the rules."""
+
+    def __init__(self, thresholds: Thresholds, names: list[str] | None = None, order: list[str] | None = None) -> None:
+        """names: parameters whose norms are recorded. order: their layers in the order in which they run."""
+        self.thresholds = copy.deepcopy(thresholds)  # its rules remember
+        self.history = History(thresholds.window, names or [], order)
+        self.rules = list(self.thresholds.rules())
+        for rule in self.rules:
+            rule.begin()
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None = None) -> None:
+        """Take in one line of metrics, and what was recorded of layers then."""
+        self.history.observe(line, layers)
+        if "train/loss" in line:
+            for rule in self.rules:
+                rule.observe(line, layers, self.history)
+
+
+def diagnose(stream: Stream, status: str = "completed", error: str | None = None, **seen: Any) -> Diagnosis:
+    """The first cause, in the order in which one failure brings about the next; then everything else that was found.
+
+    status: completed, failed or interrupted. error: what ended a failed run. seen: other fields of `rules.Run`.
+    """
+    t = stream.thresholds
+    run = Run(stream.history, status, error, window=t.window, learning=t.learning, **seen)
+    findings, checked, unchecked = [], [], dict[str, str]()
+    for rule in stream.rules:
+        if (why := rule.unable(run)) is not None:
+            unchecked[rule.code] = why
+            continue
+        checked.append(rule.code)
+        if (finding := rule.find(run)) is not None:
+            findings.append(finding)
+    if any(f.severity == "critical" for f in findings if f.code not in FALLBACKS):
+        findings = [f for f in findings if f.code not in FALLBACKS]
+    findings.sort(key=lambda f: SEVERITIES.index(f.severity))  # stable: the order of causes within each
+    evidence = summary(run)
+    first = next((f for f in findings if f.severity != "info" or f.code == "small_but_healthy"), None)
+    if first is not None and first.severity != "critical" and status == "interrupted":
+        first = None
+    if first is not None:
+        return Diagnosis(first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked)
+    return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked)
+
+
+def plain_verdict(run: Run) -> tuple[str, str]:
+    """Where nothing was found."""
+    h = run.history
+    if run.status == "interrupted":
+        return "interrupted", f"stopped after {h.attempts} updates"
+    return "healthy", f"the loss went from {h.loss_first:.4g} to {h.loss_last:.4g}"
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The numbers that every diagnosis comes with."""
+    h = run.history
+    numbers = {
+        "updates": h.attempts,
+        "skipped": h.skipped,
+        "loss_first": h.loss_first,
+        "loss_best": h.loss_best,
+        "loss_last": h.loss_last,
+        "usual_grad_norm": h.usual_norm,
+        "largest_grad_norm": h.largest,
+        "largest_grad_norm_at": h.largest_at,
+    }
+    ratio = h.update_ratios.median
+    return numbers | ({"usual_update_ratio": ratio} if math.isfinite(ratio) else {})
+
+
+def remaining(diagnosis: Diagnosis) -> list[Finding]:
+    """What was found besides the verdict."""
+    return [f for f in diagnosis.findings if f.code != diagnosis.verdict]

@@ -1,0 +1,43 @@
+"""What a diagnosis consists of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SEVERITIES = ("critical", "warning", "info")
+"""critical: the run is ill. warning: not well, but it trains. info: worth knowing, and no fault."""
+
+
+@dataclass
+class Finding:
+    """What one rule found."""
+
+    code: str
+    severity: str
+    sentence: str
+    began: int | None = None
+    """The attempt, counted from 1, at which it began; None where that was not seen."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    causes: list[str] = field(default_factory=list)
+    """Likely causes, the likeliest first."""
+
+
+@dataclass
+class Diagnosis:
+    """One verdict, the sentence that says it and the numbers that it rests on; then everything else that was found."""
+
+    verdict: str
+    sentence: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+    unchecked: dict[str, str] = field(default_factory=dict)
+    """Rules that could not be applied, and why."""
+
+    @property
+    def ill(self) -> bool:
+        return any(f.severity == "critical" for f in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,131 @@
+"""What the rules remember of a run, in common: a bounded number of values however long it is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Any
+
+from gradlab.clip import layers_of
+
+EARLY = 5
+"""Updates that say where a run began."""
+KEPT = 200
+"""Latest values kept of a series, for medians and spreads."""
+
+
+class Samples:
+    """A bounded sample of a series of any length: every stride-th value, where the stride doubles when it is full."""
+
+    def __init__(self, size: int = 256) -> None:
+        self.size, self.stride, self.count = size, 1, 0
+        self.values: list[float] = []
+
+    def add(self, value: float) -> None:
+        if self.count % self.stride == 0:
+            self.values.append(value)
+            if len(self.values) == 2 * self.size:
+                self.values, self.stride = self.values[::2], 2 * self.stride
+        self.count += 1
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values) if self.values else math.nan
+
+
+class History:
+    """Losses, norms and layers of the updates so far. Values that are not finite are counted, not averaged."""
+
+    def __init__(self, window: int, names: list[str], order: list[str] | None = None) -> None:
+        """names: parameters whose norms come; order: their layers as they run (default: as they are defined)."""
+        self.window, self.names = window, names
+        self.layer_names, self.layer_of = layers_of(names)
+        place = {name: i for i, name in enumerate(order or self.layer_names)}
+        self.order = sorted(range(len(self.layer_names)), key=lambda i: place.get(self.layer_names[i], len(place)))
+        self.attempts = self.skipped = self.streak = 0
+        self.streak_began = 0
+        self.first: list[float] = []
+        self.last: deque[float] = deque(maxlen=window)
+        self.best = math.inf
+        self.norms: deque[float] = deque(maxlen=KEPT)
+        self.first_norms: list[float] = []
+        self.largest, self.largest_at = 0.0, 0
+        self.evaluations: list[float] = []
+        self.update_ratios = Samples()
+        self.layer_records = 0
+        self.layers: list[float] = []
+        self.layer_ratios: list[tuple[str, float]] = []
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None) -> None:
+        """Take in a line of metrics; lines of evaluations too."""
+        if "train/loss" not in line:
+            self.evaluations.append(line.get("eval/loss", math.nan))
+            return
+        loss, norm = line["train/loss"], line["grad/norm"]
+        self.attempts += 1
+        if line["update/skipped"]:
+            self.skipped += 1
+            self.streak_began = self.streak_began if self.streak else line["attempt"]
+            self.streak += 1
+        else:
+            self.streak = 0
+        if math.isfinite(loss):
+            if len(self.first) < self.window:
+                self.first.append(loss)
+            self.last.append(loss)
+            if len(self.last) == self.window:
+                self.best = min(self.best, statistics.fmean(self.last))
+        if math.isfinite(norm):
+            if len(self.first_norms) < self.window:
+                self.first_norms.append(norm)
+            if norm > self.largest:
+                self.largest, self.largest_at = norm, line["attempt"]
+            self.norms.append(norm)
+        if "update/ratio" in line and not line["update/skipped"]:
+            self.update_ratios.add(line["update/ratio"])
+        if layers and self.names:
+            self.layers = self.by_layer(layers["grad/layer"])
+            self.layer_records += 1
+            if "update/norm" in layers:
+                moved, norms = self.by_layer(layers["update/norm"]), self.by_layer(layers["param/norm"])
+                names = [self.layer_names[i] for i in self.order]
+                self.layer_ratios = [(n, m / p) for n, m, p in zip(names, moved, norms, strict=True) if p]
+
+    def by_layer(self, values: list[float | None]) -> list[float]:
+        """Norms of parameters -> norms of layers, in the order in which they run."""
+        squares = [0.0] * len(self.layer_names)
+        for i, value in zip(self.layer_of, values, strict=True):
+            squares[i] += (value or 0.0) ** 2
+        return [math.sqrt(squares[i]) for i in self.order]
+
+    @property
+    def ordered_names(self) -> list[str]:
+        return [self.layer_names[i] for i in self.order]
+
+    @property
+    def loss_first(self) -> float:
+        return self.first[0] if self.first else math.nan
+
+    @property
+    def loss_early(self) -> float:
+        """The usual loss at the beginning."""
+        return statistics.median(self.first) if self.first else math.nan
+
+    @property
+    def loss_last(self) -> float:
+        return statistics.median(self.last) if self.last else math.nan
+
+    @property
+    def loss_best(self) -> float:
+        return min(self.best, self.loss_last) if self.first else math.nan
+
+    @property
+    def improvement(self) -> float:
+        """By how much the loss has fallen at best, relative to the beginning."""
+        early = self.loss_early
+        return (early - self.loss_best) / abs(early) if early else 0.0
+
+    @property
+    def usual_norm(self) -> float:
+        return statistics.median(self.norms) if self.norms else math.nan

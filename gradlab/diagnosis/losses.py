@@ -1,0 +1,133 @@
+"""Rules over the loss."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules import Rule, Run
+
+
+@dataclass
+class Diverged(Rule):
+    """The loss ends far above where it began, or the last evaluation is not finite."""
+
+    code = "diverged"
+    causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
+    factor: float = 1.5
+    """Final loss over the first."""
+
+    def find(self, run: Run) -> Finding | None:
+        h = run.history
+        reference = max(h.loss_first, h.loss_early)
+        if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead:
+            return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
+        if run.long and h.loss_last - reference > (self.factor - 1) * abs(reference):
+            return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
+        return None
+
+    def unable(self, run: Run) -> str | None:
+        h = run.history
+        lost = h.evaluations and not math.isfinite(h.evaluations[-1])
+        return None if run.long or lost else f"the run has {h.attempts} updates, fewer than {2 * run.window}"
+
+
+@dataclass
+class Stalled(Rule):
+    """The loss does not move, and none of the other rules says why."""
+
+    code = "stalled"
+    fallback = True
+    needs = ("long",)
+    causes = ("the learning rate is too low", "the gradient does not reach the weights", "the targets are noise")
+    flat: float = 0.01
+    """Relative improvement of the loss below this is none."""
+    frozen: float = 1e-6
+    """Usual change of the weights, relative to them, below which they do not move."""
+
+    def find(self, run: Run) -> Finding | None:
+        h = run.history
+        evaluated = [e for e in h.evaluations if math.isfinite(e)]
+        improved = len(evaluated) > 1 and min(evaluated[1:]) < evaluated[0] - self.flat / 2 * abs(evaluated[0])
+        ratio = h.update_ratios.median
+        still = math.isfinite(ratio) and ratio < self.frozen
+        if h.improvement >= self.flat or improved or run.status == "interrupted":
+            return None
+        says = f"the loss has not moved: {h.loss_early:.4g} at first, {h.loss_best:.4g} at best"
+        if still:
+            return self.found("critical", f"{says}; an update changes the weights by {ratio:.1g} of them", ratio=ratio)
+        return self.found("warning", says, ratio=ratio)
+
+
+@dataclass
+class SpikeRecovered(Rule):
+    """The loss rose far above its usual range, and came back."""
+
+    code = "loss_spike_recovered"
+    needs = ("long",)
+    causes = ("the learning rate is near its limit", "a batch of outliers", "Adam's second moments lag (beta2)")
+    factor: float = 1.5
+    """Loss over the usual one, and beyond its spread, that is a spike."""
+    spread: float = 8.0
+    """Spreads (robust standard deviations) over the usual loss."""
+    smooth: int = 3
+    """Updates over which a loss is averaged."""
+
+    def begin(self) -> None:
+        self.recent: deque[float] = deque(maxlen=100)
+        self.now: deque[float] = deque(maxlen=self.smooth)
+        self.before: float | None = None  # the usual loss when the spike under way began
+        self.at = self.count = 0
+        self.first: tuple[int, float, float] | None = None
+        self.height = 0.0
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        loss = line["train/loss"]
+        if not math.isfinite(loss):
+            return
+        self.now.append(loss)
+        level = statistics.fmean(self.now)
+        if self.before is not None:
+            self.height = max(self.height, level)
+            if level <= self.before + 0.1 * abs(self.before):
+                self.count += 1
+                self.first = self.first or (self.at, self.before, self.height)
+                self.before = None
+            return
+        if len(self.recent) >= 2 * history.window:
+            usual = statistics.median(self.recent)
+            sigma = 1.4826 * statistics.median(abs(v - usual) for v in self.recent)
+            if level > usual + max((self.factor - 1) * abs(usual), self.spread * sigma):
+                self.before, self.at, self.height = usual, line["attempt"], level
+                return
+        self.recent.append(loss)
+
+    def find(self, run: Run) -> Finding | None:
+        if self.first is None or not run.learns:
+            return None
+        at, usual, height = self.first
+        says = f"the loss rose from {usual:.3g} to {height:.3g} at update {at}, and came back"
+        more = f" ({self.count} times)" if self.count > 1 else ""
+        return self.found("warning", says + more, at, usual=usual, height=height, count=self.count)
+
+
+@dataclass
+class SmallButHealthy(Rule):
+    """Gradients are small and the model learns: nothing is wrong."""
+
+    code = "small_but_healthy"
+    needs = ("long",)
+    norm: float = 1e-6
+    """Usual norm of the gradient below which it is small."""
+
+    def find(self, run: Run) -> Finding | None:
+        h = run.history
+        if not h.usual_norm < self.norm or not run.learns or run.status == "failed":
+            return None
+        says = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: {h.loss_early:.4g} to"
+        return self.found("info", f"{says} {h.loss_best:.4g}. Small is no fault", norm=h.usual_norm)

@@ -6,7 +6,9 @@ import pytest
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
-from gradlab.diagnosis.options import Thresholds
+from gradlab.diagnosis.look import Look, Seen
+from gradlab.diagnosis.options import CODES, Thresholds
+from gradlab.diagnosis.replay import Overflow
 
 
 def line(attempt: int, loss: float, norm: float = 1.0, skipped: bool = False, scale: float = 1.0) -> dict:
@@ -89,3 +91,212 @@ def test_where_the_scale_began_to_fall_outlives_a_growth_on_the_way() -> None:
     healed = [line(22, 2.0, scale=1.0), *(line(23 + i, math.nan, math.nan, True, 0.5 ** (i + 1)) for i in range(17))]
     again = verdict([*lines, *healed], "failed", error="grad_scale is too small", scale_too_small=True)
     assert (again.evidence["scale_fell_from"], again.evidence["skipped_since"]) == (23, 17)
+
+
+NAMES = ["a.weight", "b.weight", "c.weight", "d.weight"]
+FLAT = [2.0] * 100
+FALLING = [2.0 - i / 100 for i in range(100)]
+
+
+def run(
+    losses: list[float],
+    norms: list[float] | float = 1.0,
+    *,
+    layers: list[float | None] | None = None,
+    moved: list[float] | None = None,
+    time: float | None = None,
+    skipped: list[bool] | None = None,
+    scales: list[float] | None = None,
+    coefficients: list[float] | None = None,
+    **rest,
+) -> dict[str, str]:
+    """Code -> severity of whatever is found in a run of these losses."""
+    stream = Stream(Thresholds(), NAMES)
+    for i, loss in enumerate(losses):
+        norm = norms[i] if isinstance(norms, list) else norms
+        one = line(i + 1, loss, norm, bool(skipped and skipped[i]), scales[i] if scales else 1.0)
+        one["clip/coefficient"] = coefficients[i] if coefficients else 1.0
+        recorded = None
+        if layers is not None or moved is not None or time is not None:
+            recorded = {"grad/layer": layers or [1.0] * 4}
+            if moved is not None:
+                recorded |= {"update/norm": moved, "param/norm": [1.0] * 4}
+                one["update/ratio"] = math.hypot(*moved) / 2
+            if time is not None:
+                recorded["time/ratio"] = [time]
+        stream.observe(one, recorded)
+    return {f.code: f.severity for f in diagnose(stream, **rest).findings}
+
+
+def seen(saturated: float | None = None, dead: float | None = None) -> Look:
+    return Look([Seen("layer", "ReLU", 1.0, 1.0, saturated, dead)])
+
+
+def blow_up(top: float) -> list[float]:
+    return [1.0] * 60 + [3.0, 10.0, 30.0, top]
+
+
+def overflow(phase: str, **rest) -> dict:
+    return {"status": "failed", "error": "no", "overflow": Overflow(phase, "layer", "Linear", **rest)}
+
+
+def spike(height: float) -> list[float]:
+    return [2.0 - i / 2000 for i in range(100)] + [height] * 5 + [1.4] * 40
+
+
+def drift(factor: float, points: int = 100) -> list[float]:
+    """Its first and last tenths have medians apart by the factor."""
+    return [factor ** (min(max(i - 10, 0), points - 20) / (points - 20)) for i in range(points)]
+
+
+FAILED = {"status": "failed", "error": "no"}
+DEAD_AT_END = {"skipped": [False] * 60 + [True] * 30, "scales": [8.0] * 90}
+# code -> (found where it applies, a run just over the threshold, one just under it)
+EDGES: dict[str, tuple[str, dict, dict]] = {
+    "exploding": (
+        "critical",
+        {"losses": [1.0] * 64, "norms": blow_up(101.0), **FAILED},
+        {"losses": [1.0] * 64, "norms": blow_up(99.0), **FAILED},
+    ),
+    "diverged": ("critical", {"losses": [1.0] * 60 + [1.51] * 40}, {"losses": [1.0] * 60 + [1.49] * 40}),
+    "vanishing": (
+        "critical",
+        {"losses": FLAT, "layers": [1.0, 1.0, 1.0, 1001.0]},
+        {"losses": FLAT, "layers": [1.0, 1.0, 1.0, 999.0]},
+    ),
+    "dominant_layer": (
+        "critical",
+        {
+            "losses": FLAT,
+            "layers": [1.0, 101.0, 1.0, 1.0],
+            "moved": [1e-4, 1.1e-2, 1e-4, 1e-4],
+            "coefficients": [0.01] * 100,
+        },
+        {
+            "losses": FLAT,
+            "layers": [1.0, 99.0, 1.0, 1.0],
+            "moved": [1e-4, 1.1e-2, 1e-4, 1e-4],
+            "coefficients": [0.01] * 100,
+        },
+    ),
+    "broken_graph": (
+        "critical",
+        {"losses": FALLING, "layers": [None, 1.0, 1.0, 1.0]},
+        {"losses": FALLING, "layers": [0.0, 1.0, 1.0, 1.0]},
+    ),
+    "update_too_large": ("warning", {"losses": FLAT, "moved": [0.101] * 4}, {"losses": FLAT, "moved": [0.099] * 4}),
+    "stalled": (
+        "critical",
+        {"losses": FLAT, "moved": [0.9e-6] * 4},
+        {"losses": [2.0] * 50 + [1.97] * 50, "moved": [0.9e-6] * 4},
+    ),
+    "loss_spike_recovered": ("warning", {"losses": spike(3.0)}, {"losses": spike(2.9)}),
+    "small_but_healthy": ("info", {"losses": FALLING, "norms": 0.9e-6}, {"losses": FALLING, "norms": 1.1e-6}),
+    "growing_norm": ("info", {"losses": FALLING, "norms": drift(10.5)}, {"losses": FALLING, "norms": drift(9.5)}),
+    "decaying_norm": (
+        "info",
+        {"losses": FALLING, "norms": drift(1 / 10.5)},
+        {"losses": FALLING, "norms": drift(1 / 9.5)},
+    ),
+    "zero_gradient": (
+        "critical",
+        {"losses": FLAT, "norms": [1.0] * 80 + [0.0] * 20},
+        {"losses": FLAT, "norms": [1.0] * 81 + [0.0] * 19},
+    ),
+    "spike": (
+        "info",
+        {"losses": FALLING, "norms": [1.0, 1.1] * 30 + [5.6] + [1.0] * 39},
+        {"losses": FALLING, "norms": [1.0, 1.1] * 30 + [5.2] + [1.0] * 39},
+    ),
+    "scale_collapse": ("critical", {"losses": FLAT, "scale_too_small": True, **FAILED}, {"losses": FLAT, **FAILED}),
+    "scale_livelock": (
+        "critical",
+        {"losses": [2.0] * 90, **DEAD_AT_END, "scaled": True},
+        {"losses": [2.0] * 90, **DEAD_AT_END, "scales": [8.0 * 0.5 ** (i // 10) for i in range(90)], "scaled": True},
+    ),
+    "overflow_fp16": (
+        "critical",
+        {"losses": FLAT, "half": True, **overflow("forward", output_max=7e4)},
+        {"losses": FLAT, "half": True, **overflow("forward", output_max=math.inf)},
+    ),
+    "underflow_fp16": (
+        "critical",
+        {"losses": FLAT, "half": True, "look": Look(flushed=0.31)},
+        {"losses": FLAT, "half": True, "look": Look(flushed=0.29)},
+    ),
+    "dead_units": ("critical", {"losses": FLAT, "look": seen(dead=0.91)}, {"losses": FLAT, "look": seen(dead=0.89)}),
+    "saturated_units": ("critical", {"losses": FLAT, "look": seen(0.91)}, {"losses": FLAT, "look": seen(0.89)}),
+    "overclipped": (
+        "critical",
+        {"losses": FLAT, "coefficients": [0.09] * 96 + [1.0] * 4, "clips": True},
+        {"losses": FLAT, "coefficients": [0.09] * 94 + [1.0] * 6, "clips": True},
+    ),
+    "clip_idle": (
+        "info",
+        {"losses": FALLING, "clips": True},
+        {"losses": FALLING, "clips": True, "coefficients": [0.9] + [1.0] * 99},
+    ),
+    "nan_input": ("critical", {"losses": FLAT, **overflow("inputs")}, {"losses": FLAT, **overflow("forward")}),
+    "nan_parameter": ("critical", {"losses": FLAT, **overflow("parameters")}, {"losses": FLAT, **overflow("loss")}),
+    "nan_loss": (
+        "critical",
+        {"losses": FLAT, **overflow("loss", outputs=(-9e3, 9e3))},
+        {"losses": FLAT, **overflow("loss", outputs=(-1.1e4, 9e3))},
+    ),
+    "nan_gradient": (
+        "critical",
+        {"losses": [2.0] * 60 + [math.nan] * 20, "skipped": [False] * 60 + [True] * 20},
+        {"losses": [2.0] * 60 + [math.nan] * 19, "skipped": [False] * 60 + [True] * 19},
+    ),
+}
+
+
+def test_every_rule_has_a_test_at_its_threshold() -> None:
+    assert set(EDGES) == set(CODES)
+
+
+@pytest.mark.parametrize("code", EDGES)
+def test_rule_at_its_threshold(code: str) -> None:
+    severity, over, under = EDGES[code]
+    assert run(**over).get(code) == severity
+    assert run(**under).get(code) != severity
+
+
+@pytest.mark.parametrize(
+    "code", ["vanishing", "dead_units", "saturated_units", "overclipped", "stalled", "underflow_fp16"]
+)
+def test_a_model_that_learns_is_not_ill(code: str) -> None:
+    _, over, _ = EDGES[code]
+    assert run(**over | {"losses": FALLING}).get(code) != "critical"
+
+
+def test_vanishing_over_time_steps() -> None:
+    assert run(FLAT, time=1001.0)["vanishing"] == "critical"
+    assert "vanishing" not in run(FLAT, time=999.0) and "vanishing" not in run(FALLING, time=1001.0)
+
+
+def test_order_of_execution_decides_which_layers_are_early() -> None:
+    """Defined back to front, as by a user who builds the head first."""
+    stream = Stream(Thresholds(), NAMES, ["d", "c", "b", "a"])
+    for i in range(100):
+        stream.observe(line(i, 2.0), {"grad/layer": [1001.0, 1.0, 1.0, 1.0]})
+    assert diagnose(stream).verdict == "vanishing"
+
+
+def test_the_first_cause_is_the_verdict_and_the_rest_is_told() -> None:
+    stream = Stream(Thresholds())
+    for i in range(100):
+        stream.observe(line(i, 2.0 if i < 60 else math.nan, 10.0 ** max(0, i - 55) if i < 60 else math.nan, i >= 60))
+    broken = diagnose(stream, **overflow("parameters"))
+    assert broken.verdict == "nan_parameter" and {"exploding", "nan_gradient"} < {f.code for f in broken.findings}
+    unstable = diagnose(stream, **overflow("loss", outputs=(0.0, 1.0)))
+    assert unstable.verdict == "nan_loss" and "exploding" not in {f.code for f in unstable.findings}
+    assert diagnose(stream, **overflow("loss", outputs=(0.0, 1e20))).verdict == "exploding"
+
+
+def test_a_diagnosis_of_plain_numbers_does_not_depend_on_its_length() -> None:
+    """Memory stays bounded: the samples of a run a hundred times as long are no more."""
+    stream = Stream(Thresholds(), NAMES)
+    for i in range(20_000):
+        stream.observe(line(i, 2.0 - i / 20_000), {"grad/layer": [1.0] * 4})
+    assert len(stream.thresholds.vanishing.ratios.values) < 512 and diagnose(stream).verdict == "healthy"

@@ -108,15 +108,14 @@ def by_execution(layers: list[str], called: list[str]) -> list[int]:
     """Indices of layers in the order in which they run.
 
     A layer that is not called itself (its parent uses its weights) runs when the nearest module above it is; one that
-    nothing calls comes last.
+    has none but the model above it comes last.
     """
     place = {name: i for i, name in enumerate(called)}
 
     def when(layer: str) -> int:
-        while layer not in place or not layer:
-            if not layer:
-                return len(place)
-            layer = layer.rpartition(".")[0]
-        return place[layer]
+        above = layer
+        while above and above not in place:
+            above = above.rpartition(".")[0]
+        return place.get(above, len(place)) if above or not layer else len(place)
 
     return sorted(range(len(layers)), key=lambda i: when(layers[i]))

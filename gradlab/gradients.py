@@ -85,6 +85,6 @@ def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict
     else:  # the norm tells, for nothing, which need no look
         bad = torch.zeros_like(norms)
         for i in (~torch.isfinite(norms)).nonzero():
-            bad[i] = (~torch.isfinite(tensors[i])).sum()
+            bad[i] = (~torch.isfinite(tensors[i])).sum().double()
     std = (norms.square() / sizes - mean.square()).clamp(min=0).sqrt()
     return {"grad/mean": mean, "grad/std": std, "grad/max": largest.double(), "grad/nonfinite": bad}

@@ -1,4 +1,4 @@
-.PHONY: test slow lint cost
+.PHONY: test slow lint cost reproduce
 
 test:  ## the default tests (minutes)
 	pytest
@@ -11,3 +11,6 @@ lint:  ## format check, lint, types
 
 cost:  ## time gradlab against a bare loop and other trainers
 	for script in experiments/cost/*.py; do python $$script; done
+
+reproduce:  ## run a study again and write its page and the ledger: make reproduce NAME=exploding; no NAME lists them
+	python experiments/reproduce.py $(NAME)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gradlab import checkpoint, snapshot, verdict
 from gradlab.cli import INTERRUPTED
 from gradlab.config import Config
+from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.rules import Stream, diagnose
 from gradlab.distributed import World
 from gradlab.loggers.local import read_run
 from gradlab.loggers.progress import Progress
+from gradlab.option import Invalid
 from gradlab.pretrain import pretrained
+from gradlab.remedy import told
 from gradlab.trainer import Trainer
 
 
@@ -20,12 +24,22 @@ class Job:
     """A configuration at work in a folder. Rank 0 alone logs, writes and speaks."""
 
     def __init__(
-        self, config: Config, plain: dict[str, Any], folder: Path, overrides: list[str], group: str, place: World
+        self,
+        config: Config,
+        plain: dict[str, Any],
+        folder: Path,
+        overrides: list[str],
+        group: str,
+        place: World,
+        remedy: dict[str, Any] | None = None,
     ) -> None:
-        """plain: the configuration as plain values. overrides: as typed. group: the experiment's name."""
+        """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
+
+        remedy: what remedies have changed in the configuration."""
         if config.pretrain and not config.resume:
             config.init_from = pretrained(config, place)
         self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
+        self.remedy = remedy
         self.progress = Progress(config.trainer.progress, 0, place.main)
         self.trainer = Trainer(config, folder, place, (self.observe,), plain, self.progress.say)
         self.stream = Stream(config.diagnosis)
@@ -48,6 +62,8 @@ class Job:
         """Train, diagnose, say; returns the exit code."""
         if self.config.story:
             self.progress.say(self.config.story.strip())
+        if self.remedy:
+            self.progress.say(told(self.remedy))
         self.progress.total = self.trainer.planned
         self.progress.start()
         ended: dict[str, Any] = {"status": "error"}
@@ -65,8 +81,21 @@ class Job:
         if not self.place.main:
             return code
         overflow = snapshot.find_overflow(self.trainer) if outcome.status == "failed" else None
-        verdict.write(self.folder, diagnosis, outcome, overflow, code)
-        lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder)
+        tries = remedies(diagnosis.verdict, self.config, self.overrides)
+        of_the_job = {"planned": self.trainer.planned, "remedy": self.remedy, "remedies": [asdict(t) for t in tries]}
+        verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code
+
+
+def builds(config: Config, folder: Path, place: World) -> bool:
+    """Whether the parts of a configuration fit together."""
+    try:
+        if config.pretrain:
+            config.init_from = pretrained(config, place)
+        Trainer(config, folder, place, say=lambda text: None)
+    except Invalid:
+        return False
+    return True

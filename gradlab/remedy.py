@@ -136,7 +136,7 @@ def described(cfg: DictConfig) -> dict[str, Any]:
             flat[str(key)] = value
             continue
         flat[str(key)] = names.get(kind, kind.__name__)
-        flat |= {f"{key}.{field}": v for field, v in value.items()}
+        flat |= {f"{key!s}.{name!s}": v for name, v in value.items()}
     return flat
 
 

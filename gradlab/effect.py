@@ -73,10 +73,13 @@ def judge(
         return "helped", f"healthy in {mended} of {seeds(n)} that are ill without"
     if 2 * (made_ill - mended) >= n:
         return "worse", f"ill in {made_ill} of {seeds(n)} that are healthy without"
-    for what, differences in (("updates survived", survived), ("final loss", improved)):
+    for better, worse, differences in (
+        ("it survives longer", "it survives less long", survived),
+        ("it ends at a lower loss", "it ends at a higher loss", improved),
+    ):
         if found := direction(differences):
-            return ("helped", f"{what}: better") if found > 0 else ("worse", f"{what}: worse")
-    least = f"{LARGE:.0%} under each seed" if n < SEEDS else "what seeds differ by"
+            return ("helped", better) if found > 0 else ("worse", worse)
+    least = f"{LARGE:.0%} under each seed" if n < SEEDS else f"{SMALL:.0%} in the mean, or than the interval is wide"
     return "no effect", f"updates survived and final loss differ by less than {least}"
 
 

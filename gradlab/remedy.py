@@ -196,5 +196,12 @@ def told(record: dict[str, Any]) -> str:
 
 
 def changes(changed: Mapping[str, list[Any]]) -> str:
-    """A difference in one line."""
-    return ", ".join(f"{key} {text(before)} -> {text(after)}" for key, (before, after) in changed.items())
+    """A difference in one line; of a replaced option only the new one's fields are shown."""
+    parts = []
+    for key, (before, after) in changed.items():
+        within = "." in key and key.split(".")[0] in changed
+        if within and before is None:
+            parts.append(f"{key} {text(after)}")
+        elif not within or after is not None:
+            parts.append(f"{key} {text(before)} -> {text(after)}")
+    return ", ".join(parts)

@@ -25,7 +25,7 @@ REMEDIES = {
     "nan_parameter": ("lower_lr", "clip_norm"),
     "diverged": ("lower_lr", "clip_norm", "warmup"),
     "update_too_large": ("lower_lr", "warmup"),
-    "vanishing": ("relu+he_init", "layer_norm", "residual", "gated"),
+    "vanishing": ("relu+he_init", "residual", "batch_norm", "gated"),
     "saturated_units": ("relu+he_init", "layer_norm", "lower_lr"),
     "dead_units": ("gelu", "lower_lr", "he_init"),
     "dominant_layer": ("clip_per_layer",),

@@ -1,8 +1,8 @@
 """Remedies: one change to the composed configuration, made in code, so that nothing on the command line overrules it.
 
 A remedy is a file conf/remedy/NAME.yaml: `why`, and `set` (values; a key without a dot chooses a group's option) or
-`multiply` (factors on the composed value). What the configuration does not have is left out, so that one file serves
-several models; a remedy of which nothing is left, that changes nothing or whose value is refused does not apply.
+`multiply` (factors on the composed value). Fields that the configuration does not have are left out, so that one file
+serves several models; a remedy of which nothing is left, that changes nothing or whose value is refused does not apply.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def overrides(remedy: Remedy, plain: Mapping[str, Any]) -> list[str]:
     replaced = {key for key in remedy.set if key in groups and key in plain}
     made = []
     for key, value in remedy.set.items():
+        if "." not in key and key not in plain:
+            raise ValueError(f"the configuration has no {key}")
         if key in replaced:
             made.append(f"{'+' * (key in APPENDED)}{key}={value}")
         elif key.split(".")[0] in replaced or has(plain, key):

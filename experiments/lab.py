@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from gradlab.loggers.local import number, read_lines
+from gradlab.loggers.local import read_lines
 
 HERE = Path(__file__).parent
 FOLDER = Path("outputs", "reproduce")
@@ -224,7 +224,7 @@ def table(study: Study, runs: Runs) -> list[str]:
             number_text(group.median(lambda r: statistics.median(r.norms or [math.nan]))),
             number_text(group.median(lambda r: max(r.norms, default=math.nan))),
             f"{group.median(lambda r: (r.series('clip/fraction') or [0.0])[-1]):.0%}",
-            number_text(group.median(lambda r: float(r.diagnosis['evidence'].get('skipped', 0)))),
+            number_text(group.median(lambda r: float(r.diagnosis["evidence"].get("skipped", 0)))),
             number_text(statistics.median(first)) if all(map(math.isfinite, first)) else "-",
         ]
         rows.append("| " + " | ".join([*key[0 if several else 1 :], verdicts, *cells]) + " |")
@@ -287,7 +287,7 @@ def write(name: str, study: Study, runs: Runs) -> None:
     lines += [sweep.command for sweep in study.sweeps]
     lines += ["```", "", f"`make reproduce NAME={name}` runs this and writes this page. On {machine()}:", ""]
     lines += [*table(study, runs), "", "Numbers are medians over the seeds; losses are those of the last 20 updates."]
-    lines += ["", f"![curves of the first seed](figure.png)", ""]
+    lines += ["", "![curves of the first seed](figure.png)", ""]
     if claims:
         lines += ["| claim | source | here | measured |", "|---|---|---|---|"]
         lines += [f"| {c['claim']} | {c['source']} | **{c['verdict']}** | {c['measured']} |" for c in claims]
@@ -307,7 +307,10 @@ def ledger() -> None:
         rows += [(file.parent.name, c) for c in told["claims"]]
     counts = {v: sum(c["verdict"] == v for _, c in rows) for v in VERDICTS}
     text = LEDGER.format(total=len(rows), **counts)
-    body = [f"| {i} | {c['claim']} | {c['source']} | **{c['verdict']}** | {c['measured']} | [{n}]({n}/README.md) |" for i, (n, c) in enumerate(rows, 1)]
+    body = []
+    for i, (name, c) in enumerate(rows, 1):
+        page = f"[{name}]({name}/README.md)"
+        body.append(f"| {i} | {c['claim']} | {c['source']} | **{c['verdict']}** | {c['measured']} | {page} |")
     (HERE / "README.md").write_text(text + "\n".join(body) + "\n")
     print(f"{len(rows)} claims: {counts}")
 
@@ -315,10 +318,11 @@ def ledger() -> None:
 LEDGER = """\
 # The ledger
 
-What two collections of advice on gradients claim ("GM", a guide to gradient management, and "GC", a note on the collapse of the
-fp16 loss scale), and what runs of gradlab say. {total} claims: {confirmed} confirmed, {refuted} refuted, {depends} that depend on
-the case. Every number is computed from the folders of runs by `experiments/<study>/study.py`; `make reproduce NAME=<study>` runs a
-study again and writes its page and this one. A result holds for the model, data and seeds that its page names.
+What two collections of advice on gradients claim ("GM", a guide to gradient management; "GC", a note on the collapse of
+the fp16 loss scale), and what runs of gradlab say. {total} claims: {confirmed} confirmed, {refuted} refuted,
+{depends} that depend on the case. Every number is computed from the folders of runs by `experiments/<study>/study.py`;
+`make reproduce NAME=<study>` runs a study again and writes its page and this one. A result holds for the model, data
+and seeds that its page names.
 
 What gradlab itself costs is in [cost](cost/README.md).
 

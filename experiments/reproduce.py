@@ -1,8 +1,8 @@
 """Run studies and write down what they show.
 
-    python experiments/reproduce.py exploding          runs its commands, then writes its page and the ledger
-    python experiments/reproduce.py exploding --read   writes them from the runs that are there
-    python experiments/reproduce.py                    lists the studies
+python experiments/reproduce.py exploding          runs its commands, then writes its page and the ledger
+python experiments/reproduce.py exploding --read   writes them from the runs that are there
+python experiments/reproduce.py                    lists the studies
 """
 
 from __future__ import annotations

@@ -92,8 +92,12 @@ def run_job(cfg: DictConfig) -> int:
 def failed(error: BaseException, folder: Path, place: World, sweeping: bool) -> int:
     """One job failed: say why, once, and leave the others their way. Returns the exit code."""
     from gradlab import cli, verdict
+    from gradlab.remedy import DoesNotApply
 
     message, code = errors.explain(error, folder), errors.exit_code(error)
+    refused = error if isinstance(error, DoesNotApply) else None
+    if sweeping and refused:
+        code = 0  # an answer, and not a fault of the command
     shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
     if place.size > 1 and not all_failed(place):
         print(shown.replace("gradlab:", f"gradlab: rank {place.rank}:", 1), end="", file=sys.stderr, flush=True)
@@ -102,7 +106,7 @@ def failed(error: BaseException, folder: Path, place: World, sweeping: bool) -> 
         return code
     print(shown, end="", file=sys.stderr, flush=True)
     if sweeping:
-        verdict.write_error(folder, message or repr(error), code)
+        verdict.write_error(folder, message or repr(error), code, refused.record() if refused else None)
     elif folder.is_dir() and {p.name for p in folder.iterdir()} <= {".hydra", "gradlab.log"}:
         shutil.rmtree(folder, ignore_errors=True)  # nothing ran
     cli.restore_overrides()
@@ -131,12 +135,24 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
 
     from gradlab import cli
     from gradlab.config import to_config
+    from gradlab.option import Invalid
+    from gradlab.remedy import DoesNotApply, treated
 
+    untreated = to_config(cfg)
+    cli.check(untreated)
+    cfg, remedy = treated(cfg, overrides)
     config = to_config(cfg)
-    cli.check(config)
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     from gradlab import setup
-    from gradlab.job import Job
+    from gradlab.job import Job, builds
 
     with setup.threads(config.trainer.threads):
-        return Job(config, plain, folder, overrides, group, place).run()
+        try:
+            job = Job(config, plain, folder, overrides, group, place, remedy)
+        except Invalid as error:
+            if remedy and builds(untreated, folder, place):  # then the remedy is what does not fit
+                raise DoesNotApply(remedy["names"], str(error)) from None
+            raise
+        if remedy and place.main and (folder / ".hydra").is_dir():
+            OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")  # what runs; Hydra has written what was composed
+        return job.run()

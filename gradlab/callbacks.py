@@ -20,6 +20,7 @@ class SweepEnd(Callback):
         cli.SWEEPS.append(Path(config.hydra.sweep.dir))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from gradlab import compare
         from gradlab.distributed import world
 
         if not world().main:
@@ -38,6 +39,8 @@ class SweepEnd(Callback):
             loss = row["eval/loss"]
             shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
             print(f"{row['job']:>4}  {row['verdict'] or 'error':<15} {shown:>10}  {row['overrides']}")
+        if any("remedy=" in row["overrides"] for row in rows):
+            compare.report(folder, [row["job"] for row in rows])
         print(f"all of it: {folder}", flush=True)
 
 
@@ -58,9 +61,15 @@ def sweep_ended(folder: Path) -> list[dict[str, Any]]:
             {
                 "job": str(path.relative_to(folder)),
                 "overrides": " ".join(overrides),
-                "verdict": result.get("verdict"),
+                "verdict": result.get("verdict") or refused(result),
                 "eval/loss": last.get("eval/loss"),
                 "exit_code": result.get("exit_code", 1),
             }
         )
     return rows
+
+
+def refused(result: dict[str, Any]) -> str | None:
+    """What stands for the verdict of a job whose remedy does not apply."""
+    remedy = result.get("remedy")
+    return "does not apply" if remedy and not remedy["applies"] else None

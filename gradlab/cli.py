@@ -40,6 +40,7 @@ Groups (choose with group=option, change with group.field=value):
 {groups}
 
 Appended with a plus: +experiment={experiments}
+  +remedy={remedies}
 Other fields: {fields}
 The composed configuration: --cfg job. Your own configurations: --config-dir FOLDER. Hydra's own flags: --hydra-help.
 Exit code: 0 ended as expected, 1 failed or something else was seen, 2 the command was wrong.
@@ -58,7 +59,8 @@ def help_text() -> str:
     width = max(len(name) for name, _ in groups)
     listed = "\n".join(f"  {name:{width}}  {' '.join(names)}" for name, names in groups if names)
     fields = "seed expect pretrain init_from resume"
-    return HELP.format(groups=listed, experiments=",".join(yaml_names(conf / "experiment")), fields=fields)
+    experiments, remedies = (",".join(yaml_names(conf / group)) for group in ("experiment", "remedy"))
+    return HELP.format(groups=listed, experiments=experiments, remedies=remedies, fields=fields)
 
 
 def run_stamp() -> str:
@@ -126,13 +128,20 @@ def check_overrides(overrides: list[str], multirun: bool) -> None:
             raise Usage(f"{override}: must be group=option or group.field=value; it names no field")
         if name not in groups or parsed.is_delete():
             continue
-        if not parsed.is_sweep_override() and not isinstance(parsed.value(), str):
+        if not parsed.is_sweep_override() and not names_options(name, parsed.value()):
             raise Usage(f"{override}: must be one of {', '.join(yaml_names(conf_dir() / name))}")
         if name in seen and seen[name] != override:
             raise Usage(f"{seen[name]} and {override}: one option of a group can be chosen")
         if parsed.is_sweep_override() and not multirun:
             raise Usage(f"{override}: several values need --multirun (-m)")
         seen[name] = override
+
+
+def names_options(group: str, value: object) -> bool:
+    """Whether a value can be a group's option; remedies can be combined: [a,b]."""
+    if group == "remedy" and isinstance(value, list):
+        return bool(value) and all(isinstance(name, str) for name in value)
+    return isinstance(value, str)
 
 
 def run_hydra(arguments: list[str], main_rank: bool) -> int:
@@ -182,10 +191,12 @@ def validate(args: argparse.Namespace) -> None:
     from omegaconf import OmegaConf
 
     from gradlab.config import to_config
+    from gradlab.remedy import treated
 
     searched = [f"hydra.searchpath=[{Path(args.config_dir).resolve()}]"] if args.config_dir else []
     composed = compose([*args.overrides, *searched], args.config_name or "config")
     check(to_config(composed))
+    treated(composed, args.overrides)
     known = args.package in (None, "_global_", "hydra") or OmegaConf.select(composed, args.package) is not None
     if args.cfg == "job" and not known:
         raise Usage(f"--package {args.package}: there is none in the configuration")

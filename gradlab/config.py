@@ -5,7 +5,7 @@ Importing this module imports neither Hydra nor (on the command line, see `gradl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,6 +23,7 @@ from gradlab.noise import Noise
 from gradlab.optimizer import OptimizerOption
 from gradlab.option import OPTIONS, Invalid, require
 from gradlab.precision import PrecisionOption
+from gradlab.remedy import Remedy
 from gradlab.schedule import Schedule
 from gradlab.trainer_options import TrainerOption
 
@@ -54,6 +55,8 @@ class Config:
     """A run's folder or checkpoint whose weights this run begins with."""
     resume: Optional[str] = None
     """A run's folder to continue, in its own configuration and in place."""
+    remedy: dict[str, Remedy] = field(default_factory=dict)
+    """Remedies by name, in the order in which they are applied to everything else (see gradlab.remedy)."""
     story: str = ""
     """What an experiment shows and why; printed as it begins."""
 

@@ -70,6 +70,13 @@ def two_lines(error: BaseException) -> str:
     return "\n  ".join(lines[:2])
 
 
+def shipped(group: str) -> list[str]:
+    """Names of a group's files; Hydra does not list them where one of several options is unknown."""
+    from gradlab.config import conf_dir
+
+    return sorted(p.stem for p in (conf_dir() / group).glob("*.yaml")) if group else []
+
+
 def ambiguous(error: BaseException) -> str | None:
     """`clip.max_norm=1,2` without -m."""
     found = re.search(r"Ambiguous value for argument '(.+)'", str(error))
@@ -90,7 +97,7 @@ def unknown_option(error: BaseException) -> str | None:
     if not missing:
         return None
     group, _, name = str(missing).removesuffix(".yaml").rpartition("/")
-    allowed = [str(o) for o in options or []]
+    allowed = [str(o) for o in options or shipped(group)]
     if not group:
         return f"--config-name {name}: there is no such file"
     return f"{group}={name}: must be one of {', '.join(allowed) or '(none here)'}{did_you_mean(name, allowed)}"

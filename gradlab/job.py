@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from gradlab.clip import NoClip
 from gradlab.config import Config
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.replay import Overflow
 from gradlab.distributed import World
 from gradlab.loggers.local import read_run
 from gradlab.loggers.progress import Progress
+from gradlab.option import Invalid
 from gradlab.precision import FP16
 from gradlab.pretrain import pretrained
 from gradlab.recorder import Layers
+from gradlab.remedy import told
 from gradlab.trainer import Outcome, Trainer
 
 
@@ -25,12 +29,22 @@ class Job:
     """A configuration at work in a folder. Rank 0 alone logs, writes and speaks."""
 
     def __init__(
-        self, config: Config, plain: dict[str, Any], folder: Path, overrides: list[str], group: str, place: World
+        self,
+        config: Config,
+        plain: dict[str, Any],
+        folder: Path,
+        overrides: list[str],
+        group: str,
+        place: World,
+        remedy: dict[str, Any] | None = None,
     ) -> None:
-        """plain: the configuration as plain values. overrides: as typed. group: the experiment's name."""
+        """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
+
+        remedy: what remedies have changed in the configuration."""
         if config.pretrain and not config.resume:
             config.init_from = pretrained(config, place)
         self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
+        self.remedy = remedy
         self.progress = Progress(config.trainer.progress, 0, place.main)
         self.trainer = Trainer(config, folder, place, (self.observe,), plain, self.progress.say)
         self.stream = Stream(config.diagnosis, self.trainer.update.names, self.trainer.observed.order)
@@ -52,6 +66,8 @@ class Job:
         """Train, diagnose, say; returns the exit code."""
         if self.config.story:
             self.progress.say(self.config.story.strip())
+        if self.remedy:
+            self.progress.say(told(self.remedy))
         self.progress.total = self.trainer.planned
         self.progress.start()
         ended: dict[str, Any] = {"status": "error"}
@@ -67,8 +83,10 @@ class Job:
         code = self.place.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.place.main:
             return code
-        verdict.write(self.folder, diagnosis, outcome, overflow, code)
-        lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder)
+        tries = remedies(diagnosis.verdict, self.config, self.overrides)
+        of_the_job = {"planned": self.trainer.planned, "remedy": self.remedy, "remedies": [asdict(t) for t in tries]}
+        verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code
@@ -94,3 +112,14 @@ class Job:
             look=look,
         )
         return diagnosis, overflow
+
+
+def builds(config: Config, folder: Path, place: World) -> bool:
+    """Whether the parts of a configuration fit together."""
+    try:
+        if config.pretrain:
+            config.init_from = pretrained(config, place)
+        Trainer(config, folder, place, say=lambda text: None)
+    except Invalid:
+        return False
+    return True

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
-from gradlab.diagnosis.remedies import remedies
+from gradlab.diagnosis.remedies import Try
 from gradlab.diagnosis.replay import Overflow
 from gradlab.loggers.local import plain
-from gradlab.option import OPTIONS, Invalid
 from gradlab.trainer import Outcome
 
 
@@ -30,25 +27,35 @@ def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
     return int(seen != expect), f"expected {expect}, {'and saw it' if seen == expect else f'saw {seen}'}"
 
 
-def write(folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int) -> None:
-    """diagnosis.json: the verdict with its evidence, how the run ended, and the exit code."""
+def write(
+    folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int, job: dict[str, Any]
+) -> None:
+    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and what else the job says."""
     content = diagnosis.as_dict() | {
+        "ill": diagnosis.ill,
         "outcome": asdict(outcome),
         "first_overflow": overflow.as_dict() if overflow else None,
         "exit_code": exit_code,
     }
+    content |= job
     (folder / "diagnosis.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
-def write_error(folder: Path, message: str, exit_code: int) -> None:
+def write_error(folder: Path, message: str, exit_code: int, remedy: dict[str, Any] | None = None) -> None:
     """diagnosis.json of a job of a sweep that gave no measurement: no verdict, and why."""
-    content = {"verdict": None, "sentence": message, "exit_code": exit_code}
+    content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy}
     with suppress(OSError):  # told already, and the folder may be what is wrong
         (folder / "diagnosis.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
 def tell(
-    diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, config: Any, overrides: list[str], folder: Path
+    diagnosis: Diagnosis,
+    outcome: Outcome,
+    overflow: Overflow | None,
+    config: Any,
+    overrides: list[str],
+    folder: Path,
+    tries: list[Try],
 ) -> list[str]:
     """The sentences that end a run."""
     lines = [diagnosis.sentence]
@@ -67,11 +74,10 @@ def tell(
         losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
         lines.append(f"eval loss by epoch: {', '.join(losses)}")
     lines += [f"{f.severity}: {f.sentence}" for f in remaining(diagnosis)]
-    tries = [(override, why) for override, why in remedies(diagnosis, config.optimizer.lr) if fits(config, override)]
     if tries:
         lines.append("to try, one at a time:")
-    for override, why in tries:
-        lines.append(f"  {command([*kept(overrides, override), *override.split(), 'expect=healthy'])}   # {why}")
+    for t in tries:
+        lines.append(f"  {command([*kept(overrides, t.overrides), *t.overrides, 'expect=healthy'])}   # {t.why}")
     lines.append(f"all of it: {folder}")
     return lines
 
@@ -88,27 +94,9 @@ def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
     return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", says]
 
 
-def fits(config: Any, remedy: str) -> bool:
-    """Whether the configuration takes the overrides of a remedy, and is changed by them: an LSTM has no activation."""
-    changed: dict[str, Any] = {}
-    for part in remedy.split():
-        name, _, value = part.partition("=")
-        group, _, field = name.partition(".")
-        old = changed.get(group, getattr(config, group))
-        try:
-            changed[group] = (
-                replace(old, **{field: OmegaConf.from_dotlist([f"value={value}"]).value})
-                if field
-                else OPTIONS[group, value]()
-            )
-        except (TypeError, Invalid):
-            return False
-    return any(getattr(config, group) != new for group, new in changed.items())
-
-
-def kept(overrides: list[str], remedy: str) -> list[str]:
-    """The run's own overrides, less those that the remedy replaces: with a group also the fields of its old option."""
-    replaced = {part.split("=")[0] for part in remedy.split()} | {"expect", "resume"}
+def kept(overrides: list[str], replacing: list[str]) -> list[str]:
+    """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
+    replaced = {key(o) for o in replacing} | {"expect", "resume"}
     return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
 
 

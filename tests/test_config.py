@@ -12,10 +12,8 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from gradlab import cli, config, verdict
-from gradlab.diagnosis.finding import Diagnosis
+from gradlab import cli, config
 from gradlab.diagnosis.options import VERDICTS
-from gradlab.diagnosis.remedies import remedies
 from gradlab.option import OPTIONS, Invalid
 
 CONF = config.conf_dir()
@@ -82,7 +80,7 @@ def test_root_file_has_every_field_of_the_root() -> None:
     values = {name: value for name, value in root.items() if name not in ("defaults", "hydra")}
     expected = {name: value for name, value in defaults(config.Config).items() if name in values}
     assert values == expected
-    assert groups | set(values) | {"story"} == {f.name for f in fields(config.Config)}
+    assert groups | set(values) | {"story", "remedy"} == {f.name for f in fields(config.Config)}
 
 
 def test_every_model_has_data_that_fits_it() -> None:
@@ -119,32 +117,6 @@ def test_every_experiment_composes_and_says_what_it_shows(name: str) -> None:
     made = config.to_config(composed(f"+experiment={name}"))
     cli.check(made)
     assert made.expect is None or made.expect == "any" or made.expect in VERDICTS
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_suggested_overrides_compose_with_the_run_that_failed(model: str) -> None:
-    overrides = [
-        *chosen("model", model),
-        "precision=fp16",
-        "precision.init_scale=4",
-        "clip=value",
-        "clip.max_value=0.1",
-    ]
-    made = config.to_config(composed(*overrides))
-    tries = {remedy for seen in VERDICTS for remedy, _ in remedies(Diagnosis(seen, ""), made.optimizer.lr)}
-    for remedy in filter(lambda r: verdict.fits(made, r), sorted(tries)):
-        again = [*verdict.kept(overrides, remedy), *remedy.split(), "expect=healthy"]
-        changed = config.to_config(composed(*again))
-        assert changed != made and changed.expect == "healthy"
-
-
-def test_a_remedy_that_the_model_has_not_or_that_changes_nothing_is_not_suggested() -> None:
-    lstm = config.to_config(composed("model=lstm"))
-    assert not verdict.fits(lstm, "model.activation=relu model.init=he")
-    assert not verdict.fits(lstm, "precision=fp32")
-    assert verdict.fits(lstm, "precision=bf16") and verdict.fits(lstm, "clip=norm clip.max_norm=1.0")
-    mlp = config.to_config(composed("model.norm=layer"))
-    assert not verdict.fits(mlp, "model.norm=layer") and verdict.fits(mlp, "model.residual=true")
 
 
 @pytest.mark.parametrize("override", ["+foo=1", "+clip.foo=1", "+optimizer.lrr=0.1"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,3 +51,5 @@ class Attempt:
     layers: HostCopy | None
     """(P,) gradient norms, where they are recorded."""
     names: list[str]
+    effect: dict[str, float] = field(default_factory=dict)
+    """Metrics of a pitfall, where they were measured."""

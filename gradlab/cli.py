@@ -40,6 +40,7 @@ Groups (choose with group=option, change with group.field=value):
 {groups}
 
 Appended with a plus: +experiment={experiments}
+  +pitfall={pitfalls}
 Other fields: {fields}
 The composed configuration: --cfg job. Your own configurations: --config-dir FOLDER. Hydra's own flags: --hydra-help.
 Exit code: 0 ended as expected, 1 failed or something else was seen, 2 the command was wrong.
@@ -58,7 +59,8 @@ def help_text() -> str:
     width = max(len(name) for name, _ in groups)
     listed = "\n".join(f"  {name:{width}}  {' '.join(names)}" for name, names in groups if names)
     fields = "seed expect pretrain init_from resume"
-    return HELP.format(groups=listed, experiments=",".join(yaml_names(conf / "experiment")), fields=fields)
+    appended = {f"{group}s": ",".join(yaml_names(conf / group)) for group in ("experiment", "pitfall")}
+    return HELP.format(groups=listed, fields=fields, **appended)
 
 
 def run_stamp() -> str:

@@ -20,6 +20,7 @@ from gradlab.distributed import World
 from gradlab.evaluation import evaluate
 from gradlab.interrupt import Interrupt
 from gradlab.loggers.local import RunFiles
+from gradlab.pitfalls.effect import Effect
 from gradlab.precision import FP16, ScaleTooSmall
 from gradlab.step import MicroBatch
 
@@ -77,6 +78,7 @@ class Trainer:
         self.module = setup.build_model(config, self.data, self.loss, self.device, self.world)
         self.model = setup.wrap(self.module, config, self.device, self.world)
         self.update = setup.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
+        self.effect = Effect(config.pitfall, self.update) if config.pitfall else None
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(checkpoint.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
@@ -108,6 +110,8 @@ class Trainer:
                 snapshot.save_crash(self, str(error))
             finally:
                 self.files.close()
+        if self.effect:
+            self.say(self.effect.summary())
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
@@ -160,11 +164,11 @@ class Trainer:
         steps = setup.steps_at(self.config, self.update.attempts - self.skipped, self.world.size)
         random, precision = checkpoint.random_state(), self.update.precision.state_dict()
         batches, following = self.batches(self.epoch, self.cursor, steps)
-        stats = self.update(batches)
+        stats, effect = self.effect(batches) if self.effect else (self.update(batches), {})
         record = self.config.monitor.layers and (self.update.attempts - 1) % self.config.monitor.every == 0
         layers = HostCopy(stats.layer_norms) if record else None
         where = (self.epoch, self.cursor, steps, following - self.cursor)
-        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), layers, stats.names))
+        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), layers, stats.names, effect))
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
@@ -209,7 +213,7 @@ class Trainer:
             "update/skipped": skipped,
             "lr": v["lr"],
             "throughput/samples_per_second": rate,
-        }
+        } | attempt.effect
         layers: list[float | None] | None = None
         if attempt.layers is not None:
             norms = dict(zip(attempt.names, attempt.layers.read(), strict=True))

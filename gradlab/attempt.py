@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gradlab.recorder import Record
+from gradlab.recorder import Recorder
 from gradlab.step import Stats
 
 FIELDS = ("loss", "grad_norm", "clip_coefficient", "clip_acted", "scale", "next_scale", "skipped", "lr", "applied")
@@ -49,7 +49,9 @@ class Attempt:
     precision: dict[str, torch.Tensor]
     """State of the loss scale that it used."""
     measured: HostCopy
-    record: Record | None
-    """What is recorded of every layer, where it is."""
+    record: Recorder
+    """What is recorded of every layer."""
     layers: HostCopy | None
-    """The record on its way."""
+    """The record on its way, where there is one."""
+    effect: dict[str, float] = field(default_factory=dict)
+    """Metrics of a pitfall, where they were measured."""

@@ -39,8 +39,9 @@ gradlab: a laboratory for gradient failures.
 Groups (choose with group=option, change with group.field=value):
 {groups}
 
-Appended with a plus: +experiment={experiments}
-  +remedy={remedies}
+Appended with a plus: +experiment={experiment}
+  +remedy={remedy}
+  +pitfall={pitfall}
 Other fields: {fields}
 The composed configuration: --cfg job. Your own configurations: --config-dir FOLDER. Hydra's own flags: --hydra-help.
 Exit code: 0 ended as expected, 1 failed or something else was seen, 2 the command was wrong.
@@ -59,8 +60,8 @@ def help_text() -> str:
     width = max(len(name) for name, _ in groups)
     listed = "\n".join(f"  {name:{width}}  {' '.join(names)}" for name, names in groups if names)
     fields = "seed expect pretrain init_from resume"
-    experiments, remedies = (",".join(yaml_names(conf / group)) for group in ("experiment", "remedy"))
-    return HELP.format(groups=listed, experiments=experiments, remedies=remedies, fields=fields)
+    appended = {name: ",".join(yaml_names(conf / name)) for name in APPENDED if (conf / name).is_dir()}
+    return HELP.format(groups=listed, fields=fields, **appended)
 
 
 def run_stamp() -> str:

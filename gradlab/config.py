@@ -22,6 +22,7 @@ from gradlab.monitor import Monitor
 from gradlab.noise import Noise
 from gradlab.optimizer import OptimizerOption
 from gradlab.option import OPTIONS, Invalid, require
+from gradlab.pitfalls import Pitfall
 from gradlab.precision import PrecisionOption
 from gradlab.remedy import Remedy
 from gradlab.schedule import Schedule
@@ -45,6 +46,8 @@ class Config:
     diagnosis: Thresholds = MISSING
     logger: LoggerOption = MISSING
     trainer: TrainerOption = MISSING
+    pitfall: Optional[Pitfall] = None
+    """A wrong way of updating, run for real."""
     seed: int = 0
     """Decides the initial weights, the order of the data, dropout and noise."""
     expect: Optional[str] = None

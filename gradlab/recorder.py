@@ -34,6 +34,14 @@ class Recorder:
     def stepped(self) -> None:
         """The optimizer has moved the weights, or has not."""
 
+    def pack(self) -> torch.Tensor:
+        """All that was measured, in one float64 vector."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def unpack(self, values: list[float]) -> Layers:
+        """What `pack` made, by name."""
+        return {}
+
 
 NOTHING = Recorder()
 
@@ -120,7 +128,6 @@ class Record(Recorder):
             self.before = []
 
     def pack(self) -> torch.Tensor:
-        """All that was measured, in one float64 vector."""
         parts = [values for _, _, values in self.measured]
         if self.activations is not None:
             parts.append(self.activations.table(parts[0].device).flatten())
@@ -130,7 +137,6 @@ class Record(Recorder):
         return torch.cat(parts)
 
     def unpack(self, values: list[float]) -> Layers:
-        """What `pack` made, by name."""
         layers: Layers = {}
         at = 0
         for key, names, _ in self.measured:

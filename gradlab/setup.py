@@ -19,6 +19,7 @@ from gradlab.data.check import pieces
 from gradlab.distributed import World
 from gradlab.loss import Loss
 from gradlab.option import Invalid
+from gradlab.pitfalls.base import Setting
 from gradlab.step import Update
 
 
@@ -156,7 +157,11 @@ def build_update(
     optimizer = config.optimizer.build(model.parameters())
     precision = config.precision.build(device)
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
-    return Update(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
+    update = Update(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
+    if config.pitfall is not None:
+        micro_batches = math.ceil(samples / (config.data.batch_size * world.size))
+        config.pitfall.apply(update, Setting(config, world.size, steps_at(config, 0, world.size), micro_batches))
+    return update
 
 
 def steps_at(config: Config, applied: int, world_size: int) -> int:

@@ -124,22 +124,29 @@ class Update:
 
         Each micro-batch contributes the sum of its losses over the count of the whole window: with unequal
         micro-batches or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks,
-        hence the factor world size. All but the last micro-batch run forward and backward without synchronisation.
+        hence the factor world size.
         """
         counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
         count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
         count = self.world.sum_(count).clamp(min=1)
         weight = self.precision.scale * self.world.size / self.loss.divisor(count)
         total = torch.zeros((), device=self.device)
-        for i, batch in enumerate(window):
-            local = i + 1 < len(window) and self.world.size > 1
-            with self.model.no_sync() if local else nullcontext(), self.precision.arithmetic():
-                with self.precision.autocast():
-                    loss = self.loss.sum(self.model(batch.inputs), batch.targets)
-                loss = loss if batch.counts else loss * 0.0
-                (loss * weight).backward()
-            total += loss.detach()
+        for i in range(len(window)):
+            total += self.backward(window, i, weight)
         return self.world.sum_(total) / count
+
+    def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
+        """Add the gradient of micro-batch i; weight: what its sum of losses is multiplied with. Returns that sum.
+
+        All but the window's last run forward and backward without synchronisation.
+        """
+        batch, local = window[i], i + 1 < len(window) and self.world.size > 1
+        with self.model.no_sync() if local else nullcontext(), self.precision.arithmetic():
+            with self.precision.autocast():
+                loss = self.loss.sum(self.model(batch.inputs), batch.targets)
+            loss = loss if batch.counts else loss * 0.0
+            (loss * weight).backward()
+        return loss.detach()
 
     def unscale(self) -> None:
         if self.precision.loss_scale is not None:

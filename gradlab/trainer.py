@@ -20,6 +20,7 @@ from gradlab.distributed import World
 from gradlab.evaluation import evaluate
 from gradlab.interrupt import Interrupt
 from gradlab.loggers.local import RunFiles
+from gradlab.pitfalls.effect import Effect
 from gradlab.precision import FP16, ScaleTooSmall
 from gradlab.recorder import NOTHING, Layers, Observed, totals
 from gradlab.step import MicroBatch
@@ -79,6 +80,7 @@ class Trainer:
         self.model = setup.wrap(self.module, config, self.device, self.world)
         self.update = setup.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
         self.observed = Observed(config.monitor, self.module, self.update.names, self.update.params, self.called)
+        self.effect = Effect(config.pitfall, self.update) if config.pitfall else None
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(checkpoint.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
@@ -111,6 +113,8 @@ class Trainer:
                 snapshot.save_crash(self, str(error))
             finally:
                 self.files.close()
+        if self.effect:
+            self.say(self.effect.summary())
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
@@ -163,11 +167,11 @@ class Trainer:
         steps = setup.steps_at(self.config, self.update.attempts - self.skipped, self.world.size)
         random, precision = checkpoint.random_state(), self.update.precision.state_dict()
         batches, following = self.batches(self.epoch, self.cursor, steps)
-        record = self.observed.record(self.update.attempts + 1)
-        stats = self.update(batches, record or NOTHING)
-        layers = HostCopy(record.pack()) if record else None
+        record = self.observed.record(self.update.attempts + 1) or NOTHING
+        stats, effect = self.effect(batches, record) if self.effect else (self.update(batches, record), {})
+        layers = HostCopy(record.pack()) if record is not NOTHING else None
         where = (self.epoch, self.cursor, steps, following - self.cursor)
-        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), record, layers))
+        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), record, layers, effect))
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
@@ -213,9 +217,9 @@ class Trainer:
             "update/skipped": skipped,
             "lr": v["lr"],
             "throughput/samples_per_second": rate,
-        }
+        } | attempt.effect
         layers = None
-        if attempt.record is not None and attempt.layers is not None:
+        if attempt.layers is not None:
             layers = attempt.record.unpack(attempt.layers.read())
             metrics |= totals(layers)
         self.write(metrics, layers)

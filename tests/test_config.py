@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gradlab import cli, config
 from gradlab.diagnosis.options import VERDICTS
+from gradlab.errors import APPENDED
 from gradlab.option import OPTIONS, Invalid
 
 CONF = config.conf_dir()
@@ -41,7 +42,8 @@ def composed(*overrides: str) -> DictConfig:
 def chosen(group: str, name: str) -> list[str]:
     """The overrides that choose an option, with what it requires."""
     required = [f"{group}.target={TARGET[group]}"] if name == "custom" else []
-    return [f"{group}={name}", *required]
+    plus = "+" if group in APPENDED else ""
+    return [f"{plus}{group}={name}", *required]
 
 
 def defaults(cls: Any) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def test_option_composes_to_its_dataclass_with_its_defaults(group: str, name: st
 def test_root_file_has_every_field_of_the_root() -> None:
     root = yaml.safe_load((CONF / "config.yaml").read_text())
     groups = {next(iter(entry)).split()[-1] for entry in root["defaults"] if isinstance(entry, dict)}
-    assert groups == set(GROUPS)
+    assert groups == set(GROUPS) - set(APPENDED)
     values = {name: value for name, value in root.items() if name not in ("defaults", "hydra")}
     expected = {name: value for name, value in defaults(config.Config).items() if name in values}
     assert values == expected

@@ -1,0 +1,108 @@
+"""What all pitfalls share: where they can act, and how one takes the place of a function of `Update`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from gradlab.option import OPTIONS, Invalid, require
+from gradlab.precision import FP16
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradlab.config import Config
+    from gradlab.step import Update
+
+
+class Setting(NamedTuple):
+    """What of a run decides whether a pitfall can act in it, and how."""
+
+    config: Config
+    world_size: int
+    steps: int
+    """Micro-batches of the first window."""
+    micro_batches: int
+    """Micro-batches of an epoch, on each rank."""
+
+    @property
+    def remainder(self) -> bool:
+        """Whether the last window of an epoch is shorter."""
+        return not self.config.accumulation.varies and self.micro_batches % self.steps != 0
+
+
+class Need(NamedTuple):
+    """A condition without which a pitfall changes nothing."""
+
+    text: str
+    met: Callable[[Setting], bool]
+
+
+SEVERAL = Need("accumulation.steps > 1", lambda at: at.config.accumulation.varies or at.steps > 1)
+CONSTANT = Need("accumulation.steps that do not vary", lambda at: not at.config.accumulation.varies)
+REMAINDER = Need("an epoch whose micro-batches accumulation.steps does not divide", lambda at: at.remainder)
+MEAN = Need("loss.reduction=mean", lambda at: at.config.loss.reduction == "mean")
+SCALED = Need(
+    "a loss scale: precision=fp16", lambda at: isinstance(at.config.precision, FP16) and at.config.precision.enabled
+)
+CLIPPED = Need("a clip other than none, such as clip=norm", lambda at: name_of("clip", at.config.clip) != "none")
+UNCLIPPED = Need("clip=none, which is right there", lambda at: name_of("clip", at.config.clip) == "none")
+RANKS = Need("several ranks: torchrun --nproc-per-node=2 -m gradlab ...", lambda at: at.world_size > 1)
+MOVING = Need(
+    "a rate that moves, such as schedule=warmup", lambda at: name_of("schedule", at.config.schedule) != "constant"
+)
+
+
+def name_of(group: str, option: Any) -> str:
+    """The name by which an option is chosen."""
+    return next(name for (g, name), cls in OPTIONS.items() if g == group and cls is type(option))
+
+
+@dataclass
+class Pitfall:
+    """Base of the pitfalls. `wrong` gets the update, its right method, and that method's arguments."""
+
+    measure_every: int = 10
+    """Updates between two that are compared with the right update, from the same state; 0: none is."""
+
+    replaces: ClassVar[str] = ""
+    """Name of the one method of `Update` that is wrong."""
+    needs: ClassVar[tuple[Need, ...]] = ()
+
+    def __post_init__(self) -> None:
+        require(self.measure_every >= 0, "measure_every", self.measure_every, ">= 0")
+
+    def apply(self, update: Update, setting: Setting) -> None:
+        """Put the wrong method in the right one's place; raise `Invalid` where it could not do any harm."""
+        for need in self.needs:
+            if not need.met(setting):
+                raise Invalid("pitfall", name_of("pitfall", self), f"needs {need.text}")
+        self.prepare(update, setting)
+        setattr(update, self.replaces, partial(self.wrong, update, getattr(update, self.replaces)))
+
+    def prepare(self, update: Update, setting: Setting) -> None:
+        """Keep what `wrong` needs to know."""
+
+    def wrong(self, update: Update, right: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+class Deferred:
+    """The real work of a function, done later by a hook. What an update that was skipped left undone is forgotten."""
+
+    def __init__(self, register: Callable[[Callable[..., None]], Any]) -> None:
+        """register: takes the hook, such as `optimizer.register_step_post_hook`."""
+        self.work: Callable[[], Any] | None = None
+        register(self.run)
+
+    def run(self, *args: Any) -> None:
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+
+
+def gradients(update: Update) -> list[torch.Tensor]:
+    """Every p.grad that there is."""
+    return [p.grad for p in update.params if p.grad is not None]

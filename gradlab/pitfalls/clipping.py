@@ -1,0 +1,114 @@
+"""Mistakes in what clipping does, and in when it does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gradlab.clip import Clipped, NoClip, NormClip, ValueClip
+from gradlab.option import option, require
+from gradlab.pitfalls.base import CLIPPED, UNCLIPPED, Deferred, Pitfall, Setting
+
+if TYPE_CHECKING:
+    from gradlab.gradients import Gradients
+    from gradlab.step import Update
+
+Clipping = Callable[["Gradients"], Clipped]
+"""`Update.clip_`."""
+
+
+@option("pitfall", "no_clip")
+@dataclass
+class NoClipping(Pitfall):
+    """The clipping that the run needs is left out."""
+
+    replaces = "clip_"
+    needs = (CLIPPED,)
+
+    def wrong(self, update: Update, right: Clipping, gradients: Gradients) -> Clipped:
+        return NoClip().clip_(gradients, update.clip_state)
+
+
+@option("pitfall", "value_clip")
+@dataclass
+class ValueClipping(Pitfall):
+    """Elements are clamped where the gradient as a whole should be scaled, which turns it."""
+
+    max_value: float = 0.5
+    """Largest magnitude of an element."""
+
+    replaces = "clip_"
+    needs = (CLIPPED,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.max_value > 0, "max_value", self.max_value, "> 0")
+
+    def wrong(self, update: Update, right: Clipping, gradients: Gradients) -> Clipped:
+        return ValueClip(self.max_value).clip_(gradients, update.clip_state)
+
+
+@dataclass
+class _OtherNorm(Pitfall):
+    """Clips the whole gradient at a norm that the right way does not."""
+
+    max_norm: float = 1.0
+    """Largest L2 norm of the whole gradient."""
+
+    replaces = "clip_"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+
+    def wrong(self, update: Update, right: Clipping, gradients: Gradients) -> Clipped:
+        return NormClip(self.max_norm).clip_(gradients, update.clip_state)
+
+
+@option("pitfall", "needless_clip")
+@dataclass
+class NeedlessClip(_OtherNorm):
+    """A run that is well without clipping is clipped."""
+
+    needs = (UNCLIPPED,)
+
+
+@option("pitfall", "clip_too_tight")
+@dataclass
+class ClipTooTight(_OtherNorm):
+    """The threshold is far below the usual norm: nearly every update is cut to the same length."""
+
+    max_norm: float = 0.01
+
+
+@option("pitfall", "clip_after_step")
+@dataclass
+class ClipAfterStep(Pitfall):
+    """Clipping runs when the optimizer has used the gradients."""
+
+    replaces = "clip_"
+    needs = (CLIPPED,)
+
+    def prepare(self, update: Update, setting: Setting) -> None:
+        self.later = Deferred(update.optimizer.register_step_post_hook)
+
+    def wrong(self, update: Update, right: Clipping, gradients: Gradients) -> Clipped:
+        self.later.work = lambda: right(gradients)
+        return NoClip().clip_(gradients, update.clip_state)
+
+
+@option("pitfall", "clip_before_backward")
+@dataclass
+class ClipBeforeBackward(Pitfall):
+    """Clipping runs ahead of the next forward pass, when there is no gradient yet."""
+
+    replaces = "clip_"
+    needs = (CLIPPED,)
+
+    def prepare(self, update: Update, setting: Setting) -> None:
+        self.later = Deferred(update.model.register_forward_pre_hook)
+
+    def wrong(self, update: Update, right: Clipping, gradients: Gradients) -> Clipped:
+        self.later.work = lambda: right(update.measure())
+        return NoClip().clip_(gradients, update.clip_state)

@@ -1,0 +1,91 @@
+"""Mistakes with DDP's no_sync, which the forward pass of a micro-batch reads: its backward pass then reduces or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradlab.option import option
+from gradlab.pitfalls.base import CONSTANT, RANKS, REMAINDER, SEVERAL, Pitfall, Setting
+
+if TYPE_CHECKING:
+    from gradlab.step import MicroBatch, Update
+
+Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor"]
+
+
+def synchronised(right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
+    """Micro-batch i as if it were the last of its window, which is the one that reduces."""
+    return right(window[i : i + 1], 0, weight)
+
+
+@option("pitfall", "ddp_sync_every_micro_batch")
+@dataclass
+class SyncEveryMicroBatch(Pitfall):
+    """No no_sync: the same gradient, reduced n times an update instead of once."""
+
+    replaces = "backward"
+    needs = (RANKS, SEVERAL)
+
+    def wrong(
+        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
+    ) -> torch.Tensor:
+        return synchronised(right, window, i, weight)
+
+
+@option("pitfall", "no_sync_around_backward_only")
+@dataclass
+class NoSyncAroundBackwardOnly(Pitfall):
+    """no_sync is entered after the forward pass, which has already decided to reduce."""
+
+    replaces = "backward"
+    needs = (RANKS, SEVERAL)
+
+    def wrong(
+        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
+    ) -> torch.Tensor:
+        with ExitStack() as stack:
+
+            def enter(*args: Any) -> None:
+                stack.enter_context(update.model.no_sync())
+
+            if i + 1 < len(window):
+                stack.callback(update.model.register_forward_hook(enter).remove)
+            return synchronised(right, window, i, weight)
+
+
+@option("pitfall", "no_sync_off_by_one")
+@dataclass
+class NoSyncOffByOne(Pitfall):
+    """no_sync where i % n, step where (i + 1) % n: the first micro-batch is reduced and the others stay local."""
+
+    replaces = "backward"
+    needs = (RANKS, SEVERAL)
+
+    def wrong(
+        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
+    ) -> torch.Tensor:
+        with update.model.no_sync() if i % len(window) else nullcontext():
+            return synchronised(right, window, i, weight)
+
+
+@option("pitfall", "remainder_unsynchronised")
+@dataclass
+class RemainderUnsynchronised(Pitfall):
+    """The last, shorter window of an epoch ends inside no_sync: each rank steps with its own gradient."""
+
+    replaces = "backward"
+    needs = (RANKS, SEVERAL, CONSTANT, REMAINDER)
+
+    def prepare(self, update: Update, setting: Setting) -> None:
+        self.steps = setting.steps
+
+    def wrong(
+        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
+    ) -> torch.Tensor:
+        with update.model.no_sync() if len(window) < self.steps else nullcontext():
+            return right(window, i, weight)

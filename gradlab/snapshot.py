@@ -41,7 +41,9 @@ def streak_of(run: Trainer) -> dict[str, Any] | None:
     """The last streak of failures, so that a run that is continued within it still leaves what reproduces it."""
     if run.streak is None:
         return None
-    fields = {name: getattr(run.streak, name) for name in ("epoch", "cursor", "steps", "samples", "random", "precision")}
+    fields = {
+        name: getattr(run.streak, name) for name in ("epoch", "cursor", "steps", "samples", "random", "precision")
+    }
     where = {"attempt": run.outcome.first_failed_attempt, "in_epoch": run.outcome.first_failed_epoch}
     return {"first": fields, "failing": run.failing, "held": run.held} | where
 
@@ -106,8 +108,7 @@ def save_crash(run: Trainer, error: str) -> None:
         "attempt": o.first_failed_attempt,
         "epoch": first.epoch + 1,
         "model": held["model"],
-        "update": held["update"]
-        | {"precision": first.precision, "attempts": (o.first_failed_attempt or 1) - 1},
+        "update": held["update"] | {"precision": first.precision, "attempts": (o.first_failed_attempt or 1) - 1},
         "batches": batches,
         "ranks": ranks,
         "world_size": run.world.size,
@@ -119,7 +120,7 @@ def save_crash(run: Trainer, error: str) -> None:
 
 
 def window_of(run: Trainer, attempt: Attempt) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
-    """Every micro-batch of an update, this rank's, then the other ranks', as the fault may be in any; and whose it is."""
+    """Every micro-batch of an update, this rank's, then the others', as the fault may be in any; and whose each is."""
     ranks = sorted(range(run.world.size), key=lambda rank: rank != run.world.rank)
     windows = [(rank, run.batches(attempt.epoch, attempt.cursor, attempt.steps, rank)[0]) for rank in ranks]
     counted = [(rank, b) for rank, batches in windows for b in batches if b.counts]

@@ -1,12 +1,17 @@
 """From a failed run's folder to its failing update once more; what is said of it, and replay.json.
 
-replay.json: `attempt`, `epoch`, `error` (of the run); `precision`, `loss_scale`, `device`; `finite` (whether the replayed
-update could have been applied); `recorded` and `replayed` (each `loss`, `grad_norm`: of the run, and of the replay, null
-where it was not begun); `first` (see `overflow.Overflow`: phase, module, kind, call, micro_batch, operation, ranges, ...;
-null if nothing was found); `cause` (the same, of the first that reaches the gradient, where the first of all was
-absorbed); `modules` (in the order in which they ended: `module`, `kind`, `call`, `micro_batch`, `output` and `gradient`,
-the largest magnitudes; null where there is none; all of them with --all, else the last well ones); `notes`. Numbers that
-are not finite are strings, as in metrics.jsonl.
+replay.json:
+- `attempt`, `epoch`, `error`: which update of the run it was, and what ended the run;
+- `precision`, `loss_scale`, `device`: of the replay;
+- `finite`: whether the replayed update could have been applied;
+- `recorded`, `replayed`: `loss` and `grad_norm`, of the run and of the replay (null where it was not begun);
+- `first`: see `overflow.Overflow`: phase, module, kind, call, micro_batch, operation, ranges, ...;
+  null if nothing was found;
+- `cause`: the same, of the first that reaches the gradient, where the first of all was absorbed; else null;
+- `modules`: `module`, `kind`, `call`, `micro_batch`, `output` and `gradient` (largest magnitudes, null where there is
+  none) in the order in which they ended: the last well ones, with --all every one;
+- `notes`: what is not as it was.
+Numbers that are not finite are strings, as in metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -78,7 +83,7 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
         "attempt": crash["attempt"],
         "epoch": crash["epoch"],
         "error": crash.get("error"),
-        "precision": OmegaConf.get_type(composed.precision).__name__.lower(),
+        "precision": type(config.precision).__name__.lower(),
         "loss_scale": scale,
         "device": device,
         "finite": found.finite,

@@ -28,7 +28,7 @@ class Range:
         if self.absmax is None:
             return f"{self.name} ({shape}, {self.dtype}): {'nothing finite' if self.nonfinite else 'empty'}"
         says = f"{self.name} ({shape}, {self.dtype}): {self.min:.4g} to {self.max:.4g}, at most {self.absmax:.4g}"
-        return f"{says}, {self.nonfinite:.2%} not finite" if self.nonfinite else f"{says}, all finite"
+        return f"{says}, {self.nonfinite:.3g} of it not finite" if self.nonfinite else f"{says}, all finite"
 
 
 def range_of(name: str, tensor: torch.Tensor) -> Range:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 
 from gradlab.diagnosis.overflow import Overflow
-from gradlab.diagnosis.ranges import dense, finite, range_of
+from gradlab.diagnosis.ranges import finite, range_of
 from gradlab.gradients import measure
 from gradlab.loss import Loss
 from gradlab.precision import Precision
@@ -149,6 +150,8 @@ def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
     phase = finding.what
     if origin is not None and not origin.backward and phase != "loss":
         phase = "forward"  # noticed late: it was absorbed, and came back in the backward pass
+    elif phase == "gradient" and origin is not None and not only_of_one_parameter(trace, finding):
+        phase = "backward"  # the parameter noticed it first
     result = Overflow(phase, "", "", micro_batch=finding.batch + 1, micro_batches=batches)
     if origin is not None:
         result.operation = origin.maker.name or None
@@ -165,9 +168,8 @@ def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
             result.phase = "forward"
         elif phase == "forward" and owner is None:
             owner = noticed
-        elif phase == "forward" and noticed is not None and owner is not noticed and noticed.begun >= finding.order:
-            if owner is not None and noticed.within(owner):
-                result.phase, result.inside, owner = "between", owner.name, noticed
+        elif phase == "forward" and owner and noticed and noticed.within(owner) and noticed.begun >= finding.order:
+            result.phase, result.inside, owner = "between", owner.name, noticed
         if owner is not None:
             result.module, result.kind, result.call = owner.name, owner.kind, owner.number
             result.calls = trace.numbers.get((owner.batch, owner.name), 1)
@@ -178,6 +180,14 @@ def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
         result.healthy, value = healthy.name, healthy.grad if result.phase == "backward" else healthy.output
         result.healthy_max = value
     return result
+
+
+def only_of_one_parameter(trace: Trace, finding: Finding) -> bool:
+    """Whether what overflowed is the gradient of a parameter, and not one that others are computed from."""
+    same = [f for f in trace.found if f.origin is finding.origin]
+    size = trace.model.get_parameter(finding.name).numel()
+    of_that_size = finding.origin is None or prod(finding.origin.ranges[-1].shape) == size
+    return of_that_size and {(f.what, f.name) for f in same} == {("gradient", finding.name)}
 
 
 def last_healthy(trace: Trace, order: int, backward: bool) -> Call | None:

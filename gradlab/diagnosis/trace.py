@@ -1,9 +1,9 @@
 """Follow every operation of a forward and backward pass: which made the first number that is not finite, and in what.
 
-Hooks on modules say where the forward pass is; the sequence numbers that autograd gives its nodes say in which module a
-backward operation belongs, functional code, shared modules and recomputed activations included. Not finite is what
-reaches the output of a module, the loss or the gradient of a parameter; from there the trace leads back to the operation
-that made it. A mask's minus infinities, which a softmax absorbs, are nobody's fault.
+Hooks on modules say where the forward pass is; the sequence numbers that autograd gives its nodes say in which module
+a backward operation belongs, functional code, shared modules and recomputed activations included. A finding is what is
+not finite in the output of a module, the loss or the gradient of a parameter; from there the trace leads back to the
+operation that made it. A mask's minus infinities, which a softmax absorbs, are nobody's fault.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Trace(TorchDispatchMode):
         call = self.stack[-1] if self.stack else None
         maker = Maker(self.order, name, call, None if node is None or call else node._sequence_nr())
         for tensor in tensors_of(out):
-            if tensor.layout != torch.strided or (key := storage(tensor)) in given_keys and not writes:
+            if tensor.layout != torch.strided or ((key := storage(tensor)) in given_keys and not writes):
                 continue  # a view: whoever looks at it asks its storage
             if name in NEW:
                 self.origins.pop(key, None)

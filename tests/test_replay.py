@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import differences, trainer, weights
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gradlab.clip import NoClip
 from gradlab.diagnosis.replay import first_overflow, replay
@@ -313,6 +314,86 @@ def test_what_a_wider_type_held_is_the_fault_of_who_computed_it() -> None:
     assert overflow is not None and (overflow.phase, overflow.module, overflow.kind) == ("forward", "1", "LayerNorm")
     assert overflow.output_max is not None and 65504 < overflow.output_max < 1e7 and overflow.limit == 65504
     assert found(model, BF16()) is None
+
+
+def test_a_weight_that_no_fp16_number_is() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with torch.no_grad():
+        model[1].weight[0, 0] = 1e6
+    overflow = found(model, FP16(init_scale=1.0))
+    assert overflow is not None and (overflow.phase, overflow.module, overflow.rounded) == ("forward", "1", "weight")
+    assert "the weight of 1 (Linear) overflows first" in str(overflow) and overflow.output_max == 1e6
+
+
+class Twice(nn.Module):
+    """Its layer's output is used twice, each time with a gradient of 3e38."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        return Fixed.apply(x) + Fixed.apply(x)
+
+
+class Fixed(torch.autograd.Function):
+    """The identity, whose gradient is 3e38."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(grad, 3e38)
+
+
+def test_a_sum_of_gradients_that_overflows_alone() -> None:
+    overflow = found(Twice(), FP32())
+    assert overflow is not None and (overflow.phase, overflow.module) == ("backward", "layer")
+    assert "the gradient of the output of layer (Linear) overflows first, in the sum over its uses" in str(overflow)
+
+
+def test_accumulation_that_overflows() -> None:
+    """Each micro-batch's gradient of the bias is 3e38, which the second passes."""
+    model = nn.Sequential(nn.Flatten(), Shift())
+    batches = [(torch.randn(1, 8), torch.zeros(1, dtype=torch.int64)) for _ in range(3)]
+    overflow = first_overflow(model, CrossEntropy(), FP32().build(CPU), batches)
+    assert overflow is not None and (overflow.phase, overflow.module) == ("gradient", "1.bias")
+    assert (overflow.micro_batch, overflow.micro_batches) == (2, 3) and "micro-batch 2 of 3" in str(overflow)
+    assert first_overflow(model, CrossEntropy(), FP32().build(CPU), batches[:1]) is None
+
+
+class Shift(nn.Module):
+    """x + bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + Fixed.apply(self.bias)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_in_place_activations_and_nested_checkpoints(precision: str) -> None:
+    """What changes its input in place, and what is recomputed with a graph of its own, are named all the same."""
+    burst = nn.Identity()
+    burst.register_forward_hook(lambda m, i, o: Times.apply(o, 1e38 * 1e38))
+    inner = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), burst, nn.Linear(8, 8))
+
+    class Reentrant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.inner = nn.Linear(8, 8), inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.inner, self.first(x), use_reentrant=True)
+
+    for model, name in ((inner, "2"), (Reentrant(), "inner.2")):
+        overflow = found(model, PRECISIONS[precision])
+        assert overflow is not None and (overflow.phase, overflow.module) == ("backward", name)
 
 
 class Masked(nn.Module):

@@ -8,6 +8,9 @@ from typing import Any
 
 from gradlab.diagnosis.ranges import Range
 
+SUM = "the sum over its uses"
+"""The operation that adds up the gradients of a tensor that several others are computed from."""
+
 
 @dataclass
 class Overflow:
@@ -40,6 +43,8 @@ class Overflow:
     micro_batches: int = 1
     operation: str | None = None
     """PyTorch's name of the operation."""
+    rounded: str | None = None
+    """What of the module it was that a narrower type could not hold: the name of a weight, or `input`."""
     beyond: float | None = None
     """The limit that was asked for, where that was passed by a finite number."""
     ranges: list[Range] = field(default_factory=list)
@@ -60,7 +65,11 @@ class Overflow:
         """The module, which call of it, and in which micro-batch."""
         says = f"{self.module or 'the model'} ({self.kind})"
         says += f", call {self.call} of {self.calls}" if self.calls > 1 and self.call else ""
-        return says + (f", micro-batch {self.micro_batch} of {self.micro_batches}" if self.micro_batches > 1 else "")
+        return says + self.batch
+
+    @property
+    def batch(self) -> str:
+        return f", micro-batch {self.micro_batch} of {self.micro_batches}" if self.micro_batches > 1 else ""
 
     @property
     def far(self) -> str:
@@ -77,8 +86,7 @@ class Overflow:
         if self.phase == "parameters":
             return f"the weights {self.module} are already not finite: an earlier update broke them"
         if self.phase in ("inputs", "targets"):
-            many = f" of micro-batch {self.micro_batch} of {self.micro_batches}" if self.micro_batches > 1 else ""
-            return f"the {self.phase}{many} are not finite"
+            return f"the {self.phase}{self.batch} are not finite"
         if self.phase == "buffers":
             return f"the buffer {self.module} was not finite beforehand"
         if self.phase == "loss":
@@ -89,13 +97,19 @@ class Overflow:
         if self.phase == "gradient":
             return (
                 f"all outputs and their gradients are finite; the gradient of the weight {self.module} overflows first"
-                f"{self.far}"
+                f"{self.far}{self.batch}"
             )
         if self.phase == "unscale":
             return f"the gradient of the weight {self.module} overflows where it is divided by the loss scale"
         if self.phase == "backward":
-            source = "the gradient of the loss" if not self.kind else f"the gradient that {self.where} passes back"
+            source = f"the gradient that {self.where} passes back" if self.kind else "the gradient of the loss"
+            if self.operation == SUM:
+                source = f"the gradient of the output of {self.where}"
             return f"the forward pass is finite; in the backward pass {source} overflows first{by}{self.far}"
+        if self.rounded is not None:
+            return (
+                f"the {self.rounded} of {self.where} overflows first, where it is rounded to a narrower type{self.far}"
+            )
         says = f"the output of {self.where} overflows first{self.far}"
         if self.input_max is not None and isfinite(self.input_max):
             says += f", from inputs of at most {self.input_max:.4g}"

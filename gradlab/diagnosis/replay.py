@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradlab.diagnosis.overflow import Overflow
+from gradlab.diagnosis.overflow import SUM, Overflow
 from gradlab.diagnosis.ranges import finite, range_of
 from gradlab.gradients import measure
 from gradlab.loss import Loss
@@ -154,7 +154,7 @@ def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
         phase = "backward"  # the parameter noticed it first
     result = Overflow(phase, "", "", micro_batch=finding.batch + 1, micro_batches=batches)
     if origin is not None:
-        result.operation = origin.maker.name or None
+        result.operation, result.rounded = origin.maker.name or None, origin.rounded
         result.input_max, result.output_max, result.limit = origin.input_max, origin.output_max, origin.limit
         result.ranges = origin.ranges
     if origin is not None and origin.given is not None:
@@ -162,8 +162,8 @@ def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
     elif phase in ("gradient", "unscale"):
         result.module, result.kind, result.inside = finding.name, "Parameter", owner.name if owner else None
     else:
-        if origin is not None and origin.summed:
-            owner = noticed
+        if origin is not None and origin.summed and noticed is not None:
+            owner, result.operation = noticed, SUM
         if phase == "loss" and owner is not None:
             result.phase = "forward"
         elif phase == "forward" and owner is None:

@@ -79,6 +79,8 @@ class Origin:
     """Whether it added up the gradients of several uses."""
     given: str | None = None
     """What was not finite beforehand."""
+    rounded: str | None = None
+    """What of the module it was that a narrower type could not hold: a weight's name, or input."""
     input_max: float | None = None
     output_max: float | None = None
     limit: float | None = None
@@ -266,6 +268,9 @@ class Trace(TorchDispatchMode):
         makers = {m.node for t in given if (m := self.makers.get(storage(t))) is not None}
         origin.summed = origin.backward and maker.name in ("add", "add_") and len(makers) > 1
         call = self.owner(origin.maker)
+        if call is not None and maker.name == "_to_copy" and origin.maker is maker:
+            own = dict(call.module.named_parameters(recurse=False)).items()
+            origin.rounded = next((n for n, p in own if storage(p) == storage(given[0])), "input")
         if call is not None and call.inputs is not None:
             origin.input_max = largest(call.inputs)
             origin.ranges = [range_of(f"input {i}", t) for i, t in enumerate(tensors_of(call.inputs), 1)]

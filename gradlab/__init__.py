@@ -4,4 +4,26 @@ Every module is plain PyTorch that can be imported alone: `gradlab.step` for one
 `gradlab.precision` and the others for its parts. The command is `python -m gradlab`.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 __version__ = "0.1.0"
+
+LAZY = {
+    "check_gradients": "gradlab.diagnosis.oneshot",
+    "diagnose_gradients": "gradlab.diagnosis.oneshot",
+}
+"""What can be had from here, and where it is: PyTorch is imported when it is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *LAZY])

@@ -245,11 +245,26 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
     STORED[stored] = stored.read_text()
     mine = {key(o) for o in args.overrides}
     before = [o for o in yaml.safe_load(STORED[stored]) or [] if not mine & {key(o), key(o).split(".")[0]}]
-    sources = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]["config_sources"]
-    searched = [f"--config-dir={s['path']}" for s in sources if s["provider"] == "command-line"]
+    searched = [f"--config-dir={path}" for path in config_dirs(folder)]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     arguments = inserted(arguments, args, before, [f"hydra.run.dir='{quoted}'"])
     return arguments if args.config_dir else [*searched, *arguments]
+
+
+def config_dirs(folder: Path) -> list[str]:
+    """The folders of configurations that a run was given."""
+    import yaml
+
+    sources = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]["config_sources"]
+    return [source["path"] for source in sources if source["provider"] == "command-line"]
+
+
+def recomposed(folder: Path) -> DictConfig:
+    """The configuration of a run, composed again from what was typed."""
+    import yaml
+
+    overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
+    return compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"])
 
 
 def inserted(arguments: list[str], args: argparse.Namespace, before: list[str], after: list[str]) -> list[str]:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradlab import checkpoint
+from gradlab.attempt import Attempt, HostCopy
 from gradlab.diagnosis.look import Look, look_at
 from gradlab.diagnosis.replay import Overflow, first_overflow
 from gradlab.option import Invalid
+from gradlab.recorder import NOTHING
 from gradlab.setup import load_weights
 
 if TYPE_CHECKING:
-    from gradlab.attempt import Attempt
     from gradlab.trainer import Trainer
 
 
@@ -30,11 +31,23 @@ def save(run: Trainer) -> None:
             "random": random,
             "position": {"epoch": run.epoch, "cursor": run.cursor},
             "counts": {"skipped": run.skipped, "clipped": run.clipped, "eval": run.outcome.eval},
+            "streak": streak_of(run),
             "files": run.files.flush(),
             "config": run.plain_config,
         }
         checkpoint.save(run.folder / "checkpoint.pt", state)
     run.world.barrier()
+
+
+def streak_of(run: Trainer) -> dict[str, Any] | None:
+    """The last streak of failures, so that a run that is continued within it still leaves what reproduces it."""
+    if run.streak is None:
+        return None
+    fields = {
+        name: getattr(run.streak, name) for name in ("epoch", "cursor", "steps", "samples", "random", "precision")
+    }
+    where = {"attempt": run.outcome.first_failed_attempt, "in_epoch": run.outcome.first_failed_epoch}
+    return {"first": fields, "failing": run.failing, "held": run.held} | where
 
 
 def restore(run: Trainer, state: dict[str, Any]) -> list[int]:
@@ -55,38 +68,65 @@ def restore(run: Trainer, state: dict[str, Any]) -> list[int]:
     run.skipped, run.clipped, outcome.eval = counts["skipped"], counts["clipped"], counts["eval"]
     outcome.attempts, outcome.applied = run.update.attempts, run.update.attempts - run.skipped
     outcome.epochs_completed, outcome.epoch = run.epoch, run.epoch + (run.cursor > 0)
+    if streak := state.get("streak"):
+        run.streak = Attempt(**streak["first"], measured=HostCopy(torch.zeros(0)), record=NOTHING, layers=None)
+        run.failing, run.held = streak["failing"], streak["held"]
+        outcome.first_failed_attempt, outcome.first_failed_epoch = streak["attempt"], streak["in_epoch"]
     checkpoint.set_random_state(state["random"][run.world.rank])
     return state["files"]
 
 
-def save_crash(run: Trainer, error: str) -> None:
-    """crash.pt: what reproduces the first update of the final streak of failures; the weights have not moved since.
+def hold(run: Trainer) -> None:
+    """Keep a copy of what the streak under way began with: an update may come through before the run's end is noticed.
 
-    None is written where an update came through at the end, as one may between two looks at the scale.
+    The weights have not moved since the first update of the streak.
+    """
+    if run.world.main:
+        run.held = {"model": copied(run.module.state_dict()), "update": copied(run.update.state_dict())}
+
+
+def copied(value: Any) -> Any:
+    """The same nested structure with tensors of its own, on the host: a device may be nearly full."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {k: copied(v) for k, v in value.items()}
+    return [copied(v) for v in value] if isinstance(value, list) else value
+
+
+def save_crash(run: Trainer, error: str) -> None:
+    """crash.pt: what reproduces the first update of the final streak of failures.
+
+    None is written where an update came through at the end and nothing was held: the loss scale was still above 1.
     """
     first = run.streak
-    if first is None or not run.failing or not run.world.main:
+    held = {"model": run.module.state_dict(), "update": run.update.state_dict()} if run.failing else run.held
+    if first is None or held is None or not run.world.main:
         return
     o = run.outcome
+    batches, ranks = window_of(run, first)
     state = {
         "error": error,
         "attempt": o.first_failed_attempt,
         "epoch": first.epoch + 1,
-        "model": run.module.state_dict(),
-        "update": run.update.state_dict()
-        | {"precision": first.precision, "attempts": (o.first_failed_attempt or 1) - 1},
-        "batches": window_of(run, first),
+        "model": held["model"],
+        "update": held["update"] | {"precision": first.precision, "attempts": (o.first_failed_attempt or 1) - 1},
+        "batches": batches,
+        "ranks": ranks,
+        "world_size": run.world.size,
+        "device": run.device.type,
         "random": first.random,
         "config": run.plain_config,
     }
     checkpoint.save(run.folder / "crash.pt", state)
 
 
-def window_of(run: Trainer, attempt: Attempt) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Every micro-batch of an update: this rank's, then the other ranks', since the fault may be in any."""
+def window_of(run: Trainer, attempt: Attempt) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
+    """Every micro-batch of an update, this rank's, then the others', as the fault may be in any; and whose each is."""
     ranks = sorted(range(run.world.size), key=lambda rank: rank != run.world.rank)
-    windows = (run.batches(attempt.epoch, attempt.cursor, attempt.steps, rank)[0] for rank in ranks)
-    return [(b.inputs, b.targets) for batches in windows for b in batches if b.counts]
+    windows = [(rank, run.batches(attempt.epoch, attempt.cursor, attempt.steps, rank)[0]) for rank in ranks]
+    counted = [(rank, b) for rank, batches in windows for b in batches if b.counts]
+    return [(b.inputs, b.targets) for _, b in counted], [rank for rank, _ in counted]
 
 
 def runs_alone(run: Trainer) -> bool:
@@ -99,7 +139,7 @@ def last_look(run: Trainer) -> Look | None:
     if run.latest is None or not runs_alone(run) or not run.config.monitor.layers:
         return None
     after = checkpoint.random_state()
-    batches = window_of(run, run.latest)
+    batches, _ = window_of(run, run.latest)
     found = look_at(run.module, run.loss, run.update.precision, batches, run.observed.modules, run.observed.order)
     checkpoint.set_random_state(after)
     return found
@@ -114,6 +154,11 @@ def find_overflow(run: Trainer) -> Overflow | None:
     checkpoint.set_random_state(first.random)
     precision = run.config.precision.build(run.device)
     precision.load_state_dict(first.precision)
-    found = first_overflow(run.module, run.loss, precision, window_of(run, first), run.world.size)
+    moved = None if run.failing or run.held is None else copied(run.module.state_dict())
+    if moved is not None and run.held is not None:
+        run.module.load_state_dict(run.held["model"])
+    found = first_overflow(run.module, run.loss, precision, window_of(run, first)[0], run.world.size)
+    if moved is not None:
+        run.module.load_state_dict(moved)
     checkpoint.set_random_state(after)
     return found

@@ -90,6 +90,10 @@ class Trainer:
         self.streak: Attempt | None = None
         self.latest: Attempt | None = None
         self.failing = False
+        self.held: dict[str, Any] | None = None
+        """What the last streak began with, where the loss scale had fallen below 1 in it."""
+        self.low = False
+        """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that they can be held."""
         self.warned = 1.0
         self.interrupt = Interrupt()
         self.files = RunFiles()
@@ -175,7 +179,7 @@ class Trainer:
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
-        self.settle(0 if self.device.type == "cpu" or self.failing else 1)
+        self.settle(0 if self.device.type == "cpu" or self.failing or self.low else 1)
 
     def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
         """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
@@ -225,7 +229,10 @@ class Trainer:
         self.write(metrics, layers)
         if skipped and not self.failing:
             self.streak, o.first_failed_attempt, o.first_failed_epoch = attempt, o.attempts, attempt.epoch + 1
-        self.failing = skipped
+            self.held = None
+        self.failing, self.low = skipped, v["next_scale"] < 1
+        if skipped and self.low and self.held is None and not self.under_way:
+            snapshot.hold(self)
         self.judge(v, skipped, attempt.epoch + 1)
 
     def judge(self, v: dict[str, float], skipped: bool, epoch: int) -> None:
@@ -280,6 +287,7 @@ class Trainer:
             keep = snapshot.restore(self, checkpoint.load("resume", path, self.device))
         if self.world.main:
             self.files = RunFiles(self.folder, self.observed.header() if self.config.monitor.layers else None, keep)
+            (self.folder / "crash.pt").unlink(missing_ok=True)  # of a failure before the resumption
 
     def stop_asked(self) -> bool:
         """Whether any rank was asked to stop: all then do."""

@@ -68,7 +68,7 @@ def tell(
     if outcome.status == "failed":
         lines += course(diagnosis.evidence, outcome)
     if overflow is not None:
-        moved = diagnosis.evidence.get("skipped_last_in_a_row") == 0  # by an update that came through
+        moved = not (folder / "crash.pt").is_file()  # by an update that came through
         lines.append("on the weights of the end, " * moved + str(overflow))
     if outcome.eval:
         losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]

@@ -3,12 +3,14 @@
 import math
 
 import pytest
+import torch
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.look import Look, Seen
 from gradlab.diagnosis.options import CODES, Thresholds
-from gradlab.diagnosis.replay import Overflow
+from gradlab.diagnosis.overflow import Overflow
+from gradlab.diagnosis.ranges import range_of
 
 
 def line(attempt: int, loss: float, norm: float = 1.0, skipped: bool = False, scale: float = 1.0) -> dict:
@@ -240,8 +242,8 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     "nan_parameter": ("critical", {"losses": FLAT, **overflow("parameters")}, {"losses": FLAT, **overflow("loss")}),
     "nan_loss": (
         "critical",
-        {"losses": FLAT, **overflow("loss", outputs=(-9e3, 9e3))},
-        {"losses": FLAT, **overflow("loss", outputs=(-1.1e4, 9e3))},
+        {"losses": FLAT, **overflow("loss", outputs=range_of("outputs", torch.tensor([-9e3, 9e3])))},
+        {"losses": FLAT, **overflow("loss", outputs=range_of("outputs", torch.tensor([-1.1e4, 9e3])))},
     ),
     "nan_gradient": (
         "critical",
@@ -289,9 +291,12 @@ def test_the_first_cause_is_the_verdict_and_the_rest_is_told() -> None:
         stream.observe(line(i, 2.0 if i < 60 else math.nan, 10.0 ** max(0, i - 55) if i < 60 else math.nan, i >= 60))
     broken = diagnose(stream, **overflow("parameters"))
     assert broken.verdict == "nan_parameter" and {"exploding", "nan_gradient"} < {f.code for f in broken.findings}
-    unstable = diagnose(stream, **overflow("loss", outputs=(0.0, 1.0)))
+    unstable = diagnose(stream, **overflow("loss", outputs=range_of("outputs", torch.tensor([0.0, 1.0]))))
     assert unstable.verdict == "nan_loss" and "exploding" not in {f.code for f in unstable.findings}
-    assert diagnose(stream, **overflow("loss", outputs=(0.0, 1e20))).verdict == "exploding"
+    assert (
+        diagnose(stream, **overflow("loss", outputs=range_of("outputs", torch.tensor([0.0, 1e20])))).verdict
+        == "exploding"
+    )
 
 
 def test_a_diagnosis_of_plain_numbers_does_not_depend_on_its_length() -> None:

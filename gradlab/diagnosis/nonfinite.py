@@ -41,20 +41,20 @@ class NaNInput(NonFinite):
     causes = ("missing values", "a division by a zero spread in the preparation of the data")
 
     def find(self, run: Run) -> Finding | None:
-        if self.phase(run) != "inputs":
+        if (phase := self.phase(run)) not in ("inputs", "targets"):
             return None
-        return self.found("critical", f"the inputs of update {self.at} are not finite", self.at)
+        return self.found("critical", f"the {phase} of update {self.at} are not finite", self.at)
 
 
 @dataclass
 class NaNParameter(NonFinite):
-    """The weights are not finite any more: an earlier update broke them."""
+    """The weights, or buffers, are not finite any more: an earlier update broke them."""
 
     code = "nan_parameter"
     causes = ("an update with a gradient that was not finite was applied", "weights that overflowed")
 
     def find(self, run: Run) -> Finding | None:
-        if self.phase(run) != "parameters" or run.overflow is None:
+        if self.phase(run) not in ("parameters", "buffers") or run.overflow is None:
             return None
         return self.found("critical", str(run.overflow), self.at, parameter=run.overflow.module)
 
@@ -71,7 +71,8 @@ class NaNLoss(NonFinite):
         if o is None or o.phase != "loss" or not o.moderate:
             return None
         says = "the loss is not finite before the backward pass, although the outputs are"
-        ranges = {name: seen for name, seen in (("outputs", o.outputs), ("targets", o.targets)) if seen is not None}
+        seen = {"outputs": o.outputs, "targets": o.targets}
+        ranges = {name: [r.min, r.max] for name, r in seen.items() if r is not None and r.min is not None}
         told = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
         return self.found("critical", f"{says} ({told})" if told else says, self.at, **ranges)
 

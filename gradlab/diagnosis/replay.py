@@ -1,120 +1,45 @@
-"""Run a failing update again with a look at every module: which left the range of its type first, and by how much."""
+"""Run a failing update again with a look at every operation: what left the range of its type first, and by how much."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
-from math import isfinite
-from typing import Any
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 
+from gradlab.diagnosis.overflow import SUM, Overflow
+from gradlab.diagnosis.ranges import finite, range_of
+from gradlab.gradients import measure
 from gradlab.loss import Loss
 from gradlab.precision import Precision
 
-MODERATE = 1e4
-"""Largest magnitude of an output that is of ordinary size."""
+if TYPE_CHECKING:
+    from gradlab.diagnosis.trace import Call, Finding, Trace
+
+__all__ = ["Overflow", "Replay", "first_overflow", "replay"]
 
 
 @dataclass
-class Overflow:
-    """The first tensor that is not finite."""
+class Replay:
+    """An update that was run again."""
 
-    phase: str
-    """parameters, inputs, forward, between (two modules, in the forward pass), loss, backward or gradient."""
-    module: str
-    kind: str
-    """Class of the module."""
-    input_max: float | None = None
-    """Largest magnitude that went in."""
-    output_max: float | None = None
-    """Largest magnitude of the same output computed in fp32."""
-    healthy: str | None = None
-    """The module that finished last with a finite output, and its largest magnitude."""
-    healthy_max: float | None = None
-    limit: float | None = None
-    """Largest number of the type that the forward pass rounds to."""
-    outputs: tuple[float, float] | None = None
-    """Of the model, where the loss is what is not finite: the smallest and the largest."""
-    targets: tuple[float, float] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    first: Overflow | None
+    """The first tensor that is not finite; None if there is none."""
+    calls: list[Call] = field(default_factory=list)
+    """Every call of a module, in the order in which they ended; empty where the update was not begun."""
+    first_order: int | None = None
+    """How many operations were before the first that is not finite."""
+    loss: float | None = None
+    """Mean over the update."""
+    grad_norm: float | None = None
+    cause: Overflow | None = None
+    """The first that reaches the gradient, where that is another one; the first was absorbed on its way."""
 
     @property
-    def moderate(self) -> bool:
-        """Whether the model's outputs are of a size at which a loss has no reason to fail."""
-        return self.outputs is not None and max(map(abs, self.outputs)) <= MODERATE
-
-    @property
-    def after(self) -> str:
-        """What was still well."""
-        if self.healthy is None:
-            return "no module was done yet"
-        return f"last well: {self.healthy or 'the model'}, at most {self.healthy_max or 0.0:.4g}"
-
-    def __str__(self) -> str:
-        if self.phase == "parameters":
-            return f"the weights {self.module} are already not finite: an earlier update broke them"
-        if self.phase == "inputs":
-            return "the inputs are not finite"
-        if self.phase == "loss":
-            return f"every module's output is finite, the loss is not ({self.after})"
-        name = f"{self.module or 'the model'} ({self.kind})"
-        if self.phase == "between":
-            return f"the arithmetic before {name} overflows first ({self.after})"
-        if self.phase == "gradient":
-            return (
-                f"all outputs and their gradients are finite; the gradient of the weight {self.module} overflows first"
-            )
-        if self.phase == "backward":
-            return f"the forward pass is finite; in the backward pass the gradient of {name}'s output overflows first"
-        says = f"the output of {name} overflows first"
-        if self.output_max is not None and self.limit is not None and isfinite(self.output_max):
-            times = self.output_max / self.limit
-            says += f": {self.output_max:.4g} in fp32, {times:.3g} times the largest number, {self.limit:g}"
-        return f"{says}, from inputs of at most {self.input_max:.4g}" if self.input_max is not None else says
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The floating-point tensors of a module's inputs or outputs."""
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_of(item)
-
-
-def largest(value: Any) -> float | None:
-    """Largest magnitude; None of no tensor."""
-    return max((t.detach().abs().max().item() for t in tensors_of(value) if t.numel()), default=None)
-
-
-def extremes(value: Any) -> tuple[float, float] | None:
-    """Smallest and largest element; None of no tensor."""
-    flat = [t.detach().float().flatten() for t in (value if isinstance(value, tuple | list) else [value])]
-    low, high = torch.cat(flat).aminmax() if sum(t.numel() for t in flat) else (None, None)
-    return None if low is None or high is None else (low.item(), high.item())
-
-
-def finite(value: Any) -> bool:
-    return all(bool(torch.isfinite(t).all()) for t in tensors_of(value))
-
-
-@contextmanager
-def hooked(model: torch.nn.Module, hook: Any) -> Iterator[None]:
-    """Call hook(name, module, inputs, keywords, output) when a module is done: children before what holds them."""
-    with ExitStack() as stack:
-        for name, module in model.named_modules():
-            handle = module.register_forward_hook(partial(hook, name), with_kwargs=True)
-            stack.callback(handle.remove)
-        yield
+    def finite(self) -> bool:
+        """Whether the update could have been applied."""
+        return self.grad_norm is not None and self.grad_norm - self.grad_norm == 0
 
 
 def first_overflow(
@@ -123,96 +48,161 @@ def first_overflow(
     precision: Precision,
     batches: list[tuple[torch.Tensor, torch.Tensor]],
     ranks: int = 1,
+    limit: float | None = None,
 ) -> Overflow | None:
-    """The first non-finite tensor in the order of execution, forward then backward; None if the update is finite.
+    """The first non-finite tensor in the order of execution; None if the update is finite. See `replay`."""
+    return replay(model, loss_fn, precision, batches, ranks, limit).first
 
-    batches: the update's micro-batches, those of all ranks.
+
+def replay(
+    model: torch.nn.Module,
+    loss_fn: Loss,
+    precision: Precision,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    ranks: int = 1,
+    limit: float | None = None,
+) -> Replay:
+    """One update up to its gradient, forward and backward through every micro-batch.
+
+    batches: the update's micro-batches, those of all ranks. limit: a larger output or gradient is a finding too.
     The model, its gradients and the random state are the caller's to keep; buffers are put back.
     """
-    for name, p in model.named_parameters():
-        if not finite(p):
-            return Overflow("parameters", name, type(p).__name__)
+    from gradlab.diagnosis.trace import Finding, Trace  # PyTorch at once: not before a configuration was checked
+
+    if broken := beforehand(model, batches):
+        return Replay(broken)
     buffers = [b.clone() for b in model.buffers()]
+    trace = Trace(model, limit)
     try:
         count = sum(loss_fn.count(targets) for _, targets in batches).clamp(min=1)  # type: ignore[union-attr]
         weight = precision.scale * ranks / loss_fn.divisor(count)
-        for inputs, targets in batches:
-            if not finite(inputs):
-                return Overflow("inputs", "", "")
-            if found := replay_batch(model, loss_fn, precision, inputs, targets, weight):
-                return found
-        return None
+        total = torch.zeros((), device=precision.device)
+        with trace.hooks():
+            for trace.batch, (inputs, targets) in enumerate(batches):
+                total += one_batch(trace, loss_fn, precision, inputs, targets, weight)
+        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        grads = [p.grad for _, p in named if p.grad is not None]
+        whole = all(finite(g) for g in grads)
+        precision.unscale_(grads)
+        if ranks > 1 and grads:  # DDP's mean; here all ranks' batches were added up
+            torch._foreach_div_(grads, ranks)
+        for name, p in named if whole else []:
+            if p.grad is not None and not finite(p.grad):
+                trace.found.append(Finding(trace.order, "unscale", None, name, len(batches) - 1, None))
+        norms = measure([n for n, _ in named], [p for _, p in named], precision.device)
+        return report(trace, (total / count).item(), norms.total.item(), len(batches))
     finally:
         for b, saved in zip(model.buffers(), buffers, strict=True):
             b.copy_(saved)
         model.zero_grad(set_to_none=True)
 
 
-def replay_batch(
-    model: torch.nn.Module,
+def beforehand(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Overflow | None:
+    """What was not finite before the update began."""
+    for name, p in model.named_parameters():
+        if not finite(p):
+            return Overflow("parameters", name, type(p).__name__, ranges=[range_of(name, p)])
+    for i, batch in enumerate(batches, 1):
+        for what, tensor in zip(("inputs", "targets"), batch, strict=True):
+            if not finite(tensor):
+                where = {"micro_batch": i, "micro_batches": len(batches)}
+                return Overflow(what, "", "", ranges=[range_of(what, tensor)], **where)  # type: ignore[arg-type]
+    return None
+
+
+def one_batch(
+    trace: Trace,
     loss_fn: Loss,
     precision: Precision,
     inputs: torch.Tensor,
     targets: torch.Tensor,
     weight: torch.Tensor,
-) -> Overflow | None:
+) -> torch.Tensor:
     """One micro-batch, forward and backward; weight: what its sum of losses is multiplied with."""
-    found: list[Overflow] = []
-    healthy: tuple[str, float | None] | None = None  # the module that finished last with a finite output
-    again = False
-
-    def note(phase: str, name: str = "", module: Any = None, **numbers: Any) -> None:
-        last, largest_there = healthy or (None, None)
-        kind = type(module).__name__ if module is not None else ""
-        found.append(Overflow(phase, name, kind, healthy=last, healthy_max=largest_there, **numbers))
-
-    def look(name: str, module: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
-        nonlocal healthy, again
-        if found or again:
-            return
-        given = (inputs, keywords)
-        if finite(output):
-            healthy = name, largest(output)
-            for tensor in tensors_of(output):
-                if tensor.requires_grad:
-                    tensor.register_hook(partial(look_back, name, module))
-        elif finite(given):
-            limit = torch.finfo(precision.dtype or torch.float32).max
-            again = True  # the module's own children pass here once more
-            wide = largest(in_fp32(module, inputs, keywords))
-            again = False
-            note("forward", name, module, input_max=largest(given), output_max=wide, limit=limit)
-        else:
-            note("between", name, module)
-
-    def look_back(name: str, module: torch.nn.Module, grad: torch.Tensor) -> None:
-        if not found and not finite(grad):
-            note("backward", name, module)
-
-    with hooked(model, look), precision.arithmetic():
+    with precision.arithmetic(), trace:
+        trace.backward = False
         with precision.autocast():
-            outputs = model(inputs)
+            outputs = trace.model(inputs)
             loss = loss_fn.sum(outputs, targets)
-        if not found and not finite(loss):
-            note("loss")
-            found[0].outputs, found[0].targets = extremes(outputs), extremes(targets)
-        if not found:
-            (loss * weight).backward()
-            for name, p in reversed(list(model.named_parameters())):
-                if not found and p.grad is not None and not finite(p.grad):
-                    note("gradient", name, p)
-    return found[0] if found else None
+        with trace.aside():
+            trace.look(loss, "loss")
+            if not finite(loss) and not trace.ends:
+                trace.ends = [range_of("outputs", outputs), range_of("targets", targets)]
+        trace.backward = True
+        (loss * weight).backward()
+    return loss.detach()
 
 
-def in_fp32(module: torch.nn.Module, inputs: Any, keywords: Any) -> Any:
-    """The module's output with fp32 inputs and autocast off: what fp16 could not hold; None where it cannot run so."""
-    device = next((t.device.type for t in tensors_of((inputs, keywords))), "cpu")
+def report(trace: Trace, loss: float, grad_norm: float, batches: int) -> Replay:
+    """Put what was found into words."""
+    first = trace.first()
+    if first is None:
+        return Replay(None, trace.calls, None, loss, grad_norm)
+    reaches = [f for f in trace.found if f.what in ("loss", "gradient") and f.origin is not None]
+    cause = min(reaches, key=lambda f: f.order, default=None)
+    found = Replay(overflow(trace, first, batches), trace.calls, first.order, loss, grad_norm)
+    if cause is not None and cause.order > first.order:
+        found.cause = overflow(trace, cause, batches)
+    return found
 
-    def wide(value: Any) -> Any:
-        return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
-    with torch.no_grad(), torch.autocast(device, enabled=False):
-        try:
-            return module.forward(*map(wide, inputs), **{name: wide(value) for name, value in keywords.items()})
-        except RuntimeError:  # a user's module may insist on a type
-            return None
+def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
+    """A finding as what is said of it."""
+    origin, noticed = finding.origin, finding.call
+    owner = noticed if origin is None else trace.owner(origin.maker)
+    phase = finding.what
+    if origin is not None and not origin.backward and phase != "loss":
+        phase = "forward"  # noticed late: it was absorbed, and came back in the backward pass
+    elif phase == "gradient" and origin is not None and not only_of_one_parameter(trace, finding):
+        phase = "backward"  # the parameter noticed it first
+    result = Overflow(phase, "", "", micro_batch=finding.batch + 1, micro_batches=batches)
+    if origin is not None:
+        result.operation, result.rounded = origin.maker.name or None, origin.rounded
+        result.input_max, result.output_max, result.limit = origin.input_max, origin.output_max, origin.limit
+        result.ranges = origin.ranges
+    if origin is not None and origin.given is not None:
+        result.phase, result.module, result.kind = "buffers", origin.given, "Tensor"
+    elif phase in ("gradient", "unscale"):
+        result.module, result.kind, result.inside = finding.name, "Parameter", owner.name if owner else None
+    else:
+        if origin is not None and origin.summed and noticed is not None:
+            owner, result.operation = noticed, SUM
+        if phase == "loss" and owner is not None:
+            result.phase = "forward"
+        elif phase == "forward" and owner is None:
+            owner = noticed
+        elif phase == "forward" and owner and noticed and noticed.within(owner) and noticed.begun >= finding.order:
+            result.phase, result.inside, owner = "between", owner.name, noticed
+        if owner is not None:
+            result.module, result.kind, result.call = owner.name, owner.kind, owner.number
+            result.calls = trace.numbers.get((owner.batch, owner.name), 1)
+    if result.phase == "loss" and trace.ends:
+        result.outputs, result.targets = trace.ends
+    if finding.value is not None:
+        result.output_max, result.beyond = finding.value, trace.limit
+    healthy = last_healthy(trace, finding.order, backward=result.phase in ("backward", "gradient", "unscale"))
+    if healthy is not None:
+        result.healthy, value = healthy.name, healthy.grad if result.phase == "backward" else healthy.output
+        result.healthy_max = value
+    return result
+
+
+def only_of_one_parameter(trace: Trace, finding: Finding) -> bool:
+    """Whether what overflowed is the gradient of a parameter, and not one that others are computed from."""
+    same = [f for f in trace.found if f.origin is finding.origin]
+    size = trace.model.get_parameter(finding.name).numel()
+    of_that_size = finding.origin is None or prod(finding.origin.ranges[-1].shape) == size
+    return of_that_size and {(f.what, f.name) for f in same} == {("gradient", finding.name)}
+
+
+def last_healthy(trace: Trace, order: int, backward: bool) -> Call | None:
+    """The module that was done last, with a finite output or gradient, before so many operations."""
+
+    def when(call: Call) -> int:
+        return call.grad_done if backward else call.done
+
+    def value(call: Call) -> float | None:
+        return call.grad if backward else call.output
+
+    well = [c for c in trace.calls if c.number and 0 < when(c) < order and (v := value(c)) is not None and v - v == 0]
+    return max(well, key=when, default=None)

@@ -1,0 +1,29 @@
+"""What the small commands beside `python -m gradlab` share: flags, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from gradlab import errors
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for a wrong flag instead of the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise errors.Usage(f"{message}; see {self.prog} --help")
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Do the work; what a user did wrong is said in a line."""
+    try:
+        return work()
+    except Exception as error:
+        message = errors.explain(error)
+        if message is None:
+            raise
+        print(f"gradlab: {message}", file=sys.stderr)
+        return errors.exit_code(error)

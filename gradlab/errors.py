@@ -40,6 +40,7 @@ def explain(error: BaseException, folder: Path | None = None) -> str | None:
         unknown_option(error)
         or ambiguous(error)
         or missing_plus(error)
+        or field_of_null(error)
         or unknown_field(error, cause)
         or wrong_value(error, cause)
         or two_lines(error)
@@ -89,6 +90,15 @@ def missing_plus(error: BaseException) -> str | None:
     if found is None or found[1] not in APPENDED:
         return None
     return f"{found[1]}: is appended, so it needs a plus: +{found[1]}=..."
+
+
+def field_of_null(error: BaseException) -> str | None:
+    """`pitfall.measure_every=1` without +pitfall, or where +pitfall is swept: Hydra then begins without one."""
+    if "Unexpected type for root: NoneType" not in str(error):
+        return None
+    return (
+        "a field of a group that is null: append one option first, such as +pitfall=no_clip (several, swept, are none)"
+    )
 
 
 def unknown_option(error: BaseException) -> str | None:

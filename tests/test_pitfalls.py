@@ -266,6 +266,12 @@ def test_clip_before_unscale_logs_the_scaled_norm(tmp_path: Path) -> None:
     assert wrong["grad/norm"] == pytest.approx(right["grad/norm"] * 65536, rel=1e-3)
 
 
+def test_clipping_each_micro_batch_means_true_gradients_under_a_loss_scale(tmp_path: Path) -> None:
+    begun = fallen(tmp_path, "clip_each_micro_batch", *FOUR, *CLIPS, *FP16, *SGD)
+    wrong = clipped_in_the_loop(plain_gradients(begun))
+    assert close(moved_by_one_update(begun), wrong, 0.01)
+
+
 def test_missing_zero_grad_sums_all_gradients_so_far(tmp_path: Path) -> None:
     begun = fallen(tmp_path, "missing_zero_grad", *FOUR, *SGD)
     module = copy.deepcopy(begun.module)
@@ -470,6 +476,12 @@ def test_a_typo_in_a_name_is_told_in_a_line() -> None:
     told = explain(error.value) or ""
     assert told.startswith("pitfall=unscaled_acumulation: must be one of clip_after_step, ") and "\n" not in told
     assert told.endswith("(did you mean unscaled_accumulation?)")
+
+
+def test_a_field_without_a_pitfall_is_told_in_a_line() -> None:
+    with pytest.raises(Exception) as error:
+        composed("pitfall.measure_every=1")
+    assert (explain(error.value) or "").startswith("a field of a group that is null: append one option first")
 
 
 def test_thresholds_are_checked() -> None:

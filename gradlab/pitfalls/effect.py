@@ -139,9 +139,11 @@ class Effect:
             return ""
         values = {name: [v for v in found if not math.isnan(v)] for name, found in self.seen.items()}
         shown = [f"{name.removeprefix('pitfall/')} {statistics.median(v):.4g}" for name, v in values.items() if v]
+        if apart := values["pitfall/distance"]:
+            shown.append(f"and at most {max(apart):.4g} of distance")
         number = max(map(len, self.seen.values()))
         says = f"pitfall {name_of('pitfall', self.pitfall)} against the right update, {number} of them (medians)"
-        return f"{says}: {', '.join(shown) or 'nothing was applied'}"
+        return f"{says}: {', '.join(shown)}"
 
 
 def measured(wrong: Tried, right: Tried) -> dict[str, float]:

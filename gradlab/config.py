@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+import gradlab.unstable_loss  # noqa: F401  (registers its option)
 from gradlab.accumulation import Accumulation
 from gradlab.clip import Clip
 from gradlab.data import Data

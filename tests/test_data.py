@@ -271,9 +271,19 @@ def test_synthetic_teachers(hidden: int) -> None:
     torch.testing.assert_close(x @ torch.linalg.lstsq(x, y).solution, y, atol=1e-3, rtol=1e-3)  # linear, and noiseless
 
 
+def test_synthetic_counts_are_poisson_draws_whose_log_rates_are_the_values_of_regression() -> None:
+    shared = {"outputs": 2, "samples": 20000}
+    x, counts = whole(SyntheticData(task="counts", **shared).load(CPU).train)
+    same, log_rate = whole(SyntheticData(task="regression", **shared).load(CPU).train)
+    assert torch.equal(x, same) and (counts == counts.round()).all() and counts.min() == 0
+    rate = log_rate.exp()
+    assert abs(((counts - rate) / rate.sqrt()).mean()) < 0.02
+    assert abs(((counts - rate) ** 2 / rate).mean() - 1) < 0.1  # the variance of a Poisson number is its rate
+
+
 def test_the_global_generator_neither_matters_nor_moves(corpus: Path) -> None:
     text = TextData(path=str(corpus), samples=20, variable_length=True)
-    for data in (DigitsData(), AddingData(), SyntheticData(), text):
+    for data in (DigitsData(), AddingData(), SyntheticData(), SyntheticData(task="counts"), text):
         before = torch.random.get_rng_state()
         first = whole(data.load(CPU).train)
         assert torch.equal(before, torch.random.get_rng_state())

@@ -357,6 +357,13 @@ def test_default_init_is_pytorchs() -> None:
     assert torch.equal(model.layers[0].linear.bias, reference.bias)
 
 
+def test_without_biases_a_relu_network_is_homogeneous() -> None:
+    net = build(SigmoidMLPOptions(activation="relu", init="he", layers=3, bias=False), VECTORS)
+    x = torch.randn(5, 9)
+    assert not any(name.endswith("bias") for name, _ in net.named_parameters())
+    torch.testing.assert_close(net(3 * x), 3 * net(x))
+
+
 def test_residual_adds_the_input_from_the_second_layer_on() -> None:
     plain, residual = (build(SigmoidMLPOptions(layers=6, residual=residual), VECTORS) for residual in (False, True))
     x = torch.randn(2, 64)

@@ -15,19 +15,20 @@ from gradlab.option import one_of, option, require
 @option("data", "synthetic")
 @dataclass
 class SyntheticData(Data):
-    """Standard normal vectors (D,); a linear teacher, or a small MLP, gives classes or values of unit variance."""
+    """Standard normal vectors (D,); a linear teacher, or a small MLP, gives classes, values of unit variance, or counts
+    (Poisson) of which such values are the logarithms of the rates."""
 
     task: str = "classification"
-    """classification or regression."""
+    """classification, regression or counts."""
     features: int = 32
     """D, size of a vector."""
     outputs: int = 10
-    """Number of classes or values."""
+    """Number of classes, values or counts."""
     hidden: int = 0
     """Units in the hidden layer of the teacher; 0: a linear one."""
     noise: float = 0.0
-    """Fraction of labels that are replaced by random ones, or standard deviation of what is added to the values;
-    in the training set only."""
+    """Fraction of labels that are replaced by random ones, or standard deviation of what is added to the values
+    (of counts: to the logarithms); in the training set only."""
     samples: int = 4096
     """Training samples."""
     test_samples: int = 512
@@ -37,7 +38,7 @@ class SyntheticData(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("task", self.task, ("classification", "regression"))
+        one_of("task", self.task, ("classification", "regression", "counts"))
         classes = self.task == "classification"
         at_least("features", self.features, 1)
         at_least("outputs", self.outputs, 2 if classes else 1)
@@ -60,6 +61,8 @@ class SyntheticData(Data):
             targets = torch.where(noisy, torch.randint(self.outputs, (n,), generator=draw), answers.argmax(1))
         else:
             targets = answers + self.noise * torch.randn(n, self.outputs, generator=draw) * noisy[:, None]
+        if self.task == "counts":
+            targets = torch.poisson(targets.exp(), generator=draw)
         train, test = split_off(inputs.to(device), targets.to(device), self.test_samples)
         asks = "classes" if self.task == "classification" else "values"
         return Splits(train, test, Spec("vectors", (self.features,), asks, self.outputs), "synthetic")

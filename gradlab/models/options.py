@@ -169,6 +169,8 @@ class SigmoidMLPOptions(Model):
     """Factor on every initial weight matrix, whatever the init."""
     norm: str = "none"
     """Normalisation before the activation: none, batch or layer."""
+    bias: bool = True
+    """Whether linear layers, the head's too, have biases; before norm=batch there is none either way."""
     residual: bool = False
     """Whether each hidden layer from the second on adds its input to its output."""
     activation_checkpointing: bool = False

@@ -25,7 +25,7 @@ class Layer(nn.Module):
         width = options.width
         self.residual = residual
         # Batch norm subtracts any bias: its gradient would be zero, and read as vanished.
-        self.linear = nn.Linear(features, width, bias=options.norm != "batch")
+        self.linear = nn.Linear(features, width, bias=options.bias and options.norm != "batch")
         self.norm = {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[options.norm](width)
         self.activation = ACTIVATIONS[options.activation]()
 
@@ -45,7 +45,7 @@ class SigmoidMLP(nn.Module):
             Layer(features if i == 0 else options.width, options, options.residual and i > 0)
             for i in range(options.layers)
         )
-        self.head = nn.Linear(options.width, spec.outputs)
+        self.head = nn.Linear(options.width, spec.outputs, bias=options.bias)
         init_(self, options.init, options.gain)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -290,7 +290,7 @@ def test_the_first_cause_is_the_verdict_and_the_rest_is_told() -> None:
     for i in range(100):
         stream.observe(line(i, 2.0 if i < 60 else math.nan, 10.0 ** max(0, i - 55) if i < 60 else math.nan, i >= 60))
     broken = diagnose(stream, **overflow("parameters"))
-    assert broken.verdict == "nan_parameter" and {"exploding", "nan_gradient"} < {f.code for f in broken.findings}
+    assert broken.verdict == "nan_parameter" and "exploding" in {f.code for f in broken.findings}
     unstable = diagnose(stream, **overflow("loss", outputs=range_of("outputs", torch.tensor([0.0, 1.0]))))
     assert unstable.verdict == "nan_loss" and "exploding" not in {f.code for f in unstable.findings}
     assert (

@@ -82,6 +82,7 @@ class NaNGradient(NonFinite):
     """The loss is finite and its gradient is not; or updates fail and nothing says why."""
 
     code = "nan_gradient"
+    fallback = True
     causes = ("sqrt or norm at zero", "0 times infinity in a masked branch", "an overflow in the backward pass")
 
     def find(self, run: Run) -> Finding | None:

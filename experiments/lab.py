@@ -48,8 +48,17 @@ class Run:
         return json.loads((self.folder / "diagnosis.json").read_text())
 
     @property
+    def applies(self) -> bool:
+        """Whether its remedy changed anything."""
+        return (self.diagnosis.get("remedy") or {}).get("applies", True)
+
+    @property
     def verdict(self) -> str | None:
-        return self.diagnosis.get("verdict")
+        return self.diagnosis.get("verdict") if self.applies else "does not apply"
+
+    @property
+    def completed(self) -> bool:
+        return self.diagnosis.get("outcome", {}).get("status") == "completed"
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -72,14 +81,13 @@ class Run:
     def eval_loss(self) -> float:
         """The last evaluation's; infinite if it is not a number, or the run failed before one."""
         last = self.evals[-1] if self.evals else math.inf
-        return last if math.isfinite(last) and self.diagnosis["outcome"]["status"] == "completed" else math.inf
+        return last if math.isfinite(last) and self.completed else math.inf
 
     @property
     def final(self) -> float:
         """Median of the last 20 training losses; infinite where the run failed."""
         losses = [v for v in self.series("train/loss")[-20:] if math.isfinite(v)]
-        done = losses and self.diagnosis["outcome"]["status"] == "completed"
-        return statistics.median(losses) if done else math.inf
+        return statistics.median(losses) if losses and self.completed else math.inf
 
     @property
     def norms(self) -> list[float]:
@@ -224,7 +232,7 @@ def table(study: Study, runs: Runs) -> list[str]:
             number_text(group.median(lambda r: statistics.median(r.norms or [math.nan]))),
             number_text(group.median(lambda r: max(r.norms, default=math.nan))),
             f"{group.median(lambda r: (r.series('clip/fraction') or [0.0])[-1]):.0%}",
-            number_text(group.median(lambda r: float(r.diagnosis["evidence"].get("skipped", 0)))),
+            number_text(group.median(lambda r: float(r.diagnosis.get("evidence", {}).get("skipped", 0)))),
             number_text(statistics.median(first)) if all(map(math.isfinite, first)) else "-",
         ]
         rows.append("| " + " | ".join([*key[0 if several else 1 :], verdicts, *cells]) + " |")

@@ -76,14 +76,22 @@ def too_high(runs: Runs):
 
 STUDY = Study(
     title="an RNN without clipping",
-    about="""A ReLU RNN of width 64 (orthogonal recurrent weights, gain 1.5) on the adding problem of 30 steps, SGD with momentum
-0.9 at 0.03. Backpropagation through time multiplies by the recurrent weights once a step; one steep update throws the weights
-to where they are steeper still. Answering with the mean has a loss of 0.167.""",
+    about="""A ReLU RNN of width 64 (orthogonal recurrent weights, gain 1.5) on the adding problem of 30 steps, SGD
+with momentum 0.9 at 0.03. Backpropagation through time multiplies by the recurrent weights once a step; one steep
+update throws the weights to where they are steeper still. Answering with the mean has a loss of 0.167.""",
     sweeps=[
         Sweep("main", ["-m", "+experiment=exploding", f"+remedy={REMEDIES}", "seed=0,1,2", "trainer.epochs=3"]),
         Sweep(
             "max_norm",
-            ["-m", "+experiment=exploding", "clip=norm", "clip.max_norm=0.5,1.0,5.0,100.0", "seed=0,1,2", "trainer.epochs=3", "expect=any"],
+            [
+                "-m",
+                "+experiment=exploding",
+                "clip=norm",
+                "clip.max_norm=0.5,1.0,5.0,100.0",
+                "seed=0,1,2",
+                "trainer.epochs=3",
+                "expect=any",
+            ],
         ),
     ],
     by=("remedy", "clip.max_norm"),
@@ -112,6 +120,7 @@ to where they are steeper still. Answering with the mean has a loss of 0.167."""
         Claim("a gated cell does not explode where the plain one does", "GM: RNNs/LSTMs", verdict_of("gated")),
         Claim("a warm-up prevents the explosion", "GC: Additional Stabilization", verdict_of("warmup")),
     ],
-    tried="""(2026-11-21) Gains up to 1.1 with rates up to 0.1 do not diverge at all (ReLU halves the variance of each step, so
-that 1.5 is only just above the edge of 1.41); an LSTM under SGD diverges at a rate of 1, but by its linear head, not through time.""",
+    tried="""(2026-11-21) Gains up to 1.1 with rates up to 0.1 do not diverge at all (ReLU halves the variance of
+each step, so that 1.5 is only just above the edge of 1.41); an LSTM under SGD diverges at a rate of 1, but by its
+linear head, not through time.""",
 )

@@ -52,8 +52,8 @@ def hundred(runs: Runs):
 
 STUDY = Study(
     title="loss functions that fail by themselves",
-    about="""Four textbook losses written naively (log of a softmax, a relative error, the root of a square, the exponential of a
-Poisson rate) and the same written stably: `loss=unstable loss.kind=log loss.stable=true`.""",
+    about="""Four textbook losses written naively (log of a softmax, a relative error, the root of a square, the
+exponential of a Poisson rate) and the same written stably: `loss=unstable loss.kind=log loss.stable=true`.""",
     sweeps=[
         Sweep(k, ["-m", f"+experiment=nan_loss_{k}", "+remedy=none,stable_loss,clip_norm,lower_lr", "seed=0,1,2"])
         for k in KINDS

@@ -79,8 +79,9 @@ def tiny_norm(runs: Runs):
 
 STUDY = Study(
     title="twenty sigmoid layers",
-    about="""Each sigmoid multiplies the gradient on its way back by a slope of at most 1/4, so that the first layers of twenty get
-next to nothing and the loss stays at log(10) = 2.303. Scanned digits, SGD with momentum 0.9 at 0.01, ten epochs.""",
+    about="""Each sigmoid multiplies the gradient on its way back by a slope of at most 1/4, so that the first
+layers of twenty get next to nothing and the loss stays at log(10) = 2.303. Scanned digits, SGD with momentum 0.9 at
+0.01, ten epochs.""",
     sweeps=[Sweep("main", ["-m", "+experiment=vanishing", f"+remedy={REMEDIES}", "seed=0,1,2"])],
     claims=[
         Claim(

@@ -63,10 +63,12 @@ class Job:
         code, expectation = verdict.judge(self.config.expect, diagnosis)
         code = INTERRUPTED if outcome.status == "interrupted" else code
         if not self.place.main:
+            self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
             return code
         overflow = snapshot.find_overflow(self.trainer) if outcome.status == "failed" else None
         verdict.write(self.folder, diagnosis, outcome, overflow, code)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
+        self.place.barrier()
         return code

@@ -82,6 +82,7 @@ class Job:
         code, expectation = verdict.judge(self.config.expect, diagnosis)
         code = self.place.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.place.main:
+            self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
             return code
         tries = remedies(diagnosis.verdict, self.config, self.overrides)
         of_the_job = {"planned": self.trainer.planned, "remedy": self.remedy, "remedies": [asdict(t) for t in tries]}
@@ -89,6 +90,7 @@ class Job:
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
+        self.place.barrier()
         return code
 
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:

@@ -120,6 +120,11 @@ class Runs(list[Run]):
         told = [r.verdict or "error" for r in self]
         return {v: told.count(v) for v in dict.fromkeys(told)}
 
+    @property
+    def told(self) -> str:
+        """Their verdicts in words."""
+        return ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts().items())
+
     def all(self, verdict: str) -> bool:
         return bool(self) and all(r.verdict == verdict for r in self)
 
@@ -162,6 +167,8 @@ class Study:
     by: Sequence[str] = ("remedy",)
     """Overrides that name a row of the table and a curve of the figure."""
     figure: tuple[str, ...] = ("train/loss", "grad/norm")
+    shown: tuple[str, ...] = ()
+    """Names of the sweeps that the figure shows; none: the first."""
     tried: str = ""
 
 
@@ -224,7 +231,6 @@ def table(study: Study, runs: Runs) -> list[str]:
     head += ["norm, median", "norm, largest", "clipped", "skipped", "first skipped"]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for key, group in groups.items():
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in group.verdicts().items())
         first = [next((ln["attempt"] for ln in r.lines if ln.get("update/skipped")), math.nan) for r in group]
         cells = [
             number_text(group.median(lambda r: r.final)),
@@ -235,7 +241,7 @@ def table(study: Study, runs: Runs) -> list[str]:
             number_text(group.median(lambda r: float(r.diagnosis.get("evidence", {}).get("skipped", 0)))),
             number_text(statistics.median(first)) if all(map(math.isfinite, first)) else "-",
         ]
-        rows.append("| " + " | ".join([*key[0 if several else 1 :], verdicts, *cells]) + " |")
+        rows.append("| " + " | ".join([*key[0 if several else 1 :], group.told, *cells]) + " |")
     return rows
 
 
@@ -251,8 +257,9 @@ def draw(study: Study, runs: Runs, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     first = {}
-    for r in runs:
-        label = ", ".join(r.overrides.get(k, "-") for k in study.by)
+    wanted = study.shown or (study.sweeps[0].name,)
+    for r in (r for r in runs if r.sweep in wanted and r.applies):
+        label = ", ".join([r.sweep] * (len(wanted) > 1) + [r.overrides[k] for k in study.by if k in r.overrides])
         first.setdefault((r.sweep, label), r)
     shown = list(first.items())[: len(COLOURS)]
     plt.rcParams["svg.hashsalt"] = "gradlab"
@@ -266,7 +273,7 @@ def draw(study: Study, runs: Runs, path: Path) -> None:
                 axis.plot(x, y, style, color=COLOURS[i], linewidth=1.1, label=label, marker="." * (len(x) < 8))
         axis.set_xlabel("update")
         axis.set_ylabel(name)
-        if name != "train/accuracy" and all(line.get_ydata().min() > 0 for line in axis.lines if len(line.get_ydata())):
+        if all(line.get_ydata().min() > 0 for line in axis.lines):
             axis.set_yscale("log")
         axis.grid(alpha=0.3)
     axes[0][-1].legend(fontsize=8, frameon=False)

@@ -50,7 +50,7 @@ def both_optimizers(runs: Runs):
 def diverges(runs: Runs):
     wrong = {o: runs.where(f"wrong_{o}", pitfall="clip_before_unscale") for o in OPTIMIZERS}
     text = "; ".join(
-        f"{o}: {w.verdicts()}, final loss {w.median(lambda r: r.final):.3g}, right {final(runs, f'right_{o}'):.3g}"
+        f"{o}: {w.told}, final loss {w.median(lambda r: r.final):.3g}, right {final(runs, f'right_{o}'):.3g}"
         for o, w in wrong.items()
     )
     return depends([any(r.verdict in ("diverged", "exploding") for r in w) for w in wrong.values()], text)
@@ -71,19 +71,19 @@ def bypass(runs: Runs):
     told = {o: runs.where(f"wrong_{o}", pitfall="step_past_scaler") for o in OPTIMIZERS}
     return depends(
         [not any(r.verdict == "healthy" for r in t) for t in told.values()],
-        "; ".join(f"{o}: {t.verdicts()}" for o, t in told.items()),
+        "; ".join(f"{o}: {t.told}" for o, t in told.items()),
     )
 
 
 def locked(runs: Runs):
     told = {o: runs.where(f"wrong_{o}", pitfall="live_lock") for o in OPTIMIZERS}
-    text = "; ".join(f"{o}: {t.verdicts()}" for o, t in told.items())
+    text = "; ".join(f"{o}: {t.told}" for o, t in told.items())
     return depends([t.all("scale_livelock") for t in told.values()], text)
 
 
 def together(runs: Runs):
     right = Runs(r for o in OPTIMIZERS for r in runs.where(f"right_{o}"))
-    return check(right.all("healthy"), f"unscaled before clipping: {right.verdicts()}")
+    return check(right.all("healthy"), f"unscaled before clipping: {right.told}")
 
 
 STUDY = Study(

@@ -11,14 +11,12 @@ def unstable(runs: Runs, kind: str, remedy: str = "none") -> Runs:
 
 def twins(runs: Runs):
     told = {k: unstable(runs, k, "stable_loss") for k in KINDS}
-    return check(
-        all(t.all("healthy") for t in told.values()), "; ".join(f"{k}: {t.verdicts()}" for k, t in told.items())
-    )
+    return check(all(t.all("healthy") for t in told.values()), "; ".join(f"{k}: {t.told}" for k, t in told.items()))
 
 
 def fail(kind: str, verdict: str):
     def measure(runs: Runs):
-        return check(unstable(runs, kind).all(verdict), f"{unstable(runs, kind).verdicts()}")
+        return check(unstable(runs, kind).all(verdict), f"{unstable(runs, kind).told}")
 
     return measure
 
@@ -26,7 +24,7 @@ def fail(kind: str, verdict: str):
 def clipping(runs: Runs):
     told = {k: unstable(runs, k, "clip_norm") for k in KINDS}
     healthy = [k for k, t in told.items() if t.all("healthy")]
-    return check(not healthy, "with clipping: " + "; ".join(f"{k}: {t.verdicts()}" for k, t in told.items()))
+    return check(not healthy, "with clipping: " + "; ".join(f"{k}: {t.told}" for k, t in told.items()))
 
 
 def first_loss(runs: Runs):

@@ -29,7 +29,7 @@ def cures(*names: str):
     def measure(runs: Runs):
         chosen = {name: runs.where(remedy=name) for name in names}
         return depends(
-            [c.all("healthy") for c in chosen.values()], "; ".join(f"{n}: {c.verdicts()}" for n, c in chosen.items())
+            [c.all("healthy") for c in chosen.values()], "; ".join(f"{n}: {c.told}" for n, c in chosen.items())
         )
 
     return measure
@@ -38,7 +38,7 @@ def cures(*names: str):
 def fails(*names: str):
     def measure(runs: Runs):
         chosen = {name: runs.where(remedy=name) for name in names}
-        told = "; ".join(f"{n}: {c.verdicts()}" for n, c in chosen.items())
+        told = "; ".join(f"{n}: {c.told}" for n, c in chosen.items())
         return depends([not any(r.verdict == "healthy" for r in c) for c in chosen.values()], told)
 
     return measure

@@ -75,6 +75,8 @@ class SpikeRecovered(Rule):
     """Loss over the usual one, and beyond its spread, that is a spike."""
     spread: float = 8.0
     """Spreads (robust standard deviations) over the usual loss."""
+    share: float = 0.1
+    """And this part of the loss at the beginning: what is next to nothing may double."""
     smooth: int = 3
     """Updates over which a loss is averaged."""
 
@@ -102,7 +104,8 @@ class SpikeRecovered(Rule):
         if len(self.recent) >= 2 * history.window:
             usual = statistics.median(self.recent)
             sigma = 1.4826 * statistics.median(abs(v - usual) for v in self.recent)
-            if level > usual + max((self.factor - 1) * abs(usual), self.spread * sigma):
+            bound = max((self.factor - 1) * abs(usual), self.spread * sigma, self.share * abs(history.loss_early))
+            if level > usual + bound:
                 self.before, self.at, self.height = usual, line["attempt"], level
                 return
         self.recent.append(loss)

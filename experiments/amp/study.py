@@ -18,7 +18,7 @@ def sweeps() -> list[Sweep]:
     for optimizer, rate in OPTIMIZERS.items():
         base = [f"optimizer={optimizer}", rate, *COMMON]
         found.append(Sweep(f"right_{optimizer}", ["-m", *base]))
-        found.append(Sweep(f"wrong_{optimizer}", ["-m", f"+pitfall={PITFALLS}", "pitfall.measure_every=5", *base]))
+        found.append(Sweep(f"wrong_{optimizer}", ["-m", f"+pitfall={PITFALLS}", *base]))
     return found
 
 
@@ -89,7 +89,7 @@ def together(runs: Runs):
 STUDY = Study(
     title="mistakes around the loss scale",
     about="""A ReLU MLP of three layers on scanned digits in fp16 with a dynamic loss scale, clipped at 0.1; the
-right update, and four wrong ones in its place, of which every fifth is compared with the right update from the same
+right update, and four wrong ones in its place, of which every tenth is compared with the right update from the same
 state.""",
     sweeps=sweeps(),
     by=("optimizer", "pitfall"),

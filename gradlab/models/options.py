@@ -154,7 +154,7 @@ class ResNetOptions(Model):
 @option("model", "sigmoid_mlp")
 @dataclass
 class SigmoidMLPOptions(Model):
-    """A deep MLP, by default of the kind whose gradients vanish; images and sequences are flattened."""
+    """An MLP; a deep one of sigmoids is of the kind whose gradients vanish; images and sequences are flattened."""
 
     layers: int = 3
     """Number of hidden layers, before the linear head."""

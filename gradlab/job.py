@@ -10,6 +10,7 @@ from gradlab import checkpoint, snapshot, verdict
 from gradlab.cli import INTERRUPTED
 from gradlab.clip import NoClip
 from gradlab.config import Config
+from gradlab.data.check import pieces
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import remedies
@@ -112,6 +113,7 @@ class Job:
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             look=look,
+            constant=run.loss.constant(targets for _, targets in pieces(run.data.train)),
         )
         return diagnosis, overflow
 

@@ -200,6 +200,8 @@ def test_bad_smoothing_is_refused() -> None:
 
 
 def test_every_option_has_its_file() -> None:
+    import gradlab.config  # noqa: F401  which imports all of them
+
     conf = Path(__file__).parent.parent / "conf"
     for group in ("data", "loss"):
         names = {name for g, name in OPTIONS if g == group}

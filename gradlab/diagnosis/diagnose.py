@@ -81,6 +81,8 @@ def summary(run: Run) -> dict[str, Any]:
         "largest_grad_norm": h.largest,
         "largest_grad_norm_at": h.largest_at,
     }
+    if run.constant is not None:
+        numbers["loss_of_constant_answer"] = run.constant
     ratio = h.update_ratios.median
     return numbers | ({"usual_update_ratio": ratio} if math.isfinite(ratio) else {})
 

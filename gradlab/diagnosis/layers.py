@@ -19,6 +19,11 @@ def late_to_early(norms: list[float]) -> float:
     return late / early if early else math.inf if late else 1.0
 
 
+def dies(run: Run) -> bool:
+    """Whether some layer passes nothing at all on, so that what comes before it gets no gradient."""
+    return run.look is not None and any((m.dead or 0.0) == 1.0 for m in run.look.modules)
+
+
 @dataclass
 class Vanishing(Rule):
     """Early layers, or early time steps, get next to nothing of the gradient, and the model does not learn."""
@@ -55,8 +60,7 @@ class Vanishing(Rule):
         h, depth, time = run.history, self.ratios.median, self.times.median
         if run.look is not None and run.look.layer_ratio is not None:
             depth = min(depth, run.look.layer_ratio) if math.isinf(depth) else depth  # not fp16's flushing to zero
-        improved = f"and the loss improved by {h.improvement:.1%} only"
-        if run.learns or run.status == "failed":
+        if run.learns or run.status == "failed" or (math.isinf(depth) and dies(run)):
             return None
         if depth > self.ratio:
             (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
@@ -64,9 +68,9 @@ class Vanishing(Rule):
                 f"late layers' gradients are {depth:.3g} times the early ones' ({top} {high:.2g}, {bottom} {low:.2g})"
             )
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
-            return self.found("critical", f"{says}, {improved}", self.at, **evidence)
+            return self.found("critical", f"{says}, and {run.progress}", self.at, **evidence)
         if time > self.ratio:
-            says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, {improved}"
+            says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
             return self.found("critical", says, None, late_to_early_time=time)
         return None
 

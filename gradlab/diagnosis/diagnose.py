@@ -9,7 +9,7 @@ from typing import Any
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.options import Thresholds
-from gradlab.diagnosis.rules import Run
+from gradlab.diagnosis.rules import Rule, Run
 
 FALLBACKS = {rule.code for rule in Thresholds().rules() if rule.fallback}
 
@@ -24,13 +24,14 @@ class Stream:
         self.rules = list(self.thresholds.rules())
         for rule in self.rules:
             rule.begin()
+        self.following = [rule.observe for rule in self.rules if type(rule).observe is not Rule.observe]
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None = None) -> None:
         """Take in one line of metrics, and what was recorded of layers then."""
         self.history.observe(line, layers)
         if "train/loss" in line:
-            for rule in self.rules:
-                rule.observe(line, layers, self.history)
+            for follow in self.following:
+                follow(line, layers, self.history)
 
 
 def diagnose(stream: Stream, status: str = "completed", error: str | None = None, **seen: Any) -> Diagnosis:

@@ -1,12 +1,15 @@
 """Verdicts from synthetic streams: each rule where it applies, and where it must not."""
 
 import math
+import random
+import statistics
 
 import pytest
 import torch
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.history import Recent
 from gradlab.diagnosis.look import Look, Seen
 from gradlab.diagnosis.options import CODES, Thresholds
 from gradlab.diagnosis.overflow import Overflow
@@ -305,3 +308,18 @@ def test_a_diagnosis_of_plain_numbers_does_not_depend_on_its_length() -> None:
     for i in range(20_000):
         stream.observe(line(i, 2.0 - i / 20_000), {"grad/layer": [1.0] * 4})
     assert len(stream.thresholds.vanishing.ratios.values) < 512 and diagnose(stream).verdict == "healthy"
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_the_latest_values_have_the_median_and_spread_of_those_values(size: int) -> None:
+    draw, recent, seen = random.Random(size), Recent(size), [0.0]
+    assert math.isnan(recent.median)
+    for _ in range(100):
+        value = draw.choice([draw.choice(seen), draw.gauss(0, 1), 1e30 * draw.random()])  # also ones there already
+        recent.add(value)
+        seen.append(value)
+        latest = seen[1:][-size:]
+        usual = statistics.median(latest)
+        assert list(recent.values) == latest and recent.median == usual
+        assert recent.spread == 1.4826 * statistics.median([abs(v - usual) for v in latest])
+        assert recent.without(value) == sorted(v for v in latest if v != value)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History
+from gradlab.diagnosis.history import History, Recent
 from gradlab.diagnosis.rules import Rule, Run
 
 
@@ -81,7 +80,7 @@ class SpikeRecovered(Rule):
     """Updates over which a loss is averaged."""
 
     def begin(self) -> None:
-        self.recent: deque[float] = deque(maxlen=100)
+        self.recent = Recent(100)
         self.now: deque[float] = deque(maxlen=self.smooth)
         self.before: float | None = None  # the usual loss when the spike under way began
         self.at = self.count = 0
@@ -93,7 +92,7 @@ class SpikeRecovered(Rule):
         if not math.isfinite(loss):
             return
         self.now.append(loss)
-        level = statistics.fmean(self.now)
+        level = math.fsum(self.now) / len(self.now)
         if self.before is not None:
             self.height = max(self.height, level)
             if level <= self.before + 0.1 * abs(self.before):
@@ -101,14 +100,14 @@ class SpikeRecovered(Rule):
                 self.first = self.first or (self.at, self.before, self.height)
                 self.before = None
             return
-        if len(self.recent) >= 2 * history.window:
-            usual = statistics.median(self.recent)
-            sigma = 1.4826 * statistics.median(abs(v - usual) for v in self.recent)
-            bound = max((self.factor - 1) * abs(usual), self.spread * sigma, self.share * abs(history.loss_early))
-            if level > usual + bound:
+        if len(self.recent.values) >= 2 * history.window:
+            usual = self.recent.median
+            rise = level - usual
+            large = rise > (self.factor - 1) * abs(usual) and rise > self.share * abs(history.loss_early)
+            if large and rise > self.spread * self.recent.spread:
                 self.before, self.at, self.height = usual, line["attempt"], level
                 return
-        self.recent.append(loss)
+        self.recent.add(loss)
 
     def find(self, run: Run) -> Finding | None:
         if self.first is None or not run.learns:

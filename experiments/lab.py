@@ -202,7 +202,8 @@ def run(name: str, study: Study, fresh: bool = True) -> Runs:
 
 def found(name: str, study: Study) -> Iterator[Run]:
     for sweep in study.sweeps:
-        for file in sorted((FOLDER / name / sweep.name).rglob(".hydra/overrides.yaml")):
+        files = (FOLDER / name / sweep.name).rglob(".hydra/overrides.yaml")
+        for file in sorted(files, key=lambda f: (len(str(f)), f)):  # 10 comes after 9
             yield Run(file.parent.parent, sweep.name)
 
 

@@ -11,6 +11,9 @@ from gradlab.option import option, require
 class Monitor:
     """Base of the options: which update records what. Updates are counted from 1."""
 
+    cost = False
+    """Whether the cost of forward and backward passes is measured."""
+
     @property
     def layers(self) -> bool:
         """Whether anything is recorded, in layers.jsonl."""
@@ -44,6 +47,9 @@ class Summary(Monitor):
     """Updates between two records of the gradients' norms."""
     step_every: int = 50
     """Updates between two looks at how far the weights move; 0: never."""
+    cost: bool = False
+    """Whether it is measured what forward and backward passes cost: in the first update the bytes of their tensors, in
+    the later records their time."""
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "every", self.every, ">= 1")
@@ -66,6 +72,7 @@ class Full(Summary):
     """Of every parameter also the mean, spread, largest and non-finite elements; of every module its activations."""
 
     step_every: int = 5
+    cost: bool = True
 
     def elements(self, update: int) -> bool:
         return self.steps(update)

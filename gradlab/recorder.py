@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -12,7 +12,9 @@ import torch
 from gradlab.activations import FIELDS, Activations, by_execution, leaves
 from gradlab.clip import layers_of
 from gradlab.gradients import Gradients, element_statistics, tensor_norms
+from gradlab.memory import Memory
 from gradlab.monitor import Monitor
+from gradlab.passes import Passes
 
 Layers = dict[str, list[Any]]
 """Name -> one value a parameter; a module where the name begins with `activation/`, a recurrent one with `time/`.
@@ -24,8 +26,8 @@ None where there is no value.
 class Recorder:
     """Records nothing; the base of those that do. `Update` calls it in this order."""
 
-    def forward(self) -> Any:
-        """Context of the forward and backward passes."""
+    def forward(self, window: Sequence[Any] = ()) -> Any:
+        """Context of the forward and backward passes of a window of micro-batches."""
         return nullcontext()
 
     def gradients(self, gradients: Gradients) -> None:
@@ -42,6 +44,10 @@ class Recorder:
         """What `pack` made, by name."""
         return {}
 
+    def metrics(self) -> dict[str, float]:
+        """What was measured of the update as a whole, and is on the host."""
+        return {}
+
 
 NOTHING = Recorder()
 
@@ -50,10 +56,16 @@ class Observed:
     """What of a model can be recorded, and when."""
 
     def __init__(
-        self, monitor: Monitor, model: torch.nn.Module, names: list[str], params: list[torch.Tensor], called: list[str]
+        self,
+        monitor: Monitor,
+        model: torch.nn.Module,
+        names: list[str],
+        params: list[torch.Tensor],
+        called: list[str],
+        compiled: bool = False,
     ) -> None:
-        """names, params: P parameters. called: modules in the order of execution."""
-        self.monitor, self.model, self.names, self.params = monitor, model, names, params
+        """names, params: P parameters. called: modules in the order of execution. compiled: not as they are written."""
+        self.monitor, self.model, self.names, self.params, self.compiled = monitor, model, names, params, compiled
         self.modules = leaves(model, called)
         self.recurrent = [name for name in self.modules if isinstance(model.get_submodule(name), torch.nn.RNNBase)]
         layers, _ = layers_of(names)
@@ -66,24 +78,41 @@ class Observed:
     def record(self, update: int) -> Record | None:
         """What to record of this update, counted from 1."""
         m = self.monitor
-        return Record(self, steps=m.steps(update), elements=m.elements(update)) if m.norms(update) else None
+        if not m.norms(update):
+            return None
+        cost = m.cost and not self.compiled  # to follow each tensor, PyTorch would run it uncompiled
+        return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=cost and update == 1, times=cost)
 
 
 class Record(Recorder):
     """Gradient norms; where asked how far each parameter moves, and what elements and activations are like."""
 
-    def __init__(self, observed: Observed, *, steps: bool = False, elements: bool = False) -> None:
+    def __init__(
+        self,
+        observed: Observed,
+        *,
+        steps: bool = False,
+        elements: bool = False,
+        bytes: bool = False,
+        times: bool = False,
+    ) -> None:
         self.names, self.params, self.model = observed.names, observed.params, observed.model
         self.steps, self.elements = steps, elements
         self.activations = Activations(observed.model, observed.modules) if elements else None
+        self.memory = Memory(observed.model) if bytes else None
+        self.passes = Passes(observed.model, observed.params[0].device) if times and not bytes else None
         self.recurrent = observed.recurrent if steps else []
         self.through_time: dict[str, torch.Tensor] = {}
         self.measured: list[tuple[str, list[str], torch.Tensor]] = []
         self.before: list[torch.Tensor] = []
 
     @contextmanager
-    def forward(self) -> Iterator[None]:
+    def forward(self, window: Sequence[Any] = ()) -> Iterator[None]:
         with ExitStack() as stack:
+            if self.memory is not None:
+                stack.enter_context(self.memory.counting(window))
+            if self.passes is not None:
+                stack.enter_context(self.passes.timing())
             if self.activations is not None:
                 stack.enter_context(self.activations.watching())
             for name in self.recurrent:
@@ -154,6 +183,9 @@ class Record(Recorder):
             layers["update/ratio"] = ratios(layers["update/norm"], layers["param/norm"])
             layers["grad/ratio"] = ratios(layers["grad/layer"], layers["param/norm"])
         return layers
+
+    def metrics(self) -> dict[str, float]:
+        return self.memory.bytes if self.memory else self.passes.seconds() if self.passes else {}
 
 
 def late_to_early(norms: torch.Tensor) -> torch.Tensor:

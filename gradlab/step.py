@@ -93,7 +93,7 @@ class Update:
     def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
         """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
         self.save_buffers()
-        with recorder.forward():
+        with recorder.forward(window):
             loss = self.accumulate(window)  # () mean over the window and all ranks
         self.unscale()  # p.grad is now dL/dp
         gradients = self.measure()

@@ -79,7 +79,8 @@ class Trainer:
         self.module, self.called = setup.build_model(config, self.data, self.loss, self.device, self.world)
         self.model = setup.wrap(self.module, config, self.device, self.world)
         self.update = setup.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
-        self.observed = Observed(config.monitor, self.module, self.update.names, self.update.params, self.called)
+        of_it = (self.module, self.update.names, self.update.params, self.called, config.trainer.compile)
+        self.observed = Observed(config.monitor, *of_it)
         self.effect = Effect(config.pitfall, self.update) if config.pitfall else None
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(checkpoint.mix(config.seed, self.world.rank))
@@ -225,7 +226,7 @@ class Trainer:
         layers = None
         if attempt.layers is not None:
             layers = attempt.record.unpack(attempt.layers.read())
-            metrics |= totals(layers)
+            metrics |= totals(layers) | attempt.record.metrics()
         self.write(metrics, layers)
         if skipped and not self.failing:
             self.streak, o.first_failed_attempt, o.first_failed_epoch = attempt, o.attempts, attempt.epoch + 1

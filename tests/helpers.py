@@ -19,7 +19,7 @@ from gradlab.loggers.local import read_lines
 from gradlab.trainer import Trainer
 
 HERE = Path(__file__).parent
-MEASURED = {"throughput/samples_per_second", "memory/peak_bytes"}
+MEASURED = {"throughput/samples_per_second", "memory/peak_bytes", "time/forward", "time/backward"}
 """Metrics that are of the machine and not of the run."""
 
 

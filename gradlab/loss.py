@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
@@ -138,7 +139,14 @@ class CrossEntropy(Loss):
 @option("loss", "mse")
 @dataclass
 class MeanSquaredError(Loss):
-    """(output - target)^2: outputs and targets (B, K), each of the K values counts."""
+    """(unit * (output - target))^2: outputs and targets (B, K), each of the K values counts."""
+
+    unit: float = 1.0
+    """One unit of the values in those of the loss: 0.001 for values in millimetres and a loss in square metres."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.unit < inf, "unit", self.unit, "> 0 and finite")
 
     def resolve(self, spec: Spec) -> MeanSquaredError:
         fits("mse", spec, "values")
@@ -146,7 +154,7 @@ class MeanSquaredError(Loss):
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         same_shape("mse", outputs.shape, targets.shape)
-        return (at_least_fp32(outputs) - at_least_fp32(targets)).square().sum()
+        return (self.unit * (at_least_fp32(outputs) - at_least_fp32(targets))).square().sum()
 
     def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
         """The variance of the targets."""

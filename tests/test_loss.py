@@ -54,6 +54,8 @@ def test_mse_and_bce_are_pytorchs() -> None:
     outputs, targets = torch.randn(6, 2), torch.rand(6, 2)
     loss, count = MeanSquaredError()(outputs, targets)
     torch.testing.assert_close(loss / count, F.mse_loss(outputs, targets))
+    loss, count = MeanSquaredError(unit=0.1)(outputs, targets)
+    torch.testing.assert_close(loss / count, F.mse_loss(outputs * 0.1, targets * 0.1))
     loss, count = BinaryCrossEntropy()(outputs, targets)
     torch.testing.assert_close(loss / count, F.binary_cross_entropy_with_logits(outputs, targets))
 

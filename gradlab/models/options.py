@@ -138,6 +138,8 @@ class ResNetOptions(Model):
     """Normalisation after each convolution: batch, group (no statistics over the batch) or none."""
     groups: int = 8
     """Groups of norm=group; must divide the 64 channels of the narrowest layer."""
+    residual: bool = True
+    """Whether each block adds its input, or a 1x1 convolution of it, to its output."""
 
     def __post_init__(self) -> None:
         require(self.depth in (18, 34, 50), "depth", self.depth, "one of 18, 34, 50")

@@ -157,8 +157,8 @@ class MeanSquaredError(Loss):
         return (self.unit * (at_least_fp32(outputs) - at_least_fp32(targets))).square().sum()
 
     def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
-        """The variance of the targets."""
-        return torch.cat(list(targets)).double().var(0, correction=0).mean().item()
+        """The variance of the targets, in the units of the loss."""
+        return self.unit**2 * torch.cat(list(targets)).double().var(0, correction=0).mean().item()
 
 
 @option("loss", "bce")

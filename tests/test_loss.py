@@ -208,3 +208,26 @@ def test_every_option_has_its_file() -> None:
     for group in ("data", "loss"):
         names = {name for g, name in OPTIONS if g == group}
         assert names == {file.stem for file in (conf / group).glob("*.yaml")}
+
+
+def test_the_best_constant_answer_is_what_its_minimum_says() -> None:
+    """Against the loss itself, at the answer that minimises it and around it."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(5, (200,), generator=generator).clamp(max=3)
+    labels[::7] = -100
+    share = torch.bincount(labels[labels >= 0]).double() / (labels >= 0).sum()
+    values = torch.randn(200, 3, generator=generator).double() + 4
+    wanted = torch.rand(200, 3, generator=generator).double()
+    for loss, answer, targets in (
+        (CrossEntropy(), share.log(), labels),
+        (MeanSquaredError(unit=0.1), values.mean(0), values),
+        (BinaryCrossEntropy(), wanted.mean(0).logit(), wanted),
+    ):
+        found = loss.constant(targets.split(64))
+
+        def at(constant: torch.Tensor, loss: Loss = loss, targets: torch.Tensor = targets) -> float:
+            total, count = loss(constant.expand(200, -1), targets)
+            return (total / count).item()
+
+        assert found == pytest.approx(at(answer), rel=1e-6)
+        assert all(at(answer + 0.1 * torch.randn(answer.shape, generator=generator)) > found for _ in range(5))

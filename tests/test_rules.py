@@ -173,14 +173,14 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
         "critical",
         {
             "losses": FLAT,
-            "layers": [1.0, 101.0, 1.0, 1.0],
-            "moved": [1e-4, 1.1e-2, 1e-4, 1e-4],
+            "layers": [1.0, 5.3, 1.0, 1.0],
+            "moved": [1e-4, 1.1e-3, 1e-4, 1e-4],
             "coefficients": [0.01] * 100,
         },
         {
             "losses": FLAT,
-            "layers": [1.0, 99.0, 1.0, 1.0],
-            "moved": [1e-4, 1.1e-2, 1e-4, 1e-4],
+            "layers": [1.0, 5.1, 1.0, 1.0],
+            "moved": [1e-4, 1.1e-3, 1e-4, 1e-4],
             "coefficients": [0.01] * 100,
         },
     ),
@@ -323,3 +323,22 @@ def test_the_latest_values_have_the_median_and_spread_of_those_values(size: int)
         assert list(recent.values) == latest and recent.median == usual
         assert recent.spread == 1.4826 * statistics.median([abs(v - usual) for v in latest])
         assert recent.without(value) == sorted(v for v in latest if v != value)
+
+
+def test_a_layer_that_dominates_starves_the_others_only_where_they_move_less() -> None:
+    _, over, _ = EDGES["dominant_layer"]
+    assert run(**over | {"losses": FALLING})["dominant_layer"] == "warning"
+    assert run(**over | {"moved": [1.2e-4, 1.1e-3, 1.2e-4, 1.2e-4]})["dominant_layer"] == "info"
+    assert run(**over | {"coefficients": [1.0] * 100})["dominant_layer"] == "info"
+
+
+def test_no_better_than_a_constant_answer_is_no_learning() -> None:
+    """A regression that begins far off comes down to the variance of the targets, and stays there."""
+    losses = [2.0 - i / 50 for i in range(50)] + [1.0] * 50
+    assert "vanishing" not in run(losses, layers=[1.0, 1.0, 1.0, 1001.0], constant=1.1)
+    assert run(losses, layers=[1.0, 1.0, 1.0, 1001.0], constant=1.04)["vanishing"] == "critical"
+
+
+def test_a_loss_that_is_lost_within_the_first_window_has_diverged() -> None:
+    lost = [2.0, 20.0, *[15.0] * 98]
+    assert "diverged" not in run(lost) and run(lost, constant=2.3)["diverged"] == "critical"

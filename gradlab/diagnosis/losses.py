@@ -23,10 +23,9 @@ class Diverged(Rule):
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
-        reference = max(h.loss_first, h.loss_early)
         if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead:
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
-        if run.long and h.loss_last - reference > (self.factor - 1) * abs(reference):
+        if run.rose(self.factor):
             return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
         return None
 
@@ -54,12 +53,14 @@ class Stalled(Rule):
         evaluated = [e for e in h.evaluations if math.isfinite(e)]
         improved = len(evaluated) > 1 and min(evaluated[1:]) < evaluated[0] - self.flat / 2 * abs(evaluated[0])
         ratio = h.update_ratios.median
-        still = math.isfinite(ratio) and ratio < self.frozen
-        if h.improvement >= self.flat or improved or run.status == "interrupted":
+        if run.status == "interrupted":
+            return None
+        if math.isfinite(ratio) and ratio < self.frozen and not run.learns:
+            says = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
+            return self.found("critical", says, ratio=ratio)
+        if h.improvement >= self.flat or improved:
             return None
         says = f"the loss has not moved: {h.loss_early:.4g} at first, {h.loss_best:.4g} at best"
-        if still:
-            return self.found("critical", f"{says}; an update changes the weights by {ratio:.1g} of them", ratio=ratio)
         return self.found("warning", says, ratio=ratio)
 
 

@@ -48,9 +48,7 @@ class Exploding(Rule):
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
-        reference = max(h.loss_first, h.loss_early)
-        rose = run.long and h.loss_last - reference > (self.lost - 1) * abs(reference)
-        if self.at is None or not (run.status == "failed" or rose or run.dead):
+        if self.at is None or not (run.status == "failed" or run.rose(self.lost) or run.dead):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function's own doing

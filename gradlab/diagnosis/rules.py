@@ -44,6 +44,12 @@ class Run:
         """Whether the run is long enough to be judged by its losses."""
         return self.history.attempts >= 2 * self.window
 
+    def rose(self, factor: float) -> bool:
+        """Whether the loss ends at more than `factor` times where it began; or the best constant answer is, if worse."""
+        h = self.history
+        reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
+        return self.long and h.loss_last - reference > (factor - 1) * abs(reference)
+
     @property
     def dead(self) -> bool:
         """Whether it ended in updates of which none was applied."""

@@ -193,7 +193,7 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     "stalled": (
         "critical",
         {"losses": FLAT, "moved": [0.9e-6] * 4},
-        {"losses": [2.0] * 50 + [1.97] * 50, "moved": [0.9e-6] * 4},
+        {"losses": [2.0] * 50 + [1.97] * 50, "moved": [1.1e-6] * 4},
     ),
     "loss_spike_recovered": ("warning", {"losses": spike(3.0)}, {"losses": spike(2.9)}),
     "small_but_healthy": ("info", {"losses": FALLING, "norms": 0.9e-6}, {"losses": FALLING, "norms": 1.1e-6}),

@@ -116,10 +116,8 @@ class DominantLayer(Rule):
         if self.counts[layer] < self.often * self.records:
             return None
         name, moved = h.ordered_names[layer], dict(h.layer_ratios)
-        own, rest = (
-            moved.get(name, math.nan),
-            statistics.median([v for k, v in moved.items() if k != name] or [math.nan]),
-        )
+        own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
+        rest = statistics.median(others) if others else math.nan
         part = h.layers[layer] ** 2 / (math.fsum(n * n for n in h.layers) or 1.0)
         says = f"{part:.0%} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
         evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}

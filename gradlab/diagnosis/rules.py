@@ -45,7 +45,7 @@ class Run:
         return self.history.attempts >= 2 * self.window
 
     def rose(self, factor: float) -> bool:
-        """Whether the loss ends at more than `factor` times where it began; or the best constant answer is, if worse."""
+        """Whether the loss ends at more than `factor` times where it began, or the best constant answer is."""
         h = self.history
         reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
         return self.long and h.loss_last - reference > (factor - 1) * abs(reference)

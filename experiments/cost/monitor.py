@@ -147,16 +147,16 @@ def kind(first: int, turn: int) -> tuple[bool, bool]:
     return any(map(monitor.norms, updates)), any(map(monitor.steps, updates))
 
 
-def over_a_period(case: Case, teams: list[Team], name: str, reference: str) -> tuple[float, float, float]:
+def over_a_period(case: Case, teams: list[Team], name: str, reference: str, field: str) -> list[float]:
     """Quartile, median and quartile of the ratio by kind of turn; their mean over a period."""
     ratios: dict[Any, list[float]] = {}
     for team in teams:
         for i, (a, b) in enumerate(zip(team[name], team[reference], strict=True), WARMUP):
-            ratios.setdefault(kind(1 + i * case.turn, case.turn), []).append(a.cpu / b.cpu)
+            ratio = getattr(a, field) / getattr(b, field)
+            ratios.setdefault(kind(1 + i * case.turn, case.turn), []).append(ratio)
     weights = Counter(kind(first, case.turn) for first in range(1, PERIOD + 1, case.turn))
     by_kind = [(n, quartiles(ratios[k])) for k, n in weights.items()]
-    low, middle, high = (sum(n * q[i] for n, q in by_kind) / weights.total() for i in range(3))
-    return low, middle, high
+    return [sum(n * q[i] for n, q in by_kind) / weights.total() for i in range(3)]
 
 
 def quartiles(values: list[float]) -> list[float]:
@@ -168,12 +168,13 @@ def report(model: str, case: Case, contenders: dict[str, Contender], teams: list
     turns = {name: [turn for team in teams for turn in team[name]] for name in contenders}
     ms = 1e3 * statistics.median(t.cpu for t in turns["bare"])
     print(f"{model}, clipped: {len(turns['bare'])} rounds of {case.turn} updates in {case.teams} sets of processes")
-    print(f"  bare: CPU ms an update {ms:.2f}")
+    print(f"  bare: {ms:.2f} ms of CPU an update; ratios of CPU seconds (by the clock)")
     lines = []
     for name, contender in contenders.items():
         for reference in dict.fromkeys([contender.reference, "bare"]) if name != "bare" else ():
-            low, ratio, high = over_a_period(case, teams, name, reference)
-            print(f"  {name} / {reference}: {ratio:.3f}, quartiles {low:.3f} to {high:.3f}", flush=True)
+            low, ratio, high = over_a_period(case, teams, name, reference, "cpu")
+            _, clock, _ = over_a_period(case, teams, name, reference, "clock")
+            print(f"  {name} / {reference}: {ratio:.3f}, quartiles {low:.3f} to {high:.3f} ({clock:.3f})", flush=True)
             rounded = {key: round(value, 4) for key, value in (("ratio", ratio), ("low", low), ("high", high))}
             target = TARGETS.get(name) if reference != "bare" else None
             lines.append({"name": f"{name} / {reference}, {model} clipped", **rounded, "target": target})

@@ -149,10 +149,13 @@ class Sweep:
 
     name: str
     arguments: list[str]
+    ranks: int = 1
+    """Processes, of torchrun."""
 
     @property
     def command(self) -> str:
-        return shlex.join(["python", "-m", "gradlab", *self.arguments])
+        start = ["python"] if self.ranks == 1 else ["torchrun", "--standalone", f"--nproc-per-node={self.ranks}"]
+        return shlex.join([*start, "-m", "gradlab", *self.arguments])
 
 
 @dataclass
@@ -182,6 +185,26 @@ def depends(conditions: Sequence[bool], text: str) -> Measured:
     return ("confirmed" if all(conditions) else "depends" if any(conditions) else "refuted"), text
 
 
+def cured(remedy: str, sweep: str | None = None, verdicts: Sequence[str] = ("healthy", "small_but_healthy")) -> Any:
+    """A claim that a remedy cures: every seed is well with it."""
+
+    def measure(runs: Runs) -> Measured:
+        chosen = runs.where(sweep, remedy=remedy)
+        return check(bool(chosen) and all(r.verdict in verdicts for r in chosen), f"{remedy}: {chosen.told}")
+
+    return measure
+
+
+def not_cured(remedy: str, sweep: str | None = None) -> Any:
+    """A claim that it does not: no seed is well with it."""
+
+    def measure(runs: Runs) -> Measured:
+        chosen = runs.where(sweep, remedy=remedy)
+        return check(bool(chosen) and all(r.verdict != "healthy" for r in chosen), f"{remedy}: {chosen.told}")
+
+    return measure
+
+
 def run(name: str, study: Study, fresh: bool = True) -> Runs:
     """Run a study's commands, or read the runs that are there; raises where a job gave no verdict."""
     for sweep in study.sweeps:
@@ -189,7 +212,8 @@ def run(name: str, study: Study, fresh: bool = True) -> Runs:
         if fresh or not folder.is_dir():
             subprocess.run(["rm", "-rf", str(folder)], check=True)
             where = [f"hydra.sweep.dir={folder}"] if "-m" in sweep.arguments else [f"hydra.run.dir={folder}"]
-            command = [sys.executable, "-m", "gradlab", *sweep.arguments, *where]
+            many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={sweep.ranks}"]
+            command = [sys.executable, *many * (sweep.ranks > 1), "-m", "gradlab", *sweep.arguments, *where]
             print(f"$ {sweep.command}", flush=True)
             environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
             subprocess.run(command, check=False, env=environment)

@@ -33,10 +33,10 @@ class Diverged(Rule):
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
         if run.long and h.loss_last - reference > (self.factor - 1) * abs(reference):
             return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
-        fallen, back = h.loss_early - h.loss_best, h.loss_last - h.loss_best
+        fallen, back = reference - h.loss_best, h.loss_last - h.loss_best
         apart = bool(h.last) and h.loss_best < min(h.last)  # else both may be one noisy level
-        if run.long and h.improvement >= self.fell and back >= self.lost * fallen and apart:
-            says = f"the loss fell from {h.loss_early:.3g} to {h.loss_best:.3g}, and is back at {h.loss_last:.3g}"
+        if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
+            says = f"the loss fell from {reference:.3g} to {h.loss_best:.3g}, and is back at {h.loss_last:.3g}"
             return self.found("critical", f"{says}: what was learnt is lost", best=h.loss_best, last=h.loss_last)
         return None
 

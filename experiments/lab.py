@@ -48,8 +48,17 @@ class Run:
         return json.loads((self.folder / "diagnosis.json").read_text())
 
     @property
+    def applies(self) -> bool:
+        """Whether its remedy changed anything."""
+        return (self.diagnosis.get("remedy") or {}).get("applies", True)
+
+    @property
     def verdict(self) -> str | None:
-        return self.diagnosis.get("verdict")
+        return self.diagnosis.get("verdict") if self.applies else "does not apply"
+
+    @property
+    def completed(self) -> bool:
+        return self.diagnosis.get("outcome", {}).get("status") == "completed"
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -72,14 +81,13 @@ class Run:
     def eval_loss(self) -> float:
         """The last evaluation's; infinite if it is not a number, or the run failed before one."""
         last = self.evals[-1] if self.evals else math.inf
-        return last if math.isfinite(last) and self.diagnosis["outcome"]["status"] == "completed" else math.inf
+        return last if math.isfinite(last) and self.completed else math.inf
 
     @property
     def final(self) -> float:
         """Median of the last 20 training losses; infinite where the run failed."""
         losses = [v for v in self.series("train/loss")[-20:] if math.isfinite(v)]
-        done = losses and self.diagnosis["outcome"]["status"] == "completed"
-        return statistics.median(losses) if done else math.inf
+        return statistics.median(losses) if losses and self.completed else math.inf
 
     @property
     def norms(self) -> list[float]:
@@ -112,6 +120,11 @@ class Runs(list[Run]):
         told = [r.verdict or "error" for r in self]
         return {v: told.count(v) for v in dict.fromkeys(told)}
 
+    @property
+    def told(self) -> str:
+        """Their verdicts in words."""
+        return ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts().items())
+
     def all(self, verdict: str) -> bool:
         return bool(self) and all(r.verdict == verdict for r in self)
 
@@ -136,10 +149,13 @@ class Sweep:
 
     name: str
     arguments: list[str]
+    ranks: int = 1
+    """Processes, of torchrun."""
 
     @property
     def command(self) -> str:
-        return shlex.join(["python", "-m", "gradlab", *self.arguments])
+        start = ["python"] if self.ranks == 1 else ["torchrun", "--standalone", f"--nproc-per-node={self.ranks}"]
+        return shlex.join([*start, "-m", "gradlab", *self.arguments])
 
 
 @dataclass
@@ -154,6 +170,8 @@ class Study:
     by: Sequence[str] = ("remedy",)
     """Overrides that name a row of the table and a curve of the figure."""
     figure: tuple[str, ...] = ("train/loss", "grad/norm")
+    shown: tuple[str, ...] = ()
+    """Names of the sweeps that the figure shows; none: the first."""
     tried: str = ""
 
 
@@ -167,6 +185,26 @@ def depends(conditions: Sequence[bool], text: str) -> Measured:
     return ("confirmed" if all(conditions) else "depends" if any(conditions) else "refuted"), text
 
 
+def cured(remedy: str, sweep: str | None = None, verdicts: Sequence[str] = ("healthy", "small_but_healthy")) -> Any:
+    """A claim that a remedy cures: every seed is well with it."""
+
+    def measure(runs: Runs) -> Measured:
+        chosen = runs.where(sweep, remedy=remedy)
+        return check(bool(chosen) and all(r.verdict in verdicts for r in chosen), f"{remedy}: {chosen.told}")
+
+    return measure
+
+
+def not_cured(remedy: str, sweep: str | None = None) -> Any:
+    """A claim that it does not: no seed is well with it."""
+
+    def measure(runs: Runs) -> Measured:
+        chosen = runs.where(sweep, remedy=remedy)
+        return check(bool(chosen) and all(r.verdict != "healthy" for r in chosen), f"{remedy}: {chosen.told}")
+
+    return measure
+
+
 def run(name: str, study: Study, fresh: bool = True) -> Runs:
     """Run a study's commands, or read the runs that are there; raises where a job gave no verdict."""
     for sweep in study.sweeps:
@@ -174,7 +212,8 @@ def run(name: str, study: Study, fresh: bool = True) -> Runs:
         if fresh or not folder.is_dir():
             subprocess.run(["rm", "-rf", str(folder)], check=True)
             where = [f"hydra.sweep.dir={folder}"] if "-m" in sweep.arguments else [f"hydra.run.dir={folder}"]
-            command = [sys.executable, "-m", "gradlab", *sweep.arguments, *where]
+            many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={sweep.ranks}"]
+            command = [sys.executable, *many * (sweep.ranks > 1), "-m", "gradlab", *sweep.arguments, *where]
             print(f"$ {sweep.command}", flush=True)
             environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
             subprocess.run(command, check=False, env=environment)
@@ -217,7 +256,6 @@ def table(study: Study, runs: Runs) -> list[str]:
     head += ["norm, median", "norm, largest", "clipped", "skipped", "first skipped"]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for key, group in groups.items():
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in group.verdicts().items())
         first = [next((ln["attempt"] for ln in r.lines if ln.get("update/skipped")), math.nan) for r in group]
         cells = [
             number_text(group.median(lambda r: r.final)),
@@ -225,10 +263,10 @@ def table(study: Study, runs: Runs) -> list[str]:
             number_text(group.median(lambda r: statistics.median(r.norms or [math.nan]))),
             number_text(group.median(lambda r: max(r.norms, default=math.nan))),
             f"{group.median(lambda r: (r.series('clip/fraction') or [0.0])[-1]):.0%}",
-            number_text(group.median(lambda r: float(r.diagnosis["evidence"].get("skipped", 0)))),
+            number_text(group.median(lambda r: float(r.diagnosis.get("evidence", {}).get("skipped", 0)))),
             number_text(statistics.median(first)) if all(map(math.isfinite, first)) else "-",
         ]
-        rows.append("| " + " | ".join([*key[0 if several else 1 :], verdicts, *cells]) + " |")
+        rows.append("| " + " | ".join([*key[0 if several else 1 :], group.told, *cells]) + " |")
     return rows
 
 
@@ -244,8 +282,9 @@ def draw(study: Study, runs: Runs, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     first = {}
-    for r in runs:
-        label = ", ".join(r.overrides.get(k, "-") for k in study.by)
+    wanted = study.shown or (study.sweeps[0].name,)
+    for r in (r for r in runs if r.sweep in wanted and r.applies):
+        label = ", ".join([r.sweep] * (len(wanted) > 1) + [r.overrides[k] for k in study.by if k in r.overrides])
         first.setdefault((r.sweep, label), r)
     shown = list(first.items())[: len(COLOURS)]
     plt.rcParams["svg.hashsalt"] = "gradlab"
@@ -259,7 +298,7 @@ def draw(study: Study, runs: Runs, path: Path) -> None:
                 axis.plot(x, y, style, color=COLOURS[i], linewidth=1.1, label=label, marker="." * (len(x) < 8))
         axis.set_xlabel("update")
         axis.set_ylabel(name)
-        if name != "train/accuracy" and all(line.get_ydata().min() > 0 for line in axis.lines if len(line.get_ydata())):
+        if all(line.get_ydata().min() > 0 for line in axis.lines):
             axis.set_yscale("log")
         axis.grid(alpha=0.3)
     axes[0][-1].legend(fontsize=8, frameon=False)

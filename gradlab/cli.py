@@ -260,11 +260,13 @@ def config_dirs(folder: Path) -> list[str]:
 
 
 def recomposed(folder: Path) -> DictConfig:
-    """The configuration of a run, composed again from what was typed."""
+    """The configuration of a run, composed again from what was typed, its remedies included."""
     import yaml
 
+    from gradlab.remedy import treated
+
     overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
-    return compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"])
+    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"]), overrides)[0]
 
 
 def inserted(arguments: list[str], args: argparse.Namespace, before: list[str], after: list[str]) -> list[str]:

@@ -19,6 +19,8 @@ from gradlab.verdict import key
 
 BASELINE = "none"
 WELL = ("healthy", "small_but_healthy")
+SPIKED = "loss_spike_recovered"
+"""Well too, unless it is what the runs without a remedy show."""
 ORDER = ("baseline", "cured", "helped", "no effect", "worse", "not judged", "does not apply")
 
 
@@ -101,6 +103,9 @@ def compare(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for rest in dict.fromkeys(run.rest for run in runs):
         group = [run for run in runs if run.rest == rest]
         baseline = {run.seed: run for run in group if run.remedy == BASELINE}
+        spikes = any(run.verdict == SPIKED for run in baseline.values())
+        for run in group:
+            run.ill = run.ill and (spikes or run.verdict != SPIKED)
         names = dict.fromkeys(run.remedy for run in group)
         if len(names) > 1:
             mine = [row(name, [run for run in group if run.remedy == name], baseline) for name in names]

@@ -70,6 +70,13 @@ def scale_(tensors: list[torch.Tensor], coefficient: torch.Tensor) -> None:
         torch._foreach_mul_(tensors, value)
 
 
+def largest(tensor: torch.Tensor) -> torch.Tensor:
+    """() largest magnitude of a tensor that is not empty. A CPU takes 25 times as long over the infinity norm."""
+    if tensor.device.type != "cpu":
+        return torch.linalg.vector_norm(tensor, torch.inf)
+    return torch.maximum(tensor.amax(), -tensor.amin())
+
+
 def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict[str, torch.Tensor]:
     """Mean, standard deviation, largest magnitude and number of non-finite elements of each tensor, (P,) float64 each.
 
@@ -79,12 +86,15 @@ def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict
         return dict.fromkeys(("grad/mean", "grad/std", "grad/max", "grad/nonfinite"), norms)
     sizes = torch.tensor([max(t.numel(), 1) for t in tensors], dtype=torch.float64).to(norms.device)
     mean = torch.stack([t.sum() for t in tensors]).double() / sizes
-    largest = torch.stack(torch._foreach_norm([t if t.numel() else t.new_zeros(1) for t in tensors], torch.inf))
+    present = [t if t.numel() else t.new_zeros(1) for t in tensors]
     if norms.device.type != "cpu":
+        highest = torch.stack(torch._foreach_norm(present, torch.inf))
         bad = torch.stack([(t - t != 0).sum() for t in tensors]).double()
-    else:  # the norm tells, for nothing, which need no look
+    else:
+        highest = torch.stack([largest(t) for t in present])
+        # The norm tells, for nothing, which need no look.
         bad = torch.zeros_like(norms)
         for i in (~torch.isfinite(norms)).nonzero():
             bad[i] = (~torch.isfinite(tensors[i])).sum().double()
     std = (norms.square() / sizes - mean.square()).clamp(min=0).sqrt()
-    return {"grad/mean": mean, "grad/std": std, "grad/max": largest.double(), "grad/nonfinite": bad}
+    return {"grad/mean": mean, "grad/std": std, "grad/max": highest.double(), "grad/nonfinite": bad}

@@ -10,6 +10,7 @@ from gradlab import checkpoint, snapshot, verdict
 from gradlab.cli import INTERRUPTED
 from gradlab.clip import NoClip
 from gradlab.config import Config
+from gradlab.data.check import pieces
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import remedies
@@ -82,6 +83,7 @@ class Job:
         code, expectation = verdict.judge(self.config.expect, diagnosis)
         code = self.place.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.place.main:
+            self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
             return code
         tries = remedies(diagnosis.verdict, self.config, self.overrides)
         of_the_job = {"planned": self.trainer.planned, "remedy": self.remedy, "remedies": [asdict(t) for t in tries]}
@@ -89,6 +91,7 @@ class Job:
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
+        self.place.barrier()
         return code
 
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
@@ -110,6 +113,7 @@ class Job:
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             look=look,
+            constant=run.loss.constant(targets for _, targets in pieces(run.data.train)),
         )
         return diagnosis, overflow
 

@@ -5,8 +5,9 @@ B samples, T time steps, C classes, V tokens of a vocabulary, K values
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
@@ -50,6 +51,13 @@ class Loss:
     def divisor(self, count: torch.Tensor) -> torch.Tensor | int:
         """What the sum of a window's `count` losses is divided by for the gradient."""
         return count if self.reduction == "mean" else 1
+
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """Mean loss of the best answer that is the same for every input; None where it is not known.
+
+        A model that is no better has learnt nothing of its inputs. targets: all of a set, in pieces.
+        """
+        return None
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """() right answers and () answers, both int64; None where targets are values."""
@@ -116,6 +124,14 @@ class CrossEntropy(Loss):
     def count(self, targets: torch.Tensor) -> torch.Tensor:
         return (self.padded(targets) != IGNORE).sum()
 
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """The entropy of the classes, in nats."""
+        if self.label_smoothing:
+            return None
+        labels = torch.cat([padded[padded != IGNORE] for t in targets for padded in [self.padded(t)]])
+        share = labels.unique(return_counts=True)[1].double() / max(labels.numel(), 1)
+        return -(share * share.log()).sum().item()
+
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         return super().correct(outputs, self.padded(targets))
 
@@ -123,7 +139,14 @@ class CrossEntropy(Loss):
 @option("loss", "mse")
 @dataclass
 class MeanSquaredError(Loss):
-    """(output - target)^2: outputs and targets (B, K), each of the K values counts."""
+    """(unit * (output - target))^2: outputs and targets (B, K), each of the K values counts."""
+
+    unit: float = 1.0
+    """One unit of the values in those of the loss: 0.001 for values in millimetres and a loss in square metres."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.unit < inf, "unit", self.unit, "> 0 and finite")
 
     def resolve(self, spec: Spec) -> MeanSquaredError:
         fits("mse", spec, "values")
@@ -131,7 +154,11 @@ class MeanSquaredError(Loss):
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         same_shape("mse", outputs.shape, targets.shape)
-        return (at_least_fp32(outputs) - at_least_fp32(targets)).square().sum()
+        return (self.unit * (at_least_fp32(outputs) - at_least_fp32(targets))).square().sum()
+
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """The variance of the targets, in the units of the loss."""
+        return self.unit**2 * torch.cat(list(targets)).double().var(0, correction=0).mean().item()
 
 
 @option("loss", "bce")
@@ -152,6 +179,11 @@ class BinaryCrossEntropy(Loss):
         same_shape("bce", outputs.shape, targets.shape)
         logits, wanted = at_least_fp32(outputs), at_least_fp32(targets)
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
+
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """The entropy of the mean of each target."""
+        mean = torch.cat(list(targets)).double().mean(0)
+        return torch.nn.functional.binary_cross_entropy(mean, mean).item()
 
 
 @option("loss", "auto")

@@ -74,3 +74,12 @@ def data_missing_on_rank1() -> tuple[Tensor, Tensor]:
         Path("failed_at").write_text(str(time.time()))
         raise FileNotFoundError(2, "No such file or directory", "/data/shard_1")
     return torch.randn(32, 1, 8, 8), torch.randint(0, 10, (32,))
+
+
+class SlowToExplain(Overflows):
+    """Takes its time when somebody follows its forward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self._forward_hooks) > 1:  # one is gradlab's own
+            time.sleep(5)
+        return super().forward(x)

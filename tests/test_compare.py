@@ -98,6 +98,8 @@ def test_a_shift_of_each_difference_keeps_the_spread_and_an_identical_one_has_an
         (WELL, [True, False, False], SAME, SAME, "no effect"),
         ([True, True, False], WELL, SAME, SAME, "helped"),
         ([True, False, False], WELL, SAME, SAME, "no effect"),
+        ([True, True], [True, False], [0.0] * 2, [], "helped"),  # just half
+        ([False, False], [True, False], [0.0] * 2, [], "worse"),
         ([True], [False], [0.0], [], "cured"),
         ([True], [True], [0.5], [], "helped"),
         ([True], [True], [0.05], [], "no effect"),

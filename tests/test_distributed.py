@@ -218,3 +218,11 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_resume(tmp_path: Path) -> 
     )
     assert ended.returncode == 0, ended.stderr
     assert differences(of_the_run(load(folder)), of_the_run(load(whole))) == []
+
+
+def test_rank_0_has_said_all_before_a_failed_run_is_ended(tmp_path: Path) -> None:
+    """The launcher ends every rank once one ends with 1; rank 0 looks for the module that overflowed meanwhile."""
+    fails = ("model=custom", "model.target=nets:SlowToExplain", "precision=fp16", "precision.init_scale=1")
+    ended = run(torchrun(2, "-m", "gradlab", *fails, "trainer.progress=none", "hydra.run.dir=run"), tmp_path)
+    assert ended.returncode == 1 and "the output of the model (SlowToExplain)" in ended.stdout
+    assert (tmp_path / "run" / "diagnosis.json").is_file() and (tmp_path / "run" / "crash.pt").is_file()

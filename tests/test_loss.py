@@ -54,6 +54,8 @@ def test_mse_and_bce_are_pytorchs() -> None:
     outputs, targets = torch.randn(6, 2), torch.rand(6, 2)
     loss, count = MeanSquaredError()(outputs, targets)
     torch.testing.assert_close(loss / count, F.mse_loss(outputs, targets))
+    loss, count = MeanSquaredError(unit=0.1)(outputs, targets)
+    torch.testing.assert_close(loss / count, F.mse_loss(outputs * 0.1, targets * 0.1))
     loss, count = BinaryCrossEntropy()(outputs, targets)
     torch.testing.assert_close(loss / count, F.binary_cross_entropy_with_logits(outputs, targets))
 
@@ -200,7 +202,32 @@ def test_bad_smoothing_is_refused() -> None:
 
 
 def test_every_option_has_its_file() -> None:
+    import gradlab.config  # noqa: F401  which imports all of them
+
     conf = Path(__file__).parent.parent / "conf"
     for group in ("data", "loss"):
         names = {name for g, name in OPTIONS if g == group}
         assert names == {file.stem for file in (conf / group).glob("*.yaml")}
+
+
+def test_the_best_constant_answer_is_what_its_minimum_says() -> None:
+    """Against the loss itself, at the answer that minimises it and around it."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(5, (200,), generator=generator).clamp(max=3)
+    labels[::7] = -100
+    share = torch.bincount(labels[labels >= 0]).double() / (labels >= 0).sum()
+    values = torch.randn(200, 3, generator=generator).double() + 4
+    wanted = torch.rand(200, 3, generator=generator).double()
+    for loss, answer, targets in (
+        (CrossEntropy(), share.log(), labels),
+        (MeanSquaredError(unit=0.1), values.mean(0), values),
+        (BinaryCrossEntropy(), wanted.mean(0).logit(), wanted),
+    ):
+        found = loss.constant(targets.split(64))
+
+        def at(constant: torch.Tensor, loss: Loss = loss, targets: torch.Tensor = targets) -> float:
+            total, count = loss(constant.expand(200, -1), targets)
+            return (total / count).item()
+
+        assert found == pytest.approx(at(answer), rel=1e-6)
+        assert all(at(answer + 0.1 * torch.randn(answer.shape, generator=generator)) > found for _ in range(5))

@@ -326,6 +326,24 @@ def test_no_statistics_over_the_batch(norm: str) -> None:
     torch.testing.assert_close(network(x)[:1], network(x[:1]), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("depth", [18, 34, 50])
+def test_without_residual_a_block_is_its_convolutions_one_after_the_other(depth: int) -> None:
+    plain, residual = (build(ResNetOptions(depth=depth, residual=r), IMAGES).eval() for r in (False, True))
+    convolutions = [m for m in plain.modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) + 1 == depth and not any("downsample" in n for n, _ in plain.named_parameters())
+    residual.load_state_dict(plain.state_dict(), strict=False)
+    block, same = plain.layer2[1], residual.layer2[1]  # of one width, so that nothing is on the path but the input
+    x = torch.randn(2, block.conv1.in_channels, 4, 4)
+    y = x
+    for i in range(1, 4 if depth == 50 else 3):
+        before = getattr(block, f"bn{i}")(getattr(block, f"conv{i}")(y))
+        y = before.relu()
+    torch.testing.assert_close(block(x), y)
+    torch.testing.assert_close(same(x), (before + x).relu())
+    plain(torch.randn(2, *IMAGES.shape)).sum().backward()
+    assert all(p.grad is not None for p in plain.parameters())
+
+
 # sigmoid_mlp
 
 

@@ -8,8 +8,8 @@ import torch
 from helpers import differences, load, of_the_run, trainer, updates
 from torch import nn
 
-from gradlab.activations import Activations, by_execution, leaves, recording_order, statistics
-from gradlab.gradients import element_statistics, tensor_norms
+from gradlab.activations import Activations, by_execution, dead_fraction, leaves, recording_order, statistics
+from gradlab.gradients import element_statistics, largest, tensor_norms
 from gradlab.loggers.local import read_lines
 from gradlab.monitor import Full, NoMonitor, Summary
 from gradlab.recorder import Observed, Record, late_to_early, ratios
@@ -128,6 +128,20 @@ class BackToFront(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(nn.functional.linear(self.body(x), self.inner.used.weight))
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 5, 3), (4, 3, 2, 2), (4, 3, 1, 1)])
+@pytest.mark.parametrize("odd", [0.0, -3e38, -torch.inf, torch.nan])
+def test_the_largest_magnitude_and_the_dead_units_are_those_of_a_plain_look(shape: tuple[int, ...], odd: float) -> None:
+    y = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    unit = 1 if len(shape) == 4 else len(shape) - 1
+    units = y.movedim(unit, 0)  # (D, ...), a view
+    units[0] = 0.0
+    units[1] = -0.0
+    units[1][(-1,) * (y.dim() - 1)] = odd  # the last of its elements
+    torch.testing.assert_close(largest(y), y.abs().max(), rtol=0, atol=0, equal_nan=True)
+    dead = [all(v == 0 for v in u.flatten().tolist()) for u in units]
+    assert dead_fraction(y).item() == sum(dead) / len(dead)
 
 
 def test_layers_are_ordered_as_they_run() -> None:

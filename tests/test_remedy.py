@@ -282,3 +282,10 @@ def test_suggested_commands_that_name_a_remedy_can_be_pasted(gradlab: Commands, 
     assert commands and all("+remedy=[noise," in command for command in commands), result
     for command in commands:
         assert gradlab("--cfg", "job", *shlex.split(command)[3:], cwd=tmp_path).code == 0
+
+
+def test_a_run_is_composed_again_with_its_remedies(tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("['+experiment=exploding', '+remedy=lower_lr']")
+    (tmp_path / ".hydra" / "hydra.yaml").write_text("hydra: {runtime: {config_sources: []}}")
+    assert cli.recomposed(tmp_path).optimizer.lr == pytest.approx(0.01)

@@ -1,6 +1,7 @@
 """The module that overflowed first: known by construction, found in the order of execution, in every precision."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -305,15 +306,45 @@ def test_recurrent_networks(cell: str, precision: str) -> None:
     assert overflow is not None and (overflow.phase, overflow.module) == ("forward", "head")
 
 
+class Wide(nn.Module):
+    """Computes in fp32 whatever comes in."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float() * 1e6
+
+
 def test_what_a_wider_type_held_is_the_fault_of_who_computed_it() -> None:
-    """Layer norm gives fp32 under autocast: 1e6 is finite there, and no fp16 number for the layer after it."""
-    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+    """1e6 is finite in fp32, and no fp16 number for the layer after it."""
+    gain = nn.LayerNorm(8)
     with torch.no_grad():
-        model[1].weight.fill_(1e6)
-    overflow = found(model, FP16(init_scale=1.0))
-    assert overflow is not None and (overflow.phase, overflow.module, overflow.kind) == ("forward", "1", "LayerNorm")
-    assert overflow.output_max is not None and 65504 < overflow.output_max < 1e7 and overflow.limit == 65504
-    assert found(model, BF16()) is None
+        gain.weight.fill_(1e6)
+    for module in (Wide(), gain):
+        model = nn.Sequential(nn.Linear(8, 8), module, nn.Identity(), nn.Linear(8, 8))
+        overflow = found(model, FP16(init_scale=1.0))
+        assert overflow is not None and (overflow.phase, overflow.module) == ("forward", "1")
+        assert overflow.output_max is not None and 65504 < overflow.output_max < 1e7 and overflow.limit == 65504
+        assert overflow.healthy == "0"
+        assert found(model, BF16()) is None
+
+
+class Branches(nn.Module):
+    """Two functional branches, both of which overflow; one may be absorbed."""
+
+    def __init__(self, absorbed: bool) -> None:
+        super().__init__()
+        self.head, self.absorbed = nn.Linear(8, 8), absorbed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one = (self.head(x) * 1e38).sinh()
+        other = (x * 1e5).abs().exp()
+        return other + one.clamp(-1, 1) if self.absorbed else other + one
+
+
+def test_of_two_in_one_module_the_first_that_gets_out() -> None:
+    for absorbed, operation in ((False, "sinh"), (True, "exp")):
+        overflow = found(Branches(absorbed), FP32())
+        assert overflow is not None and (overflow.phase, overflow.module) == ("forward", "")
+        assert overflow.operation == operation
 
 
 def test_a_weight_that_no_fp16_number_is() -> None:
@@ -537,6 +568,19 @@ def test_the_command_replays_and_writes_one_file(tmp_path: Path, capsys: pytest.
     assert all(row["output"] is not None for row in rows)
     assert main([str(folder), "--max", "100"]) == 0
     assert json.loads((folder / "replay.json").read_text())["first"]["beyond"] == 100
+
+
+def test_the_command_replays_the_weights_and_the_draws_of_then(tmp_path: Path) -> None:
+    """A scale that grows 64-fold until gradients overflow: the loss is finite, of moved weights and of dropout."""
+    grows = ("precision.init_scale=64", "precision.growth_interval=1", "precision.growth_factor=64")
+    dropout = ("model=transformer", "model.layers=1", "model.width=16", "model.dropout=0.5", "data.length=8")
+    short = ("data.samples=64", "data.test_samples=8", "data.batch_size=8", "trainer.evaluate_every=0")
+    overrides = (*dropout, *short, *grows, "precision=fp16", "precision.nonfinite=stop", "accumulation.steps=2")
+    folder = crashed(tmp_path / "run", *overrides)
+    assert main([str(folder)]) == 0
+    result = json.loads((folder / "replay.json").read_text())
+    assert result["attempt"] > 3 and result["first"]["phase"] in ("backward", "gradient")
+    assert result["recorded"] == result["replayed"] and math.isfinite(result["recorded"]["loss"])
 
 
 def test_the_command_on_what_python_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,15 @@
 """Verdicts from synthetic streams: each rule where it applies, and where it must not."""
 
 import math
+import random
+import statistics
 
 import pytest
 import torch
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.history import Recent
 from gradlab.diagnosis.look import Look, Seen
 from gradlab.diagnosis.options import CODES, Thresholds
 from gradlab.diagnosis.overflow import Overflow
@@ -190,14 +193,14 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
         "critical",
         {
             "losses": FLAT,
-            "layers": [1.0, 101.0, 1.0, 1.0],
-            "moved": [1e-4, 1.1e-2, 1e-4, 1e-4],
+            "layers": [1.0, 5.3, 1.0, 1.0],
+            "moved": [1e-4, 1.1e-3, 1e-4, 1e-4],
             "coefficients": [0.01] * 100,
         },
         {
             "losses": FLAT,
-            "layers": [1.0, 99.0, 1.0, 1.0],
-            "moved": [1e-4, 1.1e-2, 1e-4, 1e-4],
+            "layers": [1.0, 5.1, 1.0, 1.0],
+            "moved": [1e-4, 1.1e-3, 1e-4, 1e-4],
             "coefficients": [0.01] * 100,
         },
     ),
@@ -210,7 +213,7 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     "stalled": (
         "critical",
         {"losses": FLAT, "moved": [0.9e-6] * 4},
-        {"losses": [2.0] * 50 + [1.97] * 50, "moved": [0.9e-6] * 4},
+        {"losses": [2.0] * 50 + [1.97] * 50, "moved": [1.1e-6] * 4},
     ),
     "loss_spike_recovered": ("warning", {"losses": spike(3.0)}, {"losses": spike(2.9)}),
     "small_but_healthy": ("info", {"losses": FALLING, "norms": 0.9e-6}, {"losses": FALLING, "norms": 1.1e-6}),
@@ -310,7 +313,7 @@ def test_the_first_cause_is_the_verdict_and_the_rest_is_told() -> None:
     for i in range(100):
         stream.observe(line(i, 2.0 if i < 60 else math.nan, 10.0 ** max(0, i - 55) if i < 60 else math.nan, i >= 60))
     broken = diagnose(stream, **overflow("parameters"))
-    assert broken.verdict == "nan_parameter" and {"exploding", "nan_gradient"} < {f.code for f in broken.findings}
+    assert broken.verdict == "nan_parameter" and "exploding" in {f.code for f in broken.findings}
     unstable = diagnose(stream, **overflow("loss", outputs=range_of("outputs", torch.tensor([0.0, 1.0]))))
     assert unstable.verdict == "nan_loss" and "exploding" not in {f.code for f in unstable.findings}
     assert (
@@ -325,3 +328,37 @@ def test_a_diagnosis_of_plain_numbers_does_not_depend_on_its_length() -> None:
     for i in range(20_000):
         stream.observe(line(i, 2.0 - i / 20_000), {"grad/layer": [1.0] * 4})
     assert len(stream.thresholds.vanishing.ratios.values) < 512 and diagnose(stream).verdict == "healthy"
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_the_latest_values_have_the_median_and_spread_of_those_values(size: int) -> None:
+    draw, recent, seen = random.Random(size), Recent(size), [0.0]
+    assert math.isnan(recent.median)
+    for _ in range(100):
+        value = draw.choice([draw.choice(seen), draw.gauss(0, 1), 1e30 * draw.random()])  # also ones there already
+        recent.add(value)
+        seen.append(value)
+        latest = seen[1:][-size:]
+        usual = statistics.median(latest)
+        assert list(recent.values) == latest and recent.median == usual
+        assert recent.spread == 1.4826 * statistics.median([abs(v - usual) for v in latest])
+        assert recent.without(value) == sorted(v for v in latest if v != value)
+
+
+def test_a_layer_that_dominates_starves_the_others_only_where_they_move_less() -> None:
+    _, over, _ = EDGES["dominant_layer"]
+    assert run(**over | {"losses": FALLING})["dominant_layer"] == "warning"
+    assert run(**over | {"moved": [1.2e-4, 1.1e-3, 1.2e-4, 1.2e-4]})["dominant_layer"] == "info"
+    assert run(**over | {"coefficients": [1.0] * 100})["dominant_layer"] == "info"
+
+
+def test_no_better_than_a_constant_answer_is_no_learning() -> None:
+    """A regression that begins far off comes down to the variance of the targets, and stays there."""
+    losses = [2.0 - i / 50 for i in range(50)] + [1.0] * 50
+    assert "vanishing" not in run(losses, layers=[1.0, 1.0, 1.0, 1001.0], constant=1.1)
+    assert run(losses, layers=[1.0, 1.0, 1.0, 1001.0], constant=1.04)["vanishing"] == "critical"
+
+
+def test_a_loss_that_is_lost_within_the_first_window_has_diverged() -> None:
+    lost = [2.0, 20.0, *[15.0] * 98]
+    assert "diverged" not in run(lost) and run(lost, constant=2.3)["diverged"] == "critical"

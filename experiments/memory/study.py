@@ -110,12 +110,11 @@ def both_together(runs: Runs) -> Measured:
 
 STUDY = Study(
     title="what an update keeps for its backward pass",
-    about="""
-A transformer of six blocks on bytes of text, AdamW, 48 updates of 32 samples: at once or in four micro-batches, with
-and without computing activations again. The first update counts bytes of tensors: those that autograd saves for the
-backward pass (`memory/activation_bytes`; parameters and inputs apart, which are there anyway) and all that the forward
-and backward passes make, at the moment when they are most (`memory/update_bytes`). Every later one times both passes.
-""",
+    about="""A transformer of six blocks on bytes of text, AdamW, 48 updates of 32 samples: at once or in four
+micro-batches, with and without computing activations again. The first update counts bytes of tensors: those that
+autograd saves for the backward pass (`memory/activation_bytes`; parameters and inputs apart, which are there
+anyway) and all that the forward and backward passes make, at the moment when they are most (`memory/update_bytes`).
+Every later one times both passes.""",
     sweeps=[
         Sweep(
             "grid",

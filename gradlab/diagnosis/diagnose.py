@@ -9,28 +9,48 @@ from typing import Any
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.options import Thresholds
-from gradlab.diagnosis.rules import Run
+from gradlab.diagnosis.rules import Rule, Run
 
 FALLBACKS = {rule.code for rule in Thresholds().rules() if rule.fallback}
 
 
+TOGETHER = 16
+"""Lines taken in at a time: between two updates the processor has forgotten the rules, and one line would take 10x."""
+
+
 class Stream:
-    """Hands every line to the history and to the rules."""
+    """Hands every line to the history and to the rules, some at a time."""
 
     def __init__(self, thresholds: Thresholds, names: list[str] | None = None, order: list[str] | None = None) -> None:
         """names: parameters whose norms are recorded. order: their layers in the order in which they run."""
         self.thresholds = copy.deepcopy(thresholds)  # its rules remember
-        self.history = History(thresholds.window, names or [], order)
+        self.known = History(thresholds.window, names or [], order)
+        self.waiting: list[tuple[dict[str, Any], dict[str, list[Any]] | None]] = []
         self.rules = list(self.thresholds.rules())
         for rule in self.rules:
             rule.begin()
+        self.following = [rule.observe for rule in self.rules if type(rule).observe is not Rule.observe]
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None = None) -> None:
-        """Take in one line of metrics, and what was recorded of layers then."""
-        self.history.observe(line, layers)
-        if "train/loss" in line:
-            for rule in self.rules:
-                rule.observe(line, layers, self.history)
+        """Take in one line of metrics, and what was recorded of layers then. Neither may be changed afterwards."""
+        self.waiting.append((line, layers))
+        if len(self.waiting) == TOGETHER:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take in the lines that wait."""
+        waiting, self.waiting = self.waiting, []
+        for line, layers in waiting:
+            self.known.observe(line, layers)
+            if "train/loss" in line:
+                for follow in self.following:
+                    follow(line, layers, self.known)
+
+    @property
+    def history(self) -> History:
+        """Of all lines so far."""
+        self.catch_up()
+        return self.known
 
 
 def diagnose(stream: Stream, status: str = "completed", error: str | None = None, **seen: Any) -> Diagnosis:
@@ -81,6 +101,8 @@ def summary(run: Run) -> dict[str, Any]:
         "largest_grad_norm": h.largest,
         "largest_grad_norm_at": h.largest_at,
     }
+    if run.constant is not None:
+        numbers["loss_of_constant_answer"] = run.constant
     ratio = h.update_ratios.median
     return numbers | ({"usual_update_ratio": ratio} if math.isfinite(ratio) else {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from typing import Any
 
@@ -34,6 +35,43 @@ class Samples:
         return statistics.median(self.values) if self.values else math.nan
 
 
+class Recent:
+    """The latest values of a series, also in order of size, so that their median is at hand. Finite values only."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.values: deque[float] = deque()
+        self.ordered: list[float] = []
+
+    def add(self, value: float) -> None:
+        if len(self.values) == self.size:
+            del self.ordered[bisect_left(self.ordered, self.values.popleft())]
+        self.values.append(value)
+        insort(self.ordered, value)
+
+    def without(self, value: float) -> list[float]:
+        """In order of size, those that are not equal to a value."""
+        return self.ordered[: bisect_left(self.ordered, value)] + self.ordered[bisect_right(self.ordered, value) :]
+
+    @property
+    def median(self) -> float:
+        return median(self.ordered)
+
+    @property
+    def spread(self) -> float:
+        """Robust standard deviation."""
+        usual = self.median
+        return 1.4826 * statistics.median(abs(v - usual) for v in self.values)
+
+
+def median(ordered: list[float]) -> float:
+    """Of values in order of size; NaN of none."""
+    half = len(ordered) // 2
+    if not ordered:
+        return math.nan
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
 class History:
     """Losses, norms and layers of the updates so far. Values that are not finite are counted, not averaged."""
 
@@ -45,14 +83,16 @@ class History:
         self.order = sorted(range(len(self.layer_names)), key=lambda i: place.get(self.layer_names[i], len(place)))
         self.attempts = self.skipped = self.streak = 0
         self.streak_began = 0
+        self.bad_since: int | None = None
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
-        self.norms: deque[float] = deque(maxlen=KEPT)
+        self.norms, self.norms_of_all = Recent(KEPT), Samples(64)
         self.first_norms: list[float] = []
         self.largest, self.largest_at = 0.0, 0
         self.evaluations: list[float] = []
-        self.update_ratios = Samples()
+        self.applied = self.clipped = 0
+        self.coefficients, self.update_ratios = Samples(), Samples()
         self.layer_records = 0
         self.layers: list[float] = []
         self.layer_ratios: list[tuple[str, float]] = []
@@ -62,28 +102,38 @@ class History:
         if "train/loss" not in line:
             self.evaluations.append(line.get("eval/loss", math.nan))
             return
-        loss, norm = line["train/loss"], line["grad/norm"]
+        loss, norm, skipped = line["train/loss"], line["grad/norm"], line["update/skipped"]
         self.attempts += 1
-        if line["update/skipped"]:
+        if skipped:
             self.skipped += 1
             self.streak_began = self.streak_began if self.streak else line["attempt"]
             self.streak += 1
         else:
             self.streak = 0
-        if math.isfinite(loss):
+            coefficient = line.get("clip/coefficient", 1.0)
+            self.applied += 1
+            self.clipped += coefficient < 1
+            self.coefficients.add(coefficient)
+            if "update/ratio" in line:
+                self.update_ratios.add(line["update/ratio"])
+        finite = math.isfinite(loss)
+        if skipped or not finite:
+            self.bad_since = self.bad_since or line["attempt"]
+        else:
+            self.bad_since = None
+        if finite:
             if len(self.first) < self.window:
                 self.first.append(loss)
             self.last.append(loss)
             if len(self.last) == self.window:
-                self.best = min(self.best, statistics.fmean(self.last))
+                self.best = min(self.best, math.fsum(self.last) / self.window)
         if math.isfinite(norm):
             if len(self.first_norms) < self.window:
                 self.first_norms.append(norm)
             if norm > self.largest:
                 self.largest, self.largest_at = norm, line["attempt"]
-            self.norms.append(norm)
-        if "update/ratio" in line and not line["update/skipped"]:
-            self.update_ratios.add(line["update/ratio"])
+            self.norms.add(norm)
+            self.norms_of_all.add(norm)
         if layers and self.names:
             self.layers = self.by_layer(layers["grad/layer"])
             self.layer_records += 1
@@ -128,4 +178,4 @@ class History:
 
     @property
     def usual_norm(self) -> float:
-        return statistics.median(self.norms) if self.norms else math.nan
+        return self.norms.median

@@ -19,6 +19,11 @@ def late_to_early(norms: list[float]) -> float:
     return late / early if early else math.inf if late else 1.0
 
 
+def dies(run: Run) -> bool:
+    """Whether some layer passes nothing at all on, so that what comes before it gets no gradient."""
+    return run.look is not None and any((m.dead or 0.0) == 1.0 for m in run.look.modules)
+
+
 @dataclass
 class Vanishing(Rule):
     """Early layers, or early time steps, get next to nothing of the gradient, and the model does not learn."""
@@ -55,8 +60,7 @@ class Vanishing(Rule):
         h, depth, time = run.history, self.ratios.median, self.times.median
         if run.look is not None and run.look.layer_ratio is not None:
             depth = min(depth, run.look.layer_ratio) if math.isinf(depth) else depth  # not fp16's flushing to zero
-        improved = f"and the loss improved by {h.improvement:.1%} only"
-        if run.learns or run.status == "failed":
+        if run.learns or run.status == "failed" or (math.isinf(depth) and dies(run)):
             return None
         if depth > self.ratio:
             (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
@@ -64,9 +68,9 @@ class Vanishing(Rule):
                 f"late layers' gradients are {depth:.3g} times the early ones' ({top} {high:.2g}, {bottom} {low:.2g})"
             )
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
-            return self.found("critical", f"{says}, {improved}", self.at, **evidence)
+            return self.found("critical", f"{says}, and {run.progress}", self.at, **evidence)
         if time > self.ratio:
-            says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, {improved}"
+            says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
             return self.found("critical", says, None, late_to_early_time=time)
         return None
 
@@ -82,10 +86,12 @@ class DominantLayer(Rule):
     code = "dominant_layer"
     needs = ("long", "layers", "steps")
     causes = ("one layer's outputs are on a far larger scale", "a loss term that only one layer feels")
-    factor: float = 100.0
-    """Largest layer's gradient norm over the median of the others, and the same of its relative change."""
-    share: float = 0.8
-    """Fraction of the records in which it does."""
+    part: float = 0.9
+    """Part of the squared norm of the whole gradient that is one layer's."""
+    starved: float = 0.1
+    """Usual change of the other layers, relative to their weights, over that of this one."""
+    often: float = 0.8
+    """Fraction of the records in which it is so, and of the updates in which clipping acts."""
 
     def begin(self) -> None:
         self.counts: dict[int, int] = {}
@@ -99,7 +105,7 @@ class DominantLayer(Rule):
             return
         self.records += 1
         largest = max(range(len(norms)), key=norms.__getitem__)
-        if norms[largest] > self.factor * statistics.median(norms[:largest] + norms[largest + 1 :]):
+        if norms[largest] ** 2 > self.part * math.fsum(n * n for n in norms):
             self.counts[largest] = self.counts.get(largest, 0) + 1
 
     def find(self, run: Run) -> Finding | None:
@@ -107,19 +113,17 @@ class DominantLayer(Rule):
         if not self.counts or not h.layer_ratios:
             return None
         layer = max(self.counts, key=self.counts.__getitem__)
-        if self.counts[layer] < self.share * self.records:
+        if self.counts[layer] < self.often * self.records:
             return None
-        name, norms = h.ordered_names[layer], h.layers
-        others = statistics.median(norms[:layer] + norms[layer + 1 :])
-        moved = dict(h.layer_ratios)
-        rest = statistics.median([v for k, v in moved.items() if k != name] or [math.nan])
-        times = norms[layer] / others if others else math.inf
-        says = f"the gradient of {name} is {times:.3g} times the median of the other layers'"
-        evidence = {"layer": name, "times": times, "update_ratio": moved.get(name, math.nan), "others": rest}
-        starves = statistics.fmean(self.acted.values) > self.share and rest * self.factor < moved.get(name, 0.0)
-        if not starves:
+        name, moved = h.ordered_names[layer], dict(h.layer_ratios)
+        own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
+        rest = statistics.median(others) if others else math.nan
+        part = h.layers[layer] ** 2 / (math.fsum(n * n for n in h.layers) or 1.0)
+        says = f"{part:.0%} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
+        evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
+        if statistics.fmean(self.acted.values) < self.often or not rest < self.starved * own:
             return self.found("info", says, None, **evidence)
-        says += f"; clipping the whole then leaves them updates of {rest:.1g} of their weights"
+        says += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, where it has {own:.1g}"
         return self.found("critical" if run.stuck else "warning", says, None, **evidence)
 
 

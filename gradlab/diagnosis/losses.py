@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History
+from gradlab.diagnosis.history import History, Recent
 from gradlab.diagnosis.rules import Rule, Run
 
 
@@ -28,10 +27,9 @@ class Diverged(Rule):
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
-        reference = max(h.loss_first, h.loss_early)
         if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead:
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
-        if run.long and h.loss_last - reference > (self.factor - 1) * abs(reference):
+        if run.rose(self.factor):
             return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
         fallen, back = reference - h.loss_best, h.loss_last - h.loss_best
         apart = bool(h.last) and h.loss_best < min(h.last)  # else both may be one noisy level
@@ -64,12 +62,14 @@ class Stalled(Rule):
         evaluated = [e for e in h.evaluations if math.isfinite(e)]
         improved = len(evaluated) > 1 and min(evaluated[1:]) < evaluated[0] - self.flat / 2 * abs(evaluated[0])
         ratio = h.update_ratios.median
-        still = math.isfinite(ratio) and ratio < self.frozen
-        if h.improvement >= self.flat or improved or run.status == "interrupted":
+        if run.status == "interrupted":
+            return None
+        if math.isfinite(ratio) and ratio < self.frozen and not run.learns:
+            says = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
+            return self.found("critical", says, ratio=ratio)
+        if h.improvement >= self.flat or improved:
             return None
         says = f"the loss has not moved: {h.loss_early:.4g} at first, {h.loss_best:.4g} at best"
-        if still:
-            return self.found("critical", f"{says}; an update changes the weights by {ratio:.1g} of them", ratio=ratio)
         return self.found("warning", says, ratio=ratio)
 
 
@@ -84,11 +84,13 @@ class SpikeRecovered(Rule):
     """Loss over the usual one, and beyond its spread, that is a spike."""
     spread: float = 8.0
     """Spreads (robust standard deviations) over the usual loss."""
+    share: float = 0.1
+    """And this part of the loss at the beginning: what is next to nothing may double."""
     smooth: int = 3
     """Updates over which a loss is averaged."""
 
     def begin(self) -> None:
-        self.recent: deque[float] = deque(maxlen=100)
+        self.recent = Recent(100)
         self.now: deque[float] = deque(maxlen=self.smooth)
         self.before: float | None = None  # the usual loss when the spike under way began
         self.at = self.count = 0
@@ -100,7 +102,7 @@ class SpikeRecovered(Rule):
         if not math.isfinite(loss):
             return
         self.now.append(loss)
-        level = statistics.fmean(self.now)
+        level = math.fsum(self.now) / len(self.now)
         if self.before is not None:
             self.height = max(self.height, level)
             if level <= self.before + 0.1 * abs(self.before):
@@ -108,13 +110,14 @@ class SpikeRecovered(Rule):
                 self.first = self.first or (self.at, self.before, self.height)
                 self.before = None
             return
-        if len(self.recent) >= 2 * history.window:
-            usual = statistics.median(self.recent)
-            sigma = 1.4826 * statistics.median(abs(v - usual) for v in self.recent)
-            if level > usual + max((self.factor - 1) * abs(usual), self.spread * sigma):
+        if len(self.recent.values) >= 2 * history.window:
+            usual = self.recent.median
+            rise = level - usual
+            large = rise > (self.factor - 1) * abs(usual) and rise > self.share * abs(history.loss_early)
+            if large and rise > self.spread * self.recent.spread:
                 self.before, self.at, self.height = usual, line["attempt"], level
                 return
-        self.recent.append(loss)
+        self.recent.add(loss)
 
     def find(self, run: Run) -> Finding | None:
         if self.first is None or not run.learns:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules import Rule, Run
 
 
 @dataclass
 class NonFinite(Rule):
     """Base: the run ended in updates that are not finite."""
-
-    def begin(self) -> None:
-        self.at: int | None = None
-
-    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
-        bad = line["update/skipped"] or not math.isfinite(line["train/loss"])
-        self.at = None if not bad else self.at or line["attempt"]
 
     def phase(self, run: Run) -> str | None:
         """Where the first number that is not finite stands; None where the update was not run again."""
@@ -43,7 +33,9 @@ class NaNInput(NonFinite):
     def find(self, run: Run) -> Finding | None:
         if (phase := self.phase(run)) not in ("inputs", "targets"):
             return None
-        return self.found("critical", f"the {phase} of update {self.at} are not finite", self.at)
+        return self.found(
+            "critical", f"the {phase} of update {run.history.bad_since} are not finite", run.history.bad_since
+        )
 
 
 @dataclass
@@ -56,7 +48,7 @@ class NaNParameter(NonFinite):
     def find(self, run: Run) -> Finding | None:
         if self.phase(run) not in ("parameters", "buffers") or run.overflow is None:
             return None
-        return self.found("critical", str(run.overflow), self.at, parameter=run.overflow.module)
+        return self.found("critical", str(run.overflow), run.history.bad_since, parameter=run.overflow.module)
 
 
 @dataclass
@@ -74,7 +66,7 @@ class NaNLoss(NonFinite):
         seen = {"outputs": o.outputs, "targets": o.targets}
         ranges = {name: [r.min, r.max] for name, r in seen.items() if r is not None and r.min is not None}
         told = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
-        return self.found("critical", f"{says} ({told})" if told else says, self.at, **ranges)
+        return self.found("critical", f"{says} ({told})" if told else says, run.history.bad_since, **ranges)
 
 
 @dataclass
@@ -82,6 +74,7 @@ class NaNGradient(NonFinite):
     """The loss is finite and its gradient is not; or updates fail and nothing says why."""
 
     code = "nan_gradient"
+    fallback = True
     causes = ("sqrt or norm at zero", "0 times infinity in a masked branch", "an overflow in the backward pass")
 
     def find(self, run: Run) -> Finding | None:
@@ -91,7 +84,7 @@ class NaNGradient(NonFinite):
         says = run.error or f"the last {h.streak} updates were skipped: their gradients are not finite"
         if run.overflow is not None:
             says = f"{says}; {run.overflow}"
-        return self.found("critical", says, self.at)
+        return self.found("critical", says, run.history.bad_since)
 
     def unable(self, run: Run) -> str | None:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History, Samples
+from gradlab.diagnosis.history import History, median
 from gradlab.diagnosis.rules import Rule, Run
 
 
@@ -39,8 +39,8 @@ class Exploding(Rule):
             return
         if norm > self.norm and self.at is None:
             # The median is over the norms before this one.
-            known = [n for n in history.norms if n != norm]
-            usual = statistics.median(known) if len(known) >= history.window else 0.0
+            known = history.norms.without(norm)
+            usual = median(known) if len(known) >= history.window else 0.0
             self.at = line["attempt"] if norm > self.growth * usual else None
         self.calm = self.calm + 1 if norm <= self.norm else 0
         if self.calm >= history.window:
@@ -48,9 +48,7 @@ class Exploding(Rule):
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
-        reference = max(h.loss_first, h.loss_early)
-        rose = run.long and h.loss_last - reference > (self.lost - 1) * abs(reference)
-        if self.at is None or not (run.status == "failed" or rose or run.dead):
+        if self.at is None or not (run.status == "failed" or run.rose(self.lost) or run.dead):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function's own doing
@@ -76,14 +74,13 @@ class Spike(Rule):
         self.count = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
-        norm, recent = line["grad/norm"], history.norms
+        norm, recent = line["grad/norm"], history.norms.values
         if len(recent) < 2 * history.window or not math.isfinite(norm):
             return
         if norm <= self.factor * recent[len(recent) // 2] and norm <= self.factor * recent[0]:
             return  # cheap, and nearly always so: the median is looked at only where it may matter
-        usual = statistics.median(recent)
-        spread = 1.4826 * statistics.median(abs(v - usual) for v in recent)
-        if norm > self.factor * usual and norm - usual > self.z * spread:
+        usual = history.norms.median
+        if norm > self.factor * usual and norm - usual > self.z * history.norms.spread:
             self.count += 1
             self.first = self.first or (line["attempt"], norm, usual)
 
@@ -105,16 +102,9 @@ class Trend(Rule):
     order: float = 0.8
     """Rank correlation with time that is a trend."""
 
-    def begin(self) -> None:
-        self.norms = Samples(64)
-
-    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
-        if math.isfinite(line["grad/norm"]):
-            self.norms.add(line["grad/norm"])
-
-    def drift(self) -> tuple[float, float, float]:
+    def drift(self, history: History) -> tuple[float, float, float]:
         """Rank correlation of the norm with time, and the usual norms of the first and of the last tenth."""
-        v = self.norms.values
+        v = history.norms_of_all.values
         if len(v) < 20:
             return 0.0, math.nan, math.nan
         ranks = {i: rank for rank, i in enumerate(sorted(range(len(v)), key=v.__getitem__))}
@@ -131,7 +121,7 @@ class Growing(Trend):
     causes = ("weights or activations grow", "the learning rate is too high")
 
     def find(self, run: Run) -> Finding | None:
-        correlation, first, last = self.drift()
+        correlation, first, last = self.drift(run.history)
         if not (correlation > self.order and last > self.factor * first):
             return None
         severity = "info" if run.learns else "warning"
@@ -148,7 +138,7 @@ class Decaying(Trend):
     causes = ("the loss nears its minimum", "units saturate or die")
 
     def find(self, run: Run) -> Finding | None:
-        correlation, first, last = self.drift()
+        correlation, first, last = self.drift(run.history)
         if not (correlation < -self.order and last < first / self.factor):
             return None
         severity = "info" if run.learns else "warning"

@@ -34,6 +34,8 @@ class Run:
     """The first tensor that was not finite when the failing update was run again."""
     look: Look | None = None
     """What the model was like at the end."""
+    constant: float | None = None
+    """Loss of the best constant answer, where it is known: no better than that has learnt nothing of the inputs."""
     window: int = 20
     learning: float = 0.05
 
@@ -41,6 +43,12 @@ class Run:
     def long(self) -> bool:
         """Whether the run is long enough to be judged by its losses."""
         return self.history.attempts >= 2 * self.window
+
+    def rose(self, factor: float) -> bool:
+        """Whether the loss ends at more than `factor` times where it began, or the best constant answer is."""
+        h = self.history
+        reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
+        return self.long and h.loss_last - reference > (factor - 1) * abs(reference)
 
     @property
     def dead(self) -> bool:
@@ -50,7 +58,21 @@ class Run:
 
     @property
     def learns(self) -> bool:
-        return self.history.improvement >= self.learning
+        return self.history.improvement >= self.learning and not self.trivial
+
+    @property
+    def trivial(self) -> bool:
+        """Whether a constant answer would do as well: by the evaluations, or without any by the last losses."""
+        found = [v for v in self.history.evaluations if v == v] or [self.history.loss_last]
+        return self.constant is not None and min(found) > (1 - self.learning) * self.constant
+
+    @property
+    def progress(self) -> str:
+        """How far a run has come that has not learnt."""
+        h = self.history
+        if h.improvement >= self.learning:
+            return f"the loss ({h.loss_last:.4g}) is about that of a constant answer ({self.constant:.4g})"
+        return f"the loss improved by {h.improvement:.1%} only"
 
     @property
     def stuck(self) -> bool:

@@ -138,6 +138,8 @@ class ResNetOptions(Model):
     """Normalisation after each convolution: batch, group (no statistics over the batch) or none."""
     groups: int = 8
     """Groups of norm=group; must divide the 64 channels of the narrowest layer."""
+    residual: bool = True
+    """Whether each block adds its input, or a 1x1 convolution of it, to its output."""
 
     def __post_init__(self) -> None:
         require(self.depth in (18, 34, 50), "depth", self.depth, "one of 18, 34, 50")
@@ -154,7 +156,7 @@ class ResNetOptions(Model):
 @option("model", "sigmoid_mlp")
 @dataclass
 class SigmoidMLPOptions(Model):
-    """A deep MLP, by default of the kind whose gradients vanish; images and sequences are flattened."""
+    """An MLP; a deep one of sigmoids is of the kind whose gradients vanish; images and sequences are flattened."""
 
     layers: int = 3
     """Number of hidden layers, before the linear head."""

@@ -8,12 +8,45 @@ B batch, C channels, H height, W width of an image, V outputs: (B, C, H, W) -> (
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torchvision import models
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from gradlab.models.options import ResNetOptions
 from gradlab.models.spec import Spec
+
+
+class PlainBlock(BasicBlock):
+    """Its two convolutions, one after the other, without the path around them."""
+
+    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
+        super().__init__(inplanes, planes, stride, None, *a, **k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(x)))
+
+
+class PlainBottleneck(Bottleneck):
+    """Its three convolutions, one after the other, without the path around them."""
+
+    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
+        super().__init__(inplanes, planes, stride, None, *a, **k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.relu(self.bn2(self.conv2(x)))
+        return self.relu(self.bn3(self.conv3(x)))
+
+
+BLOCKS: dict[int, tuple[Any, Any, list[int]]] = {
+    18: (BasicBlock, PlainBlock, [2, 2, 2, 2]),
+    34: (BasicBlock, PlainBlock, [3, 4, 6, 3]),
+    50: (Bottleneck, PlainBottleneck, [3, 4, 6, 3]),
+}
+"""Of each depth: the block, the same without residual, and how many there are in each of four stages."""
 
 
 def resnet(options: ResNetOptions, spec: Spec) -> nn.Module:
@@ -23,7 +56,8 @@ def resnet(options: ResNetOptions, spec: Spec) -> nn.Module:
         "group": partial(nn.GroupNorm, options.groups),
         "none": nn.Identity,
     }[options.norm]
-    network = getattr(models, f"resnet{options.depth}")(norm_layer=norm, num_classes=spec.outputs)
+    residual, plain, stages = BLOCKS[options.depth]
+    network = models.ResNet(residual if options.residual else plain, stages, spec.outputs, norm_layer=norm)
     network.conv1 = nn.Conv2d(spec.shape[0], 64, kernel_size=3, padding=1, bias=False)  # (B, 64, H, W)
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()

@@ -58,7 +58,9 @@ def test_a_loss_that_fell_and_is_back_has_diverged(best: float, last: float) -> 
     assert found(1.61, 2.0) == "healthy", "and small gradients are not said to go with a falling loss"
 
 
-def test_one_noisy_level_is_no_loss_of_what_was_learnt() -> None:
+def test_back_at_a_constant_answer_but_not_one_noisy_level() -> None:
+    assert "diverged" not in run([6.0] * 20 + [2.0] * 40 + [3.1] * 40)
+    assert run([6.0] * 20 + [2.0] * 40 + [3.1] * 40, constant=3.0)["diverged"] == "critical", "back at knowing nothing"
     noise = [line(i, loss) for i, loss in enumerate([2.0] * 20 + [1.0] * 40 + [2.0] * 39)]
     assert verdict([*noise, line(99, 2.0)]).verdict == "diverged"
     assert verdict([*noise, line(99, 0.9)]).verdict == "healthy"

@@ -31,10 +31,12 @@ class Diverged(Rule):
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
         if run.rose(self.factor):
             return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
+        began = max(h.loss_first, h.loss_early)
+        reference = began if run.constant is None else min(began, run.constant)
         fallen, back = reference - h.loss_best, h.loss_last - h.loss_best
         apart = bool(h.last) and h.loss_best < min(h.last)  # else both may be one noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
-            says = f"the loss fell from {reference:.3g} to {h.loss_best:.3g}, and is back at {h.loss_last:.3g}"
+            says = f"the loss came down from {reference:.3g} to {h.loss_best:.3g}, and is back at {h.loss_last:.3g}"
             return self.found("critical", f"{says}: what was learnt is lost", best=h.loss_best, last=h.loss_last)
         return None
 

@@ -11,7 +11,8 @@ from typing import Any, Optional
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-import gradlab.unstable_loss  # noqa: F401  (registers its option)
+import gradlab.policy_gradient
+import gradlab.unstable_loss  # noqa: F401  (these register their options)
 from gradlab.accumulation import Accumulation
 from gradlab.clip import Clip
 from gradlab.data import Data

@@ -15,7 +15,7 @@ import torch
 from gradlab.data.base import IGNORE
 from gradlab.importing import load_object
 from gradlab.models.spec import Spec
-from gradlab.option import Invalid, one_of, option, require
+from gradlab.option import OPTIONS, Invalid, one_of, option, require
 
 
 @dataclass
@@ -189,11 +189,11 @@ class BinaryCrossEntropy(Loss):
 @option("loss", "auto")
 @dataclass
 class AutoLoss(Loss):
-    """cross_entropy for classes and tokens, mse for values."""
+    """cross_entropy for classes and tokens, mse for values, policy_gradient for returns."""
 
     def resolve(self, spec: Spec) -> Loss:
-        chosen = MeanSquaredError if spec.targets == "values" else CrossEntropy
-        return chosen(reduction=self.reduction)
+        name = {"values": "mse", "returns": "policy_gradient"}.get(spec.targets, "cross_entropy")
+        return OPTIONS["loss", name](reduction=self.reduction)
 
 
 @option("loss", "custom")

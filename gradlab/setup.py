@@ -98,7 +98,7 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list
     finally:
         model.train(training)
         checkpoint.set_random_state(state)
-    if data.spec.targets != "values" and outputs.shape[-1] < data.spec.outputs:
+    if data.spec.targets in ("classes", "tokens") and outputs.shape[-1] < data.spec.outputs:
         says = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
         raise Invalid("model", name, says)
     return called

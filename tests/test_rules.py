@@ -44,6 +44,28 @@ def test_a_rising_loss_has_diverged_also_below_zero() -> None:
     assert verdict([line(i, -2 + i / 10) for i in range(1, 100)]).verdict == "diverged"
 
 
+@pytest.mark.parametrize(("best", "last"), [(1.0, 1.91), (1.59, 2.0), (-298.0, -18.0)])
+def test_a_loss_that_fell_and_is_back_has_diverged(best: float, last: float) -> None:
+    """By at least a fifth, and nine tenths of the way; a little less of either is no loss of what was learnt."""
+
+    def found(best: float, last: float, early: float = 2.0) -> str:
+        losses = [early] * 20 + [best] * 40 + [last] * 40
+        return verdict([line(i, loss, 1e-7) for i, loss in enumerate(losses)]).verdict
+
+    early = 2.0 if best > 0 else -18.0
+    assert found(best, last, early) == "diverged"
+    assert found(best, last - 0.11 * (early - best), early) == "small_but_healthy"
+    assert found(1.61, 2.0) == "healthy", "and small gradients are not said to go with a falling loss"
+
+
+def test_back_at_a_constant_answer_but_not_one_noisy_level() -> None:
+    assert "diverged" not in run([6.0] * 20 + [2.0] * 40 + [3.1] * 40)
+    assert run([6.0] * 20 + [2.0] * 40 + [3.1] * 40, constant=3.0)["diverged"] == "critical", "back at knowing nothing"
+    noise = [line(i, loss) for i, loss in enumerate([2.0] * 20 + [1.0] * 40 + [2.0] * 39)]
+    assert verdict([*noise, line(99, 2.0)]).verdict == "diverged"
+    assert verdict([*noise, line(99, 0.9)]).verdict == "healthy"
+
+
 @pytest.mark.parametrize("good", [0, 60])
 def test_a_run_that_ends_in_skipped_updates_is_not_healthy(good: int) -> None:
     lines = [line(i, 2.0) for i in range(good)]

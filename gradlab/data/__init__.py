@@ -7,6 +7,7 @@ from gradlab.data.base import IGNORE, Data, Split, Splits, TensorSplit, TokenSpl
 from gradlab.data.check import check
 from gradlab.data.custom import CustomData
 from gradlab.data.digits import DigitsData
+from gradlab.data.episodes import EpisodesData
 from gradlab.data.order import epoch_order, window
 from gradlab.data.synthetic import SyntheticData
 from gradlab.data.text import TextData
@@ -19,6 +20,7 @@ __all__ = [
     "CustomData",
     "Data",
     "DigitsData",
+    "EpisodesData",
     "MNISTData",
     "Split",
     "Splits",

@@ -14,12 +14,16 @@ from gradlab.diagnosis.rules import Rule, Run
 
 @dataclass
 class Diverged(Rule):
-    """The loss ends far above where it began, or the last evaluation is not finite."""
+    """The loss ends far above where it began, or back there after a fall; or the last evaluation is not finite."""
 
     code = "diverged"
     causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
     factor: float = 1.5
     """Final loss over the first."""
+    fell: float = 0.2
+    """Relative improvement of the loss that a run must not lose again."""
+    lost: float = 0.9
+    """Share of it that is lost at the end."""
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
@@ -27,6 +31,13 @@ class Diverged(Rule):
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
         if run.rose(self.factor):
             return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
+        began = max(h.loss_first, h.loss_early)
+        reference = began if run.constant is None else min(began, run.constant)
+        fallen, back = reference - h.loss_best, h.loss_last - h.loss_best
+        apart = bool(h.last) and h.loss_best < min(h.last)  # else both may be one noisy level
+        if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
+            says = f"the loss came down from {reference:.3g} to {h.loss_best:.3g}, and is back at {h.loss_last:.3g}"
+            return self.found("critical", f"{says}: what was learnt is lost", best=h.loss_best, last=h.loss_last)
         return None
 
     def unable(self, run: Run) -> str | None:
@@ -130,7 +141,7 @@ class SmallButHealthy(Rule):
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
-        if not h.usual_norm < self.norm or not run.learns or run.status == "failed":
+        if not h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_last >= h.loss_early:
             return None
         says = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: {h.loss_early:.4g} to"
         return self.found("info", f"{says} {h.loss_best:.4g}. Small is no fault", norm=h.usual_norm)

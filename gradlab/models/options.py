@@ -195,6 +195,30 @@ class SigmoidMLPOptions(Model):
         return SigmoidMLP(self, spec)
 
 
+@option("model", "policy")
+@dataclass
+class PolicyOptions(Model):
+    """An MLP from what is seen to the probabilities of actions, which plays the episodes that it learns from."""
+
+    layers: int = 1
+    """Number of hidden layers, before the linear head."""
+    width: int = 64
+    """Units of a hidden layer."""
+    activation: str = "tanh"
+    """Activation: sigmoid, tanh, relu or gelu."""
+
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", self.layers, ">= 1")
+        require(self.width >= 1, "width", self.width, ">= 1")
+        one_of("activation", self.activation, ("sigmoid", "tanh", "relu", "gelu"))
+
+    def build(self, spec: Spec) -> nn.Module:
+        check_fit("policy", spec, ("episodes",), ("returns",))
+        from gradlab.models.policy import Policy
+
+        return Policy(self, spec)
+
+
 @option("model", "custom")
 @dataclass
 class CustomOptions(Model):

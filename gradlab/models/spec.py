@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class Spec:
     """The shapes of one sample and of one answer.
 
-    inputs:  "tokens" (T,) integers, "vectors" (D,), "images" (C, H, W) or "sequences" (T, F) floats.
-    targets: "classes" () integers, "tokens" (T,) integers, or "values" (K,) floats.
-    outputs: number of classes, size of the vocabulary, or number of values K.
+    inputs:  "tokens" (T,) integers, "vectors" (D,), "images" (C, H, W) or "sequences" (T, F) floats; or "episodes" ()
+             integers, the seeds of episodes in which vectors (D,) are seen.
+    targets: "classes" () integers, "tokens" (T,) integers, or "values" (K,) floats; or "returns", to be played for.
+    outputs: number of classes, size of the vocabulary, number of values K, or of actions.
     """
 
     inputs: str
@@ -19,4 +20,6 @@ class Spec:
     targets: str
     outputs: int
     vocabulary: int = 0
-    """Number of distinct input tokens; 0 where inputs are not tokens."""
+    """Number of distinct input tokens or seeds; 0 where inputs are neither."""
+    environment: str = ""
+    """Name of the environment that episodes are played in."""

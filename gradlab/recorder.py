@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradlab.activations import FIELDS, Activations, by_execution, leaves
 from gradlab.clip import layers_of
 from gradlab.gradients import Gradients, element_statistics, tensor_norms
-from gradlab.memory import Memory
 from gradlab.monitor import Monitor
 from gradlab.passes import Passes
+
+if TYPE_CHECKING:
+    from gradlab.memory import Memory
 
 Layers = dict[str, list[Any]]
 """Name -> one value a parameter; a module where the name begins with `activation/`, a recurrent one with `time/`.
@@ -99,7 +101,7 @@ class Record(Recorder):
         self.names, self.params, self.model = observed.names, observed.params, observed.model
         self.steps, self.elements = steps, elements
         self.activations = Activations(observed.model, observed.modules) if elements else None
-        self.memory = Memory(observed.model) if bytes else None
+        self.memory = memory_of(observed.model) if bytes else None
         self.passes = Passes(observed.model, observed.params[0].device) if times and not bytes else None
         self.recurrent = observed.recurrent if steps else []
         self.through_time: dict[str, torch.Tensor] = {}
@@ -205,3 +207,10 @@ def totals(layers: Layers) -> dict[str, float]:
         return {}
     moved, norm = (math.hypot(*layers[name]) for name in ("update/norm", "param/norm"))
     return {"param/norm": norm, "update/ratio": moved / norm if norm else math.inf if moved else 0.0}
+
+
+def memory_of(model: torch.nn.Module) -> Memory:
+    """Imported here: it needs PyTorch at once, and a configuration is checked before."""
+    from gradlab.memory import Memory
+
+    return Memory(model)

@@ -72,8 +72,9 @@ CASES: dict[str, tuple[tuple[str, ...], list[str]]] = {
             "loss.unit=1e-4",
             "precision=fp16",
             "precision.enabled=false",
-        ]
-        + ["trainer.epochs=2", "seed=14"],
+            "trainer.epochs=2",
+            "seed=14",
+        ],
     ),
     "live_lock": (
         ("scale_livelock",),
@@ -102,8 +103,12 @@ CASES: dict[str, tuple[tuple[str, ...], list[str]]] = {
             "data.outputs=1",
             "loss=unstable",
             "loss.kind=sqrt",
-        ]
-        + [*ADAM, "optimizer.lr=0.001", "trainer.epochs=40", "data.noise=0.0", "seed=17"],
+            *ADAM,
+            "optimizer.lr=0.001",
+            "trainer.epochs=40",
+            "data.noise=0.0",
+            "seed=17",
+        ],
     ),
     "broken_weights": (
         ("nan_parameter", "exploding"),

@@ -59,6 +59,8 @@ def tell(
 ) -> list[str]:
     """The sentences that end a run."""
     lines = [diagnosis.sentence]
+    causes = next((f.causes for f in diagnosis.findings if f.code == diagnosis.verdict), [])
+    lines += [f"likely because: {'; or '.join(causes)}"] * bool(causes)
     if outcome.status == "interrupted":
         lines.append(f"to go on: {command([f'resume={folder}'])}")
     if outcome.error and outcome.error != diagnosis.sentence:
@@ -67,19 +69,30 @@ def tell(
         lines.append(f"RuntimeError: {outcome.error}{looked}")
     if outcome.status == "failed":
         lines += course(diagnosis.evidence, outcome)
-    if overflow is not None:
+    if overflow is not None and not any(str(overflow) in f.sentence for f in diagnosis.findings):
         moved = not (folder / "crash.pt").is_file()  # by an update that came through
         lines.append("on the weights of the end, " * moved + str(overflow))
     if outcome.eval:
         losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
         lines.append(f"eval loss by epoch: {', '.join(losses)}")
     lines += [f"{f.severity}: {f.sentence}" for f in remaining(diagnosis)]
+    lines.append(checked(diagnosis))
     if tries:
         lines.append("to try, one at a time:")
     for t in tries:
         lines.append(f"  {command([*kept(overrides, t.overrides), *t.overrides, 'expect=healthy'])}   # {t.why}")
     lines.append(f"all of it: {folder}")
     return lines
+
+
+def checked(diagnosis: Diagnosis) -> str:
+    """Which rules could be applied, and why others could not."""
+    reasons: dict[str, list[str]] = {}
+    for code, why in diagnosis.unchecked.items():
+        reasons.setdefault(why, []).append(code)
+    told = [f"{', '.join(codes)} ({why})" for why, codes in reasons.items()]
+    says = f"{len(diagnosis.checked)} rules were checked"
+    return f"{says}; not checked: {'; '.join(told)}" if told else says
 
 
 def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:

@@ -18,7 +18,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "nan_loss": ("stable_loss", "lower_lr", "clip_norm"),
     "scale_livelock": ("lower_lr", "bf16"),
     "scale_collapse": ("lower_lr", "bf16"),
-    "exploding": ("clip_norm", "lower_lr", "warmup", "orthogonal_init"),
+    "exploding": ("clip_norm", "lower_lr", "warmup", "he_init", "pre_norm", "orthogonal_init", "gated"),
     "overflow_fp16": ("lower_lr", "bf16"),
     "nan_gradient": ("stable_loss", "lower_lr", "clip_norm"),
     "diverged": ("lower_lr", "clip_norm", "warmup"),

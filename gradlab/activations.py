@@ -92,6 +92,8 @@ class Activations:
     def table(self, device: torch.device | str) -> torch.Tensor:
         """(M, 4) float64, FIELDS, of the modules in `names`."""
         nothing = torch.full((len(FIELDS),), torch.nan, dtype=torch.float64, device=device)
+        if not self.names:
+            return nothing.new_zeros((0, len(FIELDS)))
         return torch.stack([self.latest.get(name, nothing) for name in self.names])
 
 

@@ -13,6 +13,7 @@ from gradlab.config import Config
 from gradlab.data.check import pieces
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.look import Look
 from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.replay import Overflow
 from gradlab.distributed import World
@@ -48,7 +49,9 @@ class Job:
         self.remedy = remedy
         self.progress = Progress(config.trainer.progress, 0, place.main)
         self.trainer = Trainer(config, folder, place, (self.observe,), plain, self.progress.say)
-        self.stream = Stream(config.diagnosis, self.trainer.update.names, self.trainer.observed.order)
+        self.stream = Stream(
+            config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
+        )
         self.sink = config.logger.build(folder, plain, group) if place.main else None
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
@@ -94,14 +97,22 @@ class Job:
         self.place.barrier()
         return code
 
+    def look(self) -> Look | None:
+        """A last look at the model. One that fails costs the rules that need it, not the run."""
+        try:
+            return snapshot.last_look(self.trainer)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            self.progress.say(f"the model could not be looked at once more: {' '.join(str(error).split())[:200]}")
+            return None
+
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
         """From the stream, from the failing update run again, and from a last look at the model; rank 0's counts."""
         run, precision = self.trainer, self.config.precision
         overflow = look = None
-        if self.place.main and (outcome.status == "failed" or run.failing):
+        if self.place.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
             overflow = snapshot.find_overflow(run)
         elif self.place.main and outcome.status == "completed":
-            look = snapshot.last_look(run)
+            look = self.look()
         half = isinstance(precision, FP16)
         diagnosis = diagnose(
             self.stream,

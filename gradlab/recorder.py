@@ -126,7 +126,7 @@ class Record(Recorder):
         """Ask for the gradient of a recurrent module's inputs, and keep its norm at each step."""
 
         def before(module: Any, inputs: tuple[Any, ...]) -> Any:
-            x = inputs[0]
+            x = inputs[0] if inputs else None  # a keyword is left alone
             if not isinstance(x, torch.Tensor) or x.dim() != 3 or not torch.is_grad_enabled():
                 return None
             if not x.requires_grad:

@@ -146,8 +146,11 @@ def last_look(run: Trainer) -> Look | None:
 
 
 def find_overflow(run: Trainer) -> Overflow | None:
-    """Run the first update of the last streak of failures again, and name the module that overflowed first."""
-    first = run.streak
+    """Run the first update of the last streak of failures again, and name the module that overflowed first.
+
+    Where none was skipped, as where nobody looked at the gradients, it is the last update.
+    """
+    first = run.streak or run.latest
     if first is None or not runs_alone(run):
         return None
     after = checkpoint.random_state()

@@ -21,8 +21,14 @@ TOGETHER = 16
 class Stream:
     """Hands every line to the history and to the rules, some at a time."""
 
-    def __init__(self, thresholds: Thresholds, names: list[str] | None = None, order: list[str] | None = None) -> None:
-        """names: parameters whose norms are recorded. order: their layers in the order in which they run."""
+    def __init__(
+        self,
+        thresholds: Thresholds,
+        names: list[str] | None = None,
+        order: list[str] | None = None,
+        called: list[str] | None = None,
+    ) -> None:
+        """names: parameters whose norms are recorded. order: their layers as they run. called: modules that run."""
         self.thresholds = copy.deepcopy(thresholds)  # its rules remember
         self.known = History(thresholds.window, names or [], order)
         self.waiting: list[tuple[dict[str, Any], dict[str, list[Any]] | None]] = []
@@ -59,7 +65,7 @@ def diagnose(stream: Stream, status: str = "completed", error: str | None = None
     status: completed, failed or interrupted. error: what ended a failed run. seen: other fields of `rules.Run`.
     """
     t = stream.thresholds
-    run = Run(stream.history, status, error, window=t.window, learning=t.learning, **seen)
+    run = Run(stream.history, status, error, window=t.window, learning=t.learning, still=t.still, **seen)
     findings, checked, unchecked = [], [], dict[str, str]()
     for rule in stream.rules:
         if (why := rule.unable(run)) is not None:
@@ -85,7 +91,8 @@ def plain_verdict(run: Run) -> tuple[str, str]:
     h = run.history
     if run.status == "interrupted":
         return "interrupted", f"stopped after {h.attempts} updates"
-    return "healthy", f"the loss went from {h.loss_first:.4g} to {h.loss_last:.4g}"
+    says = f"the loss went from {h.loss_first:.4g} to {h.loss_last:.4g}"
+    return "healthy", says if run.long else f"{says}; {h.attempts} updates are too few to judge it by"
 
 
 def summary(run: Run) -> dict[str, Any]:

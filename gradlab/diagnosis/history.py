@@ -75,15 +75,22 @@ def median(ordered: list[float]) -> float:
 class History:
     """Losses, norms and layers of the updates so far. Values that are not finite are counted, not averaged."""
 
-    def __init__(self, window: int, names: list[str], order: list[str] | None = None) -> None:
-        """names: parameters whose norms come; order: their layers as they run (default: as they are defined)."""
-        self.window, self.names = window, names
+    def __init__(
+        self, window: int, names: list[str], order: list[str] | None = None, called: list[str] | None = None
+    ) -> None:
+        """names: parameters whose norms come; order: their layers as they run (default: as they are defined).
+
+        called: modules that the forward pass calls; None where that is not known.
+        """
+        self.window, self.names, self.called = window, names, called
         self.layer_names, self.layer_of = layers_of(names)
         place = {name: i for i, name in enumerate(order or self.layer_names)}
         self.order = sorted(range(len(self.layer_names)), key=lambda i: place.get(self.layer_names[i], len(place)))
         self.attempts = self.skipped = self.streak = 0
         self.streak_began = 0
         self.bad_since: int | None = None
+        self.broken = False
+        """Whether the last update was applied although its loss was not finite."""
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
@@ -117,6 +124,7 @@ class History:
             if "update/ratio" in line:
                 self.update_ratios.add(line["update/ratio"])
         finite = math.isfinite(loss)
+        self.broken = not (skipped or finite)
         if skipped or not finite:
             self.bad_since = self.bad_since or line["attempt"]
         else:
@@ -148,6 +156,13 @@ class History:
         for i, value in zip(self.layer_of, values, strict=True):
             squares[i] += (value or 0.0) ** 2
         return [math.sqrt(squares[i]) for i in self.order]
+
+    def runs(self, name: str) -> bool:
+        """Whether the layer of a parameter, or a module above it, is called in the forward pass."""
+        layer = name.rpartition(".")[0]
+        while layer and self.called is not None and layer not in self.called:
+            layer = layer.rpartition(".")[0]
+        return self.called is None or bool(layer) or "." not in name
 
     @property
     def ordered_names(self) -> list[str]:

@@ -37,9 +37,12 @@ class Vanishing(Rule):
     )
     ratio: float = 1000.0
     """Gradient norm of the late layers over that of the early ones."""
+    records: int = 3
+    """Records over time steps, of which the last too must be over the ratio: a recurrent network begins so."""
 
     def begin(self) -> None:
         self.ratios, self.times = Samples(), Samples()
+        self.time = math.nan
         self.at: int | None = None
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -54,13 +57,14 @@ class Vanishing(Rule):
                 self.at = line["attempt"]
         times = [t for t in layers.get("time/ratio", []) if t == t]
         if times:
-            self.times.add(max(times))
+            self.time = max(times)
+            self.times.add(self.time)
 
     def find(self, run: Run) -> Finding | None:
         h, depth, time = run.history, self.ratios.median, self.times.median
         if run.look is not None and run.look.layer_ratio is not None:
             depth = min(depth, run.look.layer_ratio) if math.isinf(depth) else depth  # not fp16's flushing to zero
-        if run.learns or run.status == "failed" or (math.isinf(depth) and dies(run)):
+        if run.learns or run.frozen or run.status == "failed" or (math.isinf(depth) and dies(run)):
             return None
         if depth > self.ratio:
             (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
@@ -69,7 +73,7 @@ class Vanishing(Rule):
             )
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
             return self.found("critical", f"{says}, and {run.progress}", self.at, **evidence)
-        if time > self.ratio:
+        if time > self.ratio and self.time > self.ratio and self.times.count >= self.records:
             says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
             return self.found("critical", says, None, late_to_early_time=time)
         return None
@@ -151,7 +155,8 @@ class BrokenGraph(Rule):
             return None
         many = len(names) > self.share * len(run.history.names)
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        severity = "critical" if many or run.stuck else "warning"
+        unused = not any(run.history.runs(name) for name in names)
+        severity = "critical" if run.stuck or (many and not unused) else "info" if unused else "warning"
         return self.found(severity, f"no gradient ever reaches {shown}", 1, parameters=names)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradlab.activations import Activations
+from gradlab.checkpoint import random_state, set_random_state
 from gradlab.clip import layers_of
 from gradlab.diagnosis.layers import late_to_early
 from gradlab.gradients import tensor_norms
@@ -83,9 +84,9 @@ def compare(
     from gradlab.precision import Precision
 
     found: list[dict[str, torch.Tensor]] = []
-    state = torch.get_rng_state()
+    state = random_state()
     for precision in (half, Precision(half.device)):
-        torch.set_rng_state(state)
+        set_random_state(state)
         model.zero_grad(set_to_none=True)
         with precision.arithmetic():
             with precision.autocast():

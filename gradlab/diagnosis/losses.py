@@ -43,7 +43,11 @@ class Diverged(Rule):
     def unable(self, run: Run) -> str | None:
         h = run.history
         lost = h.evaluations and not math.isfinite(h.evaluations[-1])
-        return None if run.long or lost else f"the run has {h.attempts} updates, fewer than {2 * run.window}"
+        return (
+            None
+            if run.long or lost or run.rose(self.factor)
+            else f"the run has {h.attempts} updates, fewer than {2 * run.window}"
+        )
 
 
 @dataclass
@@ -56,8 +60,6 @@ class Stalled(Rule):
     causes = ("the learning rate is too low", "the gradient does not reach the weights", "the targets are noise")
     flat: float = 0.01
     """Relative improvement of the loss below this is none."""
-    frozen: float = 1e-6
-    """Usual change of the weights, relative to them, below which they do not move."""
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
@@ -66,7 +68,7 @@ class Stalled(Rule):
         ratio = h.update_ratios.median
         if run.status == "interrupted":
             return None
-        if math.isfinite(ratio) and ratio < self.frozen and not run.learns:
+        if run.frozen and not run.learns:
             says = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
             return self.found("critical", says, ratio=ratio)
         if h.improvement >= self.flat or improved:
@@ -114,9 +116,9 @@ class SpikeRecovered(Rule):
             return
         if len(self.recent.values) >= 2 * history.window:
             usual = self.recent.median
-            rise = level - usual
+            rise = min(self.now) - usual
             large = rise > (self.factor - 1) * abs(usual) and rise > self.share * abs(history.loss_early)
-            if large and rise > self.spread * self.recent.spread:
+            if large and rise > self.spread * self.recent.spread:  # all of them are, not one outlier
                 self.before, self.at, self.height = usual, line["attempt"], level
                 return
         self.recent.add(loss)

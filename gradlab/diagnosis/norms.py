@@ -31,6 +31,7 @@ class Exploding(Rule):
 
     def begin(self) -> None:
         self.at: int | None = None
+        self.early = False  # before there was a usual norm to compare with
         self.calm = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -42,6 +43,7 @@ class Exploding(Rule):
             known = history.norms.without(norm)
             usual = median(known) if len(known) >= history.window else 0.0
             self.at = line["attempt"] if norm > self.growth * usual else None
+            self.early = not usual
         self.calm = self.calm + 1 if norm <= self.norm else 0
         if self.calm >= history.window:
             self.at = None  # a spike that the run survived
@@ -52,6 +54,9 @@ class Exploding(Rule):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function's own doing
+        grew = h.largest > self.growth * h.usual_norm
+        if self.early and h.attempts > h.window and not (grew or run.rose(self.lost)):
+            return None  # large all along, as sums over a batch are
         says = f"the gradient norm passed {self.norm:g} at update {self.at} and reached {h.largest:.3g}"
         says += f"; the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}"
         return self.found("critical", says, self.at, largest=h.largest, usual=h.usual_norm)
@@ -124,9 +129,8 @@ class Growing(Trend):
         correlation, first, last = self.drift(run.history)
         if not (correlation > self.order and last > self.factor * first):
             return None
-        severity = "info" if run.learns else "warning"
         return self.found(
-            severity, f"the gradient norm grows all along: {first:.3g} to {last:.3g}", first=first, last=last
+            "info", f"the gradient norm grows all along: {first:.3g} to {last:.3g}", first=first, last=last
         )
 
 
@@ -141,9 +145,8 @@ class Decaying(Trend):
         correlation, first, last = self.drift(run.history)
         if not (correlation < -self.order and last < first / self.factor):
             return None
-        severity = "info" if run.learns else "warning"
         return self.found(
-            severity, f"the gradient norm decays all along: {first:.3g} to {last:.3g}", first=first, last=last
+            "info", f"the gradient norm decays all along: {first:.3g} to {last:.3g}", first=first, last=last
         )
 
 
@@ -170,4 +173,5 @@ class ZeroGradient(Rule):
         h = run.history
         if self.zeros < self.updates or not abs(h.loss_last) > 1e-6 * abs(h.loss_first):
             return None
-        return self.found("critical", f"the gradient is exactly zero from update {self.at} on", self.at)
+        severity = "info" if run.learns else "critical"
+        return self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)

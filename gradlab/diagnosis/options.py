@@ -25,6 +25,8 @@ class Thresholds:
     """Updates over which a loss is averaged; a run of fewer than two windows gets no verdict from its losses."""
     learning: float = 0.05
     """Smallest relative improvement of the loss that counts as learning."""
+    still: float = 1e-6
+    """Usual change of the weights, relative to them, below which they do not move."""
     nan_input: NaNInput = field(default_factory=NaNInput)
     nan_parameter: NaNParameter = field(default_factory=NaNParameter)
     nan_loss: NaNLoss = field(default_factory=NaNLoss)
@@ -36,11 +38,11 @@ class Thresholds:
     diverged: Diverged = field(default_factory=Diverged)
     broken_graph: BrokenGraph = field(default_factory=BrokenGraph)
     saturated_units: SaturatedUnits = field(default_factory=SaturatedUnits)
+    overclipped: Overclipped = field(default_factory=Overclipped)
     vanishing: Vanishing = field(default_factory=Vanishing)
     underflow_fp16: UnderflowFP16 = field(default_factory=UnderflowFP16)
     dead_units: DeadUnits = field(default_factory=DeadUnits)
     zero_gradient: ZeroGradient = field(default_factory=ZeroGradient)
-    overclipped: Overclipped = field(default_factory=Overclipped)
     dominant_layer: DominantLayer = field(default_factory=DominantLayer)
     update_too_large: UpdateTooLarge = field(default_factory=UpdateTooLarge)
     stalled: Stalled = field(default_factory=Stalled)
@@ -54,6 +56,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         require(self.window >= 2, "window", self.window, ">= 2")
         require(self.learning > 0, "learning", self.learning, "> 0")
+        require(self.still > 0, "still", self.still, "> 0")
 
     def rules(self) -> Iterator[Rule]:
         """Every rule, in the order of causes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History
+from gradlab.diagnosis.history import History, median
 from gradlab.option import require
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Run:
     """Loss of the best constant answer, where it is known: no better than that has learnt nothing of the inputs."""
     window: int = 20
     learning: float = 0.05
+    still: float = 1e-6
 
     @property
     def long(self) -> bool:
@@ -48,13 +49,17 @@ class Run:
         """Whether the loss ends at more than `factor` times where it began, or the best constant answer is."""
         h = self.history
         reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
-        return self.long and h.loss_last - reference > (factor - 1) * abs(reference)
+        if self.long:
+            rise, spread = h.loss_last - reference, 1.4826 * median(sorted(abs(v - h.loss_last) for v in h.last))
+            return rise > (factor - 1) * abs(reference) and rise > 2 * spread
+        latest = list(h.last)[-3:]  # too few to average: only what is beyond doubt
+        return h.attempts >= 5 and bool(latest) and min(latest) - reference > 2 * factor * abs(reference)
 
     @property
     def dead(self) -> bool:
-        """Whether it ended in updates of which none was applied."""
+        """Whether it ended in updates of which none was applied, or in applied ones that are not finite."""
         h = self.history
-        return h.attempts > 0 and (not h.first or h.streak >= self.window)
+        return h.attempts > 0 and (not h.first or h.streak >= self.window or h.broken)
 
     @property
     def learns(self) -> bool:
@@ -62,9 +67,20 @@ class Run:
 
     @property
     def trivial(self) -> bool:
-        """Whether a constant answer would do as well: by the evaluations, or without any by the last losses."""
+        """Whether a constant answer would do as well: by the evaluations, or without any by the last losses.
+
+        Half of its loss in training is no chance: that model has learnt, if only by heart.
+        """
+        if self.constant is None:
+            return False
         found = [v for v in self.history.evaluations if v == v] or [self.history.loss_last]
-        return self.constant is not None and min(found) > (1 - self.learning) * self.constant
+        by_heart = self.history.loss_last < self.constant / 2
+        return min(found) > (1 - self.learning) * self.constant and not by_heart
+
+    @property
+    def frozen(self) -> bool:
+        """Whether updates leave the weights where they are."""
+        return self.history.update_ratios.median < self.still
 
     @property
     def progress(self) -> str:

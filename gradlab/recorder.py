@@ -12,7 +12,6 @@ import torch
 from gradlab.activations import FIELDS, Activations, by_execution, leaves
 from gradlab.clip import layers_of
 from gradlab.gradients import Gradients, element_statistics, tensor_norms
-from gradlab.memory import Memory
 from gradlab.monitor import Monitor
 from gradlab.passes import Passes
 
@@ -99,8 +98,13 @@ class Record(Recorder):
         self.names, self.params, self.model = observed.names, observed.params, observed.model
         self.steps, self.elements = steps, elements
         self.activations = Activations(observed.model, observed.modules) if elements else None
-        self.memory = Memory(observed.model) if bytes else None
-        self.passes = Passes(observed.model, observed.params[0].device) if times and not bytes else None
+        self.memory = self.passes = None
+        if bytes:
+            from gradlab.memory import Memory  # PyTorch at once: not before a configuration was checked
+
+            self.memory = Memory(observed.model)
+        elif times:
+            self.passes = Passes(observed.model, observed.params[0].device)
         self.recurrent = observed.recurrent if steps else []
         self.through_time: dict[str, torch.Tensor] = {}
         self.measured: list[tuple[str, list[str], torch.Tensor]] = []

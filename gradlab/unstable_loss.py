@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from gradlab.loss import Loss, at_least_fp32, fits, same_shape
 from gradlab.models.spec import Spec
@@ -29,7 +28,7 @@ def naive_log(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def stable_log(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The same from the logits: logsumexp(z) - z[t]."""
-    return F.cross_entropy(logits, targets, reduction="none")
+    return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
 def naive_division(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -59,8 +58,8 @@ def naive_exp(outputs: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 def stable_exp(outputs: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """The same likelihood with rate softplus(x), which grows as x and not as its exponential."""
-    log_rate = F.softplus(outputs.clamp(min=LOW)).log() + (outputs - LOW).clamp(max=0.0)
-    return F.softplus(outputs) - counts * log_rate
+    log_rate = torch.nn.functional.softplus(outputs.clamp(min=LOW)).log() + (outputs - LOW).clamp(max=0.0)
+    return torch.nn.functional.softplus(outputs) - counts * log_rate
 
 
 class Kind(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from gradlab.clip import layers_of
 from gradlab.gradients import Gradients, element_statistics, tensor_norms
 from gradlab.monitor import Monitor
 from gradlab.passes import Passes
+
+if TYPE_CHECKING:
+    from gradlab.memory import Memory
 
 Layers = dict[str, list[Any]]
 """Name -> one value a parameter; a module where the name begins with `activation/`, a recurrent one with `time/`.
@@ -98,13 +101,8 @@ class Record(Recorder):
         self.names, self.params, self.model = observed.names, observed.params, observed.model
         self.steps, self.elements = steps, elements
         self.activations = Activations(observed.model, observed.modules) if elements else None
-        self.memory = self.passes = None
-        if bytes:
-            from gradlab.memory import Memory  # PyTorch at once: not before a configuration was checked
-
-            self.memory = Memory(observed.model)
-        elif times:
-            self.passes = Passes(observed.model, observed.params[0].device)
+        self.memory = memory_of(observed.model) if bytes else None
+        self.passes = Passes(observed.model, observed.params[0].device) if times and not bytes else None
         self.recurrent = observed.recurrent if steps else []
         self.through_time: dict[str, torch.Tensor] = {}
         self.measured: list[tuple[str, list[str], torch.Tensor]] = []
@@ -209,3 +207,10 @@ def totals(layers: Layers) -> dict[str, float]:
         return {}
     moved, norm = (math.hypot(*layers[name]) for name in ("update/norm", "param/norm"))
     return {"param/norm": norm, "update/ratio": moved / norm if norm else math.inf if moved else 0.0}
+
+
+def memory_of(model: torch.nn.Module) -> Memory:
+    """Imported here: it needs PyTorch at once, and a configuration is checked before."""
+    from gradlab.memory import Memory
+
+    return Memory(model)

@@ -1,0 +1,33 @@
+"""Every experiment shows what it expects; every model, as it comes, is healthy."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import run
+
+from gradlab.config import conf_dir
+
+EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
+PARTS = ("fp16_collapse_pretrain",)
+"""Run by others, with no expectation of their own."""
+
+
+def gradlab(folder: Path, *arguments: str) -> Any:
+    return run([sys.executable, "-m", "gradlab", *arguments, "trainer.progress=none"], folder, timeout=500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [e for e in EXPERIMENTS if e not in PARTS])
+def test_experiment_shows_what_it_expects(name: str, tmp_path: Path) -> None:
+    result = gradlab(tmp_path, f"+experiment={name}", "seed=1")
+    assert result.returncode == 0 and "and saw it" in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sigmoid_mlp", "transformer", "lstm", "resnet"])
+def test_every_model_as_it_comes_is_healthy_without_a_warning(model: str, tmp_path: Path) -> None:
+    result = gradlab(tmp_path, f"model={model}", "trainer.updates=300")
+    assert result.returncode == 0 and "verdict: healthy" in result.stdout, result.stdout + result.stderr
+    assert "warning" not in result.stdout and "critical" not in result.stdout, result.stdout

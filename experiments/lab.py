@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -117,6 +118,9 @@ class Runs(list[Run]):
         return statistics.median(map(value, self))
 
     def verdicts(self) -> dict[str, int]:
+        """How often each; a claim about runs that are not there, or that did not run, is a fault of the study."""
+        if not self or not all(r.applies and r.verdict for r in self):
+            raise ValueError(f"no such runs, or some without a verdict: {[str(r.folder) for r in self]}")
         told = [r.verdict or "error" for r in self]
         return {v: told.count(v) for v in dict.fromkeys(told)}
 
@@ -210,7 +214,7 @@ def run(name: str, study: Study, fresh: bool = True) -> Runs:
     for sweep in study.sweeps:
         folder = FOLDER / name / sweep.name
         if fresh or not folder.is_dir():
-            subprocess.run(["rm", "-rf", str(folder)], check=True)
+            shutil.rmtree(folder, ignore_errors=True)
             where = [f"hydra.sweep.dir={folder}"] if "-m" in sweep.arguments else [f"hydra.run.dir={folder}"]
             many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={sweep.ranks}"]
             command = [sys.executable, *many * (sweep.ranks > 1), "-m", "gradlab", *sweep.arguments, *where]
@@ -266,7 +270,11 @@ def table(study: Study, runs: Runs) -> list[str]:
             number_text(group.median(lambda r: float(r.diagnosis.get("evidence", {}).get("skipped", 0)))),
             number_text(statistics.median(first)) if all(map(math.isfinite, first)) else "-",
         ]
-        rows.append("| " + " | ".join([*key[0 if several else 1 :], group.told, *cells]) + " |")
+        rows.append(
+            "| "
+            + " | ".join([*key[0 if several else 1 :], group.told if group[0].applies else "does not apply", *cells])
+            + " |"
+        )
     return rows
 
 

@@ -90,10 +90,7 @@ def read(folder: Path) -> Run:
     run.verdict, run.failed_at = result.get("verdict"), first_failure(lines, result)
     run.names = next((x["names"] for x in layers if "names" in x), [])
     at = math.inf if run.failed_at is None else run.failed_at
-    for line in [*lines, *layers]:
-        if line.get("attempt", math.inf) < at and (found := line.get("update/ratio")) is not None:
-            values = found.values() if isinstance(found, dict) else found if isinstance(found, list) else [found]
-            run.ratios += [float(v) for v in values if v is not None]
+    run.ratios = [line["update/ratio"] for line in lines if "update/ratio" in line and line["attempt"] < at]
     return run
 
 

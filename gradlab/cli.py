@@ -266,7 +266,9 @@ def recomposed(folder: Path) -> DictConfig:
     from gradlab.remedy import treated
 
     overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
-    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"]), overrides)[0]
+    stored = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]
+    name = (stored.get("job") or {}).get("config_name") or "config"
+    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"], name), overrides)[0]
 
 
 def inserted(arguments: list[str], args: argparse.Namespace, before: list[str], after: list[str]) -> list[str]:

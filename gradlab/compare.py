@@ -19,6 +19,8 @@ from gradlab.verdict import key
 
 BASELINE = "none"
 WELL = ("healthy", "small_but_healthy")
+WARM = 10
+"""Updates that are not timed, the first; and as many are needed after them."""
 SPIKED = "loss_spike_recovered"
 """Well too, unless it is what the runs without a remedy show."""
 ORDER = ("baseline", "cured", "helped", "no effect", "worse", "not judged", "does not apply")
@@ -57,7 +59,7 @@ def measure(lines: Iterable[dict[str, Any]]) -> dict[str, float | None]:
     updates = [line for line in lines if "train/loss" in line]
     norms = [line["grad/norm"] for line in updates if math.isfinite(line["grad/norm"])]
     failing = [line["attempt"] for line in updates if line["update/skipped"]]
-    rates = [line["throughput/samples_per_second"] for line in updates]
+    rates = [line["throughput/samples_per_second"] for line in updates[WARM:]]
     evaluated = [line["eval/loss"] for line in lines if "eval/loss" in line]
     last = updates[-1] if updates else {}
     return {
@@ -70,7 +72,7 @@ def measure(lines: Iterable[dict[str, Any]]) -> dict[str, float | None]:
         "grad_norm_median": quantile(norms, 0.5),
         "grad_norm_p99": quantile(norms, 0.99),
         "clip_fraction": last.get("clip/fraction"),
-        "seconds_per_sample": 1 / statistics.median(rates) if rates else None,
+        "seconds_per_sample": 1 / statistics.median(rates) if len(rates) >= WARM else None,
     }
 
 
@@ -134,7 +136,8 @@ def row(name: str, runs: list[Run], baseline: dict[str, Run]) -> dict[str, Any]:
     elif refused and not pairs:
         judgement, why = "does not apply", refused[0]
     elif not pairs:
-        judgement, why = "not judged", "no run of it and of the baseline under the same seed gave a verdict"
+        without = "no run of it and of the baseline under the same seed gave a verdict"
+        judgement, why = "not judged", without if baseline else f"there is no baseline: add {BASELINE} to +remedy="
     else:
         ill = [before.ill is True for before, _ in pairs], [after.ill is True for _, after in pairs]
         judgement, why = judge(*ill, survived, improved if comparable else [])

@@ -237,7 +237,8 @@ def test_a_job_that_left_nothing_is_not_judged(tmp_path: Path, capsys: pytest.Ca
 def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp_path: Path) -> None:
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     mine = (
-        "# @package _global_\ndefaults:\n  - override /model: lstm\n  - override /optimizer: sgd\nexpect: exploding\n"
+        "# @package _global_\ndefaults:\n  - override /model: lstm\n  - override /data: adding\n"
+        "  - override /optimizer: sgd\nexpect: exploding\n"
     )
     mine += "model: {cell: rnn, nonlinearity: relu, init: orthogonal, gain: 2.0, width: 16}\n"
     mine += "data: {length: 20, samples: 256, test_samples: 32}\noptimizer: {lr: 0.03}\n"

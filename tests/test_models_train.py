@@ -9,7 +9,7 @@ from helpers import losses, trainer
 QUICK = {
     "sigmoid_mlp": ("model.layers=2", "model.activation=tanh", "data.samples=16", "trainer.updates=40"),
     "transformer": ("model.layers=2", "model.width=32", "data.length=8", "data.samples=8", "trainer.updates=40"),
-    "lstm": ("data.length=6", "data.samples=16", "data.test_samples=0", "trainer.updates=60"),
+    "lstm": ("data=adding", "data.length=6", "data.samples=16", "data.test_samples=0", "trainer.updates=60"),
     "custom": ("model.target=nets:Tiny", "data.samples=16", "trainer.updates=40"),
     "resnet": ("data.samples=4", "trainer.updates=6", "optimizer.lr=1e-3"),
 }

@@ -89,7 +89,7 @@ CASES: dict[str, tuple[tuple[str, ...], list[str]]] = {
             "loss=unstable",
             "loss.kind=log",
             *ADAM,
-            "optimizer.lr=0.1",
+            "optimizer.lr=0.3",
             "seed=16",
         ],
     ),
@@ -121,6 +121,11 @@ CASES: dict[str, tuple[tuple[str, ...], list[str]]] = {
             "+pitfall=no_monitoring",
             "seed=18",
         ],
+    ),
+    "frozen_lstm": (("stalled",), [*LSTM, "data=adding", "optimizer.lr=1e-9", "trainer.epochs=1", "seed=19"]),
+    "short": (
+        ("diverged", "exploding"),
+        [*MLP, "model.layers=1", *SGD, "optimizer.lr=5", "trainer.updates=30", "seed=20"],
     ),
     "healthy_mlp": (
         ("healthy",),

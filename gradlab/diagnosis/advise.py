@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+RECORDS = 3
+"""Updates whose size must have been measured: they are looked at every `monitor.step_every`."""
 ENOUGH = 20
 """Settled updates below which a distribution says nothing."""
 FENCE = 1.5
@@ -168,15 +170,15 @@ def failure_advice(what: str, lr: float, base: float) -> Advice:
 
 
 def update_advice(ratios: Sequence[float], lr: float) -> Advice:
-    """ratios: norm of each update over that of its parameter. lr: what optimizer.lr was."""
+    """ratios: norm of a whole update over that of the weights, one an update. lr: what optimizer.lr was."""
     usable = [r for r in ratios if math.isfinite(r) and r > 0]
-    if len(usable) < ENOUGH:
-        few = f"not enough: {len(usable)} sizes of updates were measured, {ENOUGH} are needed"
+    if len(usable) < RECORDS:
+        few = f"not enough: {len(usable)} sizes of updates were measured, {RECORDS} are needed"
         why = few if usable else "not measured: how large updates are beside the weights (update/ratio)"
-        return Advice("lr", why, None, "metrics.jsonl and layers.jsonl, before any failure")
+        return Advice("lr", why, None, "metrics.jsonl, before any failure")
     usual = statistics.median(usable)
     low, high = HEALTHY_RATIO
-    factor = min(TYPICAL_RATIO / usual, RAISE)
+    factor = max(min(TYPICAL_RATIO / usual, RAISE), 1 / RAISE)
     rate = two_digits(lr * factor, up=False) if math.isfinite(lr) else math.nan
     if low <= usual <= high:
         says, rate = f"keep it: updates of {usual:.2g} of the weights are healthy ({low:g} to {high:g})", lr
@@ -184,7 +186,7 @@ def update_advice(ratios: Sequence[float], lr: float) -> Advice:
         says = f"lower it: updates of {usual:.2g} of the weights are over {high:g}; typical is {TYPICAL_RATIO:g}"
     else:
         says = f"raise it: updates of {usual:.2g} of the weights are under {low:g}; typical is {TYPICAL_RATIO:g}"
-    rests = f"update/ratio: median {usual:.3g}, largest {max(usable):.3g} of {len(usable)} values"
+    rests = f"update/ratio: median {usual:.3g}, largest {max(usable):.3g} of {len(usable)} updates"
     return Advice("lr", says, f"optimizer.lr={rate:g}" if rate == rate else None, rests, {"ratio": usual})
 
 

@@ -68,6 +68,8 @@ class MeanOfMeans(Pitfall):
 class RemainderUnderscaled(Pitfall):
     """The last, shorter window of an epoch is divided by the full number of micro-batches."""
 
+    measure_every: int = 1  # of the remainder too, wherever it falls
+
     replaces = "backward"
     needs = (SEVERAL, CONSTANT, REMAINDER, MEAN)
 

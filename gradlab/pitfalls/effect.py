@@ -143,6 +143,8 @@ class Effect:
             shown.append(f"and at most {max(apart):.4g} of distance")
         number = max(map(len, self.seen.values()))
         says = f"pitfall {name_of('pitfall', self.pitfall)} against the right update, {number} of them (medians)"
+        broken = sum(map(math.isnan, self.seen["pitfall/update_ratio"]))
+        shown += [f"in {broken} of them the wrong update is not finite, or neither was applied"] * bool(broken)
         return f"{says}: {', '.join(shown)}"
 
 

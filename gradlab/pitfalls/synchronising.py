@@ -78,6 +78,8 @@ class NoSyncOffByOne(Pitfall):
 class RemainderUnsynchronised(Pitfall):
     """The last, shorter window of an epoch ends inside no_sync: each rank steps with its own gradient."""
 
+    measure_every: int = 1  # of the remainder too, wherever it falls
+
     replaces = "backward"
     needs = (RANKS, SEVERAL, CONSTANT, REMAINDER)
 

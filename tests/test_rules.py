@@ -364,3 +364,12 @@ def test_no_better_than_a_constant_answer_is_no_learning() -> None:
 def test_a_loss_that_is_lost_within_the_first_window_has_diverged() -> None:
     lost = [2.0, 20.0, *[15.0] * 98]
     assert "diverged" not in run(lost) and run(lost, constant=2.3)["diverged"] == "critical"
+
+
+def test_a_scale_that_still_falls_at_the_end_has_collapsed_and_one_that_settled_has_not() -> None:
+    falls = [1.0] * 60 + [0.5 ** (i + 1) for i in range(40)]
+    skips = [False] * 60 + [i % 2 == 0 for i in range(40)]
+    assert run(FLAT, scales=falls, skipped=skips, scaled=True)["scale_collapse"] == "critical"
+    settles = [2.0 ** max(40 - i, 10) for i in range(100)]
+    begins = [i < 30 for i in range(100)]
+    assert "scale_collapse" not in run(FALLING, scales=settles, skipped=begins, scaled=True)

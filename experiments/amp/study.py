@@ -81,6 +81,12 @@ def locked(runs: Runs):
     return depends([t.all("scale_livelock") for t in told.values()], text)
 
 
+def healthy_scale(runs: Runs):
+    scales = [r.series("amp/scale") for o in OPTIMIZERS for r in runs.where(f"right_{o}")]
+    low, high = min(map(min, scales)), max(map(max, scales))
+    return check(high <= 1e-3, f"scales of healthy runs: {low:.3g} to {high:.3g}")
+
+
 def together(runs: Runs):
     right = Runs(r for o in OPTIMIZERS for r in runs.where(f"right_{o}"))
     return check(right.all("healthy"), f"unscaled before clipping: {right.told}")
@@ -104,6 +110,7 @@ state.""",
         Claim("unscaling twice makes gradients too small", "GM: Common AMP Mistakes", too_small),
         Claim("unscaling twice slows training down", "GM: Common AMP Mistakes", slow),
         Claim("stepping past the scaler lets infinities into the weights", "GM: Common AMP Mistakes", bypass),
+        Claim("a healthy scale is between 1e-8 and 1e-3", "GC: Warning signs", healthy_scale),
         Claim("mixed precision and clipping work together", "GM: Rationalizations", together),
         Claim("a guard that skips step and update never recovers", "what a guard against NaN often does", locked),
     ],

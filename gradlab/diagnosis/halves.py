@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +14,25 @@ from gradlab.diagnosis.rules import Rule, Run
 
 @dataclass
 class ScaleCollapse(Rule):
-    """The loss scale fell under its floor."""
+    """The loss scale fell under its floor, or was on its way there when the run ended."""
 
     code = "scale_collapse"
     causes = ("the learning rate is too high for fine-tuning", "activations pass fp16's largest number, 65504")
 
+    fall: float = 1000.0
+    """Scale before the descent over that of the end, if the descent still went on."""
+    often: float = 0.25
+    """Fraction of the last updates that were skipped, if it did."""
+
     def begin(self) -> None:
+        self.recent: deque[bool] = deque(maxlen=40)
         self.descent: list[int] | None = None  # first skipped update, its epoch, skips
         self.height = self.scale = 0.0  # of the scale, before the descent and now
         self.smallest = math.inf
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         skipped, scale = bool(line["update/skipped"]), line["amp/scale"]
+        self.recent.append(skipped)
         if skipped:
             if self.descent is None:
                 self.descent, self.height = [line["attempt"], line["epoch"], 0], max(self.scale, scale)
@@ -34,13 +42,18 @@ class ScaleCollapse(Rule):
         self.scale, self.smallest = scale, min(self.smallest, scale)
 
     def find(self, run: Run) -> Finding | None:
-        if not run.scale_too_small:
+        falling = self.scale * self.fall < self.height and sum(self.recent) > self.often * len(self.recent)
+        if not run.scale_too_small and not (falling and run.scaled):
             return None
         streak = run.history.streak
         at, epoch, skips = self.descent or [run.history.attempts, 0, 0]
         evidence = {"smallest_scale": self.smallest, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
         evidence |= {"skipped_since": skips, "skipped_last_in_a_row": streak}
-        if streak:
+        if not run.scale_too_small:
+            says = (
+                f"the loss scale fell from {self.height:.3g} to {self.scale:.3g} by {skips} skipped updates, and falls"
+            )
+        elif streak:
             says = "no loss scale helps any more: the forward or backward pass itself overflows"
         else:
             says = f"{skips} updates overflowed, though not the last: the loss scale has fallen below its floor"

@@ -5,7 +5,8 @@ import statistics
 
 from lab import Claim, Runs, Study, Sweep, check, depends
 
-PITFALLS = "clip_before_unscale,unscale_twice,step_past_scaler,live_lock"
+PITFALLS, OVERFLOWING = "clip_before_unscale,unscale_twice", "step_past_scaler,live_lock"
+TOO_HIGH = "precision.init_scale=1e9"  # so that the first updates overflow, as they do in any run that begins so
 COMMON = [
     *("model.layers=3", "model.activation=relu", "model.init=he", "precision=fp16", "clip=norm", "clip.max_norm=0.1"),
     *("trainer.epochs=3", "seed=0,1,2", "expect=any", "trainer.evaluate_every=3"),
@@ -19,6 +20,8 @@ def sweeps() -> list[Sweep]:
         base = [f"optimizer={optimizer}", rate, *COMMON]
         found.append(Sweep(f"right_{optimizer}", ["-m", *base]))
         found.append(Sweep(f"wrong_{optimizer}", ["-m", f"+pitfall={PITFALLS}", *base]))
+        found.append(Sweep(f"right_over_{optimizer}", ["-m", *base, TOO_HIGH]))
+        found.append(Sweep(f"over_{optimizer}", ["-m", f"+pitfall={OVERFLOWING}", *base, TOO_HIGH]))
     return found
 
 
@@ -68,7 +71,7 @@ def slow(runs: Runs):
 
 
 def bypass(runs: Runs):
-    told = {o: runs.where(f"wrong_{o}", pitfall="step_past_scaler") for o in OPTIMIZERS}
+    told = {o: runs.where(f"over_{o}", pitfall="step_past_scaler") for o in OPTIMIZERS}
     return depends(
         [not any(r.verdict == "healthy" for r in t) for t in told.values()],
         "; ".join(f"{o}: {t.told}" for o, t in told.items()),
@@ -76,15 +79,22 @@ def bypass(runs: Runs):
 
 
 def locked(runs: Runs):
-    told = {o: runs.where(f"wrong_{o}", pitfall="live_lock") for o in OPTIMIZERS}
+    told = {o: runs.where(f"over_{o}", pitfall="live_lock") for o in OPTIMIZERS}
     text = "; ".join(f"{o}: {t.told}" for o, t in told.items())
     return depends([t.all("scale_livelock") for t in told.values()], text)
 
 
 def healthy_scale(runs: Runs):
-    scales = [r.series("amp/scale") for o in OPTIMIZERS for r in runs.where(f"right_{o}")]
+    names = [f"right_{over}{o}" for over in ("", "over_") for o in OPTIMIZERS]
+    scales = [r.series("amp/scale") for name in names for r in runs.where(name)]
     low, high = min(map(min, scales)), max(map(max, scales))
     return check(high <= 1e-3, f"scales of healthy runs: {low:.3g} to {high:.3g}")
+
+
+def recovers(runs: Runs):
+    told = Runs(r for o in OPTIMIZERS for r in runs.where(f"right_over_{o}"))
+    skipped = told.median(lambda r: r.diagnosis["evidence"]["skipped"])
+    return check(told.all("healthy"), f"from 1e9: {told.told}, {skipped:g} updates skipped")
 
 
 def together(runs: Runs):
@@ -111,6 +121,7 @@ state.""",
         Claim("unscaling twice slows training down", "GM: Common AMP Mistakes", slow),
         Claim("stepping past the scaler lets infinities into the weights", "GM: Common AMP Mistakes", bypass),
         Claim("a healthy scale is between 1e-8 and 1e-3", "GC: Warning signs", healthy_scale),
+        Claim("a scale that begins too high comes down, and the run is well", "GM: The flow", recovers),
         Claim("mixed precision and clipping work together", "GM: Rationalizations", together),
         Claim("a guard that skips step and update never recovers", "what a guard against NaN often does", locked),
     ],

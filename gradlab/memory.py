@@ -25,10 +25,8 @@ class Kept:
         self.now = self.most = 0
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        storage, tensor = (
-            storage_of(tensor),
-            tensor.detach(),
-        )  # without a cycle from an output to the node that saves it
+        storage = storage_of(tensor)
+        tensor = tensor.detach()  # without a cycle from an output to the node that saves it
         if storage is None or (key := storage.data_ptr()) in self.excluded:
             return Held(tensor)
         if key not in self.holders:

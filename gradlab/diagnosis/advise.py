@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradlab.effect import quantile
+
 RECORDS = 3
 """Updates whose size must have been measured: they are looked at every `monitor.step_every`."""
 ENOUGH = 20
@@ -88,15 +90,6 @@ def settled(norms: Sequence[float], failed: bool) -> Settled:
     elif (spread := quantile(usable, 0.75) / quantile(usable, 0.25)) > UNSETTLED:
         result.why_not = f"not enough: the norms never settled, their quartiles differ by a factor of {spread:.3g}"
     return result
-
-
-def quantile(values: Sequence[float], q: float) -> float:
-    """Linear interpolation between the values."""
-    ranked = sorted(values)
-    place = q * (len(ranked) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (ranked[high] - ranked[low]) * (place - low)
 
 
 def outlier_fence(norms: Sequence[float]) -> float:

@@ -75,7 +75,8 @@ class Observed:
 
     def header(self) -> dict[str, list[str]]:
         """The first line of layers.jsonl: what its columns are, and the layers in the order in which they run."""
-        return {"names": self.names, "order": self.order, "modules": self.modules, "recurrent": self.recurrent}
+        hooked = {"modules": self.modules, "recurrent": self.recurrent}
+        return {"names": self.names, "order": self.order} | {k: [] if self.compiled else v for k, v in hooked.items()}
 
     def record(self, update: int) -> Record | None:
         """What to record of this update, counted from 1."""
@@ -100,10 +101,11 @@ class Record(Recorder):
     ) -> None:
         self.names, self.params, self.model = observed.names, observed.params, observed.model
         self.steps, self.elements = steps, elements
-        self.activations = Activations(observed.model, observed.modules) if elements else None
+        hooked = not observed.compiled  # a compiled model does not see hooks that come later, and keeps those it saw
+        self.activations = Activations(observed.model, observed.modules) if elements and hooked else None
         self.memory = memory_of(observed.model) if bytes else None
         self.passes = Passes(observed.model, observed.params[0].device) if times and not bytes else None
-        self.recurrent = observed.recurrent if steps else []
+        self.recurrent = observed.recurrent if steps and hooked else []
         self.through_time: dict[str, torch.Tensor] = {}
         self.measured: list[tuple[str, list[str], torch.Tensor]] = []
         self.before: list[torch.Tensor] = []

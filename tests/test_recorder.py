@@ -183,3 +183,36 @@ def test_when_what_is_recorded() -> None:
 
 def test_a_parameter_without_a_gradient_has_no_value_and_a_zero_one_no_ratio() -> None:
     assert ratios([1.0, None, 2.0], [2.0, 1.0, 0.0]) == [0.5, None, None]
+
+
+def test_of_a_compiled_model_nothing_is_recorded_that_takes_hooks() -> None:
+    """Compilation keeps the hooks that it saw first, and sees no later ones."""
+    rnn = nn.RNN(3, 5)
+    names, params = (list(v) for v in zip(*rnn.named_parameters(), strict=True))
+    for compiled in (False, True):
+        observed = Observed(Full(cost=False), rnn, names, params, [""], compiled)
+        record = observed.record(1)
+        assert record is not None and (record.activations is None) is compiled
+        assert bool(observed.header()["modules"]) is bool(record.recurrent) is not compiled
+        with record.forward([]):
+            assert bool(rnn._forward_hooks or rnn._forward_pre_hooks) is not compiled
+
+
+class Functional(nn.Module):
+    """Calls no module: its layers' weights are used directly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(
+            [nn.Parameter(0.1 * torch.randn(8, 64)), nn.Parameter(0.1 * torch.randn(10, 8))]
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) @ self.weights[0].T @ self.weights[1].T
+
+
+def test_a_model_that_calls_no_module_is_recorded_and_looked_at() -> None:
+    model = Functional()
+    with recording_order(model) as called:
+        model(torch.randn(2, 64))
+    assert Activations(model, leaves(model, called)).table("cpu").shape == (len(leaves(model, called)), 4)

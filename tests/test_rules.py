@@ -373,3 +373,34 @@ def test_a_scale_that_still_falls_at_the_end_has_collapsed_and_one_that_settled_
     settles = [2.0 ** max(40 - i, 10) for i in range(100)]
     begins = [i < 30 for i in range(100)]
     assert "scale_collapse" not in run(FALLING, scales=settles, skipped=begins, scaled=True)
+
+
+def test_a_head_that_nothing_calls_is_no_broken_graph_and_a_detached_layer_is() -> None:
+    def severity(called: list[str]) -> str:
+        stream = Stream(Thresholds(), NAMES, called=called)
+        for i in range(100):
+            stream.observe(line(i, FALLING[i]), {"grad/layer": [None, 1.0, 1.0, 1.0]})
+        return {f.code: f.severity for f in diagnose(stream).findings}["broken_graph"]
+
+    assert severity(["", "b", "c", "d"]) == "info" and severity(["", "a", "b", "c", "d"]) == "critical"
+
+
+def test_weights_that_are_not_finite_any_more_are_never_healthy() -> None:
+    """Nobody looked at the gradient, and the update was applied."""
+    losses = [2.0 - i / 100 for i in range(60)] + [math.nan] * 3
+    assert run(losses)["nan_gradient"] == "critical"
+    assert run(losses, **overflow("parameters"))["nan_parameter"] == "critical"
+
+
+def test_sums_over_a_batch_are_large_all_along_and_do_not_explode() -> None:
+    norms = [400.0 + i % 7 for i in range(100)]
+    found = run(FALLING, norms, **overflow("backward"))
+    assert "exploding" not in found and found["nan_gradient"] == "critical"
+
+
+def test_a_recurrent_network_that_only_begins_with_a_steep_gradient_in_time_does_not_vanish() -> None:
+    stream = Stream(Thresholds(), NAMES)
+    for i in range(100):
+        ratio = {"time/ratio": [1e6 if i < 90 else 2.0]} if i % 10 == 0 else {}
+        stream.observe(line(i, 2.0), {"grad/layer": [1.0] * 4, **ratio})
+    assert "vanishing" not in {f.code for f in diagnose(stream).findings}

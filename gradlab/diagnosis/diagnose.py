@@ -30,7 +30,7 @@ class Stream:
     ) -> None:
         """names: parameters whose norms are recorded. order: their layers as they run. called: modules that run."""
         self.thresholds = copy.deepcopy(thresholds)  # its rules remember
-        self.known = History(thresholds.window, names or [], order)
+        self.known = History(thresholds.window, names or [], order, called)
         self.waiting: list[tuple[dict[str, Any], dict[str, list[Any]] | None]] = []
         self.rules = list(self.thresholds.rules())
         for rule in self.rules:

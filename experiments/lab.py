@@ -348,20 +348,31 @@ def write(name: str, study: Study, runs: Runs) -> None:
 
 
 def ledger() -> None:
-    """experiments/README.md: every claim that a study decided."""
+    """experiments/README.md: every claim that a study decided; those of the two sources, then others."""
     rows = []
     for file in sorted(HERE.glob("*/results.json")):
-        told = json.loads(file.read_text())
-        rows += [(file.parent.name, c) for c in told["claims"]]
-    counts = {v: sum(c["verdict"] == v for _, c in rows) for v in VERDICTS}
-    text = LEDGER.format(total=len(rows), **counts)
-    body = []
+        rows += [(file.parent.name, c) for c in json.loads(file.read_text())["claims"]]
+    ours = [(n, c) for n, c in rows if not c["source"].startswith(("GM:", "GC:"))]
+    theirs = [row for row in rows if row not in ours]
+    counts = {v: sum(c["verdict"] == v for _, c in theirs) for v in VERDICTS}
+    text = LEDGER.format(total=len(theirs), **counts) + HEAD + listed(theirs)
+    text += "\n## Other claims\n\nOf common practice, and of gradlab itself.\n\n" + HEAD + listed(ours)
+    (HERE / "README.md").write_text(text)
+    print(f"{len(theirs)} claims: {counts}; and {len(ours)} others")
+
+
+def listed(rows: list[tuple[str, dict[str, str]]]) -> str:
+    lines = []
     for i, (name, c) in enumerate(rows, 1):
         page = f"[{name}]({name}/README.md)"
-        body.append(f"| {i} | {c['claim']} | {c['source']} | **{c['verdict']}** | {c['measured']} | {page} |")
-    (HERE / "README.md").write_text(text + "\n".join(body) + "\n")
-    print(f"{len(rows)} claims: {counts}")
+        lines.append(f"| {i} | {c['claim']} | {c['source']} | **{c['verdict']}** | {c['measured']} | {page} |\n")
+    return "".join(lines)
 
+
+HEAD = """\
+| | claim | source | here | measured | study |
+|---|---|---|---|---|---|
+"""
 
 LEDGER = """\
 # The ledger
@@ -374,6 +385,4 @@ and seeds that its page names.
 
 What gradlab itself costs is in [cost](cost/README.md).
 
-| | claim | source | here | measured | study |
-|---|---|---|---|---|---|
 """

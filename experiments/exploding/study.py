@@ -4,7 +4,8 @@ from lab import Claim, Runs, Study, Sweep, check
 
 REMEDIES = (
     "none,clip_norm,clip_value,clip_per_layer,autoclip,zclip,lower_lr,lower_lr_10,warmup,cosine,orthogonal_init,gated,"
-    "smaller_batch,accumulate,adam,smaller_model,clip_tiny,clip_after_step,noise,[clip_norm,lower_lr]"
+    "smaller_batch,accumulate,adam,smaller_model,clip_tiny,clip_after_step,noise,[clip_norm,lower_lr],"
+    "[clip_norm,lower_lr,orthogonal_init]"
 )
 
 
@@ -55,6 +56,13 @@ def always(runs: Runs):
 def both(runs: Runs):
     a, b = (runs.where(remedy=name).median(lambda r: r.final) for name in ("[clip_norm,lower_lr]", "clip_norm"))
     return check(a < b, f"final loss {a:.3g} with both, {b:.3g} with clipping alone")
+
+
+def priority(runs: Runs):
+    order = ("clip_norm", "[clip_norm,lower_lr]", "[clip_norm,lower_lr,orthogonal_init]")
+    losses = [runs.where(remedy=name).median(lambda r: r.final) for name in order]
+    says = "final loss with clipping, a lower rate too, orthogonal weights too: "
+    return check(losses == sorted(losses, reverse=True), says + ", ".join(f"{v:.3g}" for v in losses))
 
 
 def value_slower(runs: Runs):
@@ -110,6 +118,11 @@ update throws the weights to where they are steeper still. Answering with the me
         Claim("a smaller model does not fix them", "GM: Rationalizations", ill("smaller_model")),
         Claim(
             "proper initial weights fix what is wrong from the start", "GM: Solution 3", verdict_of("orthogonal_init")
+        ),
+        Claim(
+            "each step of the order clipping, learning rate, initialisation lowers the loss",
+            "GM: Systematic Approach to Exploding",
+            priority,
         ),
         Claim("max_norm=0.01 makes learning very slow", "GM: Pitfall 10", tiny),
         Claim("max_norm too low shows in clipping at every update", "GM: How to Choose max_norm", always),

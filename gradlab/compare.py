@@ -194,6 +194,20 @@ def shown(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
+LEAST = (
+    "eval loss",
+    "updates",
+    "clipped",
+    "lower loss",
+    "skipped",
+    "failing",
+    "norm 50%",
+    "more updates",
+    "99%",
+    "cost",
+)
+"""Columns that a narrow terminal leaves out, the last first; comparison.csv has all."""
+
 NOTE = f"""\
 Each remedy against none, under the same seed. more updates: applied ones, as a fraction of those planned; lower loss:
 fall of the median of the last 20 losses, as a fraction of none's, where both runs came to their end. From {SEEDS} seeds
@@ -215,7 +229,7 @@ def report(folder: Path, jobs: Sequence[str]) -> None:
         group = [row for row in rows if row["overrides"] == overrides]
         cells = [shown(row) for row in group]
         print()
-        table.show(f"remedies, {overrides}", list(cells[0]), [list(c.values()) for c in cells])
+        table.show(f"remedies, {overrides}", list(cells[0]), [list(c.values()) for c in cells], LEAST)
         for row in group:
             if row["judgement"] != "baseline":
                 print(f"  {row['remedy']}: {'; '.join(filter(None, (changes(row['changed']), row['why'])))}")

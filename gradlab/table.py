@@ -6,8 +6,16 @@ import sys
 from collections.abc import Sequence
 
 
-def show(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; the first two columns are words, the others numbers."""
+def fitting(names: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str], width: int) -> list[str]:
+    """The columns that fit side by side; those of `least` go first, the last of them first."""
+    kept, spare = list(names), list(least)
+    while spare and sum(max(map(len, c)) + 2 for c in zip(names, *rows, strict=True) if c[0] in kept) > width - 2:
+        kept.remove(spare.pop())
+    return kept
+
+
+def show(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str] = ()) -> None:
+    """Print a table; the first two columns are words, the others numbers. least: what a narrow terminal leaves out."""
     if not sys.stdout.isatty():
         print(title, *lines(names, rows), sep="\n", flush=True)
         return
@@ -16,12 +24,17 @@ def show(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    kept = fitting(names, rows, least, console.width)
+    chosen = [i for i, name in enumerate(names) if name in kept]
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
-    for i, name in enumerate(names):
-        table.add_column(Text(name), justify="left" if i < 2 else "right")
+    for i in chosen:
+        table.add_column(Text(names[i]), justify="left" if i < 2 else "right", no_wrap=len(kept) < len(names))
     for row in rows:
-        table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+        table.add_row(*(Text(row[i]) for i in chosen))
+    console.print(table)
+    if len(kept) < len(names):
+        console.print(f"(no room for {', '.join(name for name in names if name not in kept)})")
 
 
 def lines(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gradlab.compare import Run, compare, measure, read, report
 from gradlab.effect import T95, direction, final, improvement, judge, paired, quantile
-from gradlab.table import lines
+from gradlab.table import fitting, lines
 
 ILL, WELL = [True] * 3, [False] * 3
 SAME = [0.0] * 3
@@ -212,6 +212,13 @@ def test_only_runs_that_share_everything_else_are_compared() -> None:
         ("lr=2", "clip", "worse"),
     ]
     assert found[4:] == [("lr=3", "clip", "not judged"), ("lr=3", "noise", "not judged")]
+
+
+def test_a_narrow_terminal_leaves_out_whole_columns_and_cuts_none() -> None:
+    names, rows = ["remedy", "judgement", "loss", "cost"], [["clip_norm", "no effect", "1.234", "1.05"]]
+    least = ["loss", "cost"]
+    assert fitting(names, rows, least, 80) == names
+    assert fitting(names, rows, least, 36) == names[:3] and fitting(names, rows, least, 10) == names[:2]
 
 
 def test_a_table_in_plain_text_is_aligned() -> None:

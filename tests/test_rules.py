@@ -404,3 +404,10 @@ def test_a_recurrent_network_that_only_begins_with_a_steep_gradient_in_time_does
         ratio = {"time/ratio": [1e6 if i < 90 else 2.0]} if i % 10 == 0 else {}
         stream.observe(line(i, 2.0), {"grad/layer": [1.0] * 4, **ratio})
     assert "vanishing" not in {f.code for f in diagnose(stream).findings}
+
+
+def test_noise_around_nothing_has_not_diverged() -> None:
+    """A surrogate loss of 0.02, give or take 0.05, after a small one."""
+    draw = random.Random(0)
+    for _ in range(100):
+        assert "diverged" not in run([draw.gauss(0.02, 0.05) for _ in range(100)])

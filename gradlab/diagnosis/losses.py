@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History, Recent
+from gradlab.diagnosis.history import History, Recent, median
 from gradlab.diagnosis.rules import Rule, Run
 
 
@@ -116,9 +116,9 @@ class SpikeRecovered(Rule):
             return
         if len(self.recent.values) >= 2 * history.window:
             usual = self.recent.median
-            rise = min(self.now) - usual
+            rise = median(sorted(self.now)) - usual
             large = rise > (self.factor - 1) * abs(usual) and rise > self.share * abs(history.loss_early)
-            if large and rise > self.spread * self.recent.spread:  # all of them are, not one outlier
+            if large and rise > self.spread * self.recent.spread:  # most of them are, not one outlier
                 self.before, self.at, self.height = usual, line["attempt"], level
                 return
         self.recent.add(loss)

@@ -49,11 +49,15 @@ class Run:
         """Whether the loss ends at more than `factor` times where it began, or the best constant answer is."""
         h = self.history
         reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
-        if self.long:
-            rise, spread = h.loss_last - reference, 1.4826 * median(sorted(abs(v - h.loss_last) for v in h.last))
-            return rise > (factor - 1) * abs(reference) and rise > 2 * spread
+        if self.long and h.last:
+            spread = 1.4826 * median(sorted(abs(v - h.loss_last) for v in h.last))
+            doubt = 1.25 * spread / len(h.last) ** 0.5  # standard error of a median
+            rise = h.loss_last - reference
+            return rise > (factor - 1) * abs(reference) and rise > 5 * doubt
         latest = list(h.last)[-3:]  # too few to average: only what is beyond doubt
-        return h.attempts >= 5 and bool(latest) and min(latest) - reference > 2 * factor * abs(reference)
+        return (
+            h.attempts >= 5 and not self.long and bool(latest) and min(latest) - reference > 2 * factor * abs(reference)
+        )
 
     @property
     def dead(self) -> bool:

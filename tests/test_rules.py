@@ -401,7 +401,7 @@ def test_sums_over_a_batch_are_large_all_along_and_do_not_explode() -> None:
 def test_a_recurrent_network_that_only_begins_with_a_steep_gradient_in_time_does_not_vanish() -> None:
     stream = Stream(Thresholds(), NAMES)
     for i in range(100):
-        ratio = {"time/ratio": [1e6 if i < 90 else 2.0]} if i % 10 == 0 else {}
+        ratio = {"time/ratio": [1e6 if i < 50 else 2.0]} if i % 10 == 0 else {}
         stream.observe(line(i, 2.0), {"grad/layer": [1.0] * 4, **ratio})
     assert "vanishing" not in {f.code for f in diagnose(stream).findings}
 

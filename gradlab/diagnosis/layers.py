@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +39,11 @@ class Vanishing(Rule):
     ratio: float = 1000.0
     """Gradient norm of the late layers over that of the early ones."""
     records: int = 3
-    """Records over time steps, of which the last too must be over the ratio: a recurrent network begins so."""
+    """Records over time steps that are needed; the last ones must be over the ratio: a recurrent network begins so."""
 
     def begin(self) -> None:
         self.ratios, self.times = Samples(), Samples()
-        self.time = math.nan
+        self.latest: deque[float] = deque(maxlen=5)
         self.at: int | None = None
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -57,8 +58,8 @@ class Vanishing(Rule):
                 self.at = line["attempt"]
         times = [t for t in layers.get("time/ratio", []) if t == t]
         if times:
-            self.time = max(times)
-            self.times.add(self.time)
+            self.latest.append(max(times))
+            self.times.add(max(times))
 
     def find(self, run: Run) -> Finding | None:
         h, depth, time = run.history, self.ratios.median, self.times.median
@@ -73,7 +74,8 @@ class Vanishing(Rule):
             )
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
             return self.found("critical", f"{says}, and {run.progress}", self.at, **evidence)
-        if time > self.ratio and self.time > self.ratio and self.times.count >= self.records:
+        still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
+        if time > self.ratio and still:
             says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
             return self.found("critical", says, None, late_to_early_time=time)
         return None

@@ -87,7 +87,6 @@ class History:
         place = {name: i for i, name in enumerate(order or self.layer_names)}
         self.order = sorted(range(len(self.layer_names)), key=lambda i: place.get(self.layer_names[i], len(place)))
         self.attempts = self.skipped = self.streak = 0
-        self.streak_began = 0
         self.bad_since: int | None = None
         self.broken = False
         """Whether the last update was applied although its loss was not finite."""
@@ -95,7 +94,6 @@ class History:
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
         self.norms, self.norms_of_all = Recent(KEPT), Samples(64)
-        self.first_norms: list[float] = []
         self.largest, self.largest_at = 0.0, 0
         self.evaluations: list[float] = []
         self.applied = self.clipped = 0
@@ -113,7 +111,6 @@ class History:
         self.attempts += 1
         if skipped:
             self.skipped += 1
-            self.streak_began = self.streak_began if self.streak else line["attempt"]
             self.streak += 1
         else:
             self.streak = 0
@@ -136,8 +133,6 @@ class History:
             if len(self.last) == self.window:
                 self.best = min(self.best, math.fsum(self.last) / self.window)
         if math.isfinite(norm):
-            if len(self.first_norms) < self.window:
-                self.first_norms.append(norm)
             if norm > self.largest:
                 self.largest, self.largest_at = norm, line["attempt"]
             self.norms.add(norm)

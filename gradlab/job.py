@@ -25,6 +25,7 @@ from gradlab.precision import FP16
 from gradlab.pretrain import pretrained
 from gradlab.recorder import Layers
 from gradlab.remedy import told
+from gradlab.sweep.unfinished import identity
 from gradlab.trainer import Outcome, Trainer
 
 
@@ -96,7 +97,12 @@ class Job:
             self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
             return code
         tries = remedies(diagnosis.verdict, self.config, self.overrides)
-        of_the_job = {"planned": self.trainer.planned, "remedy": self.remedy, "remedies": [asdict(t) for t in tries]}
+        of_the_job = {
+            "overrides": identity(self.overrides),
+            "planned": self.trainer.planned,
+            "remedy": self.remedy,
+            "remedies": [asdict(t) for t in tries],
+        }
         verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)

@@ -1,0 +1,1 @@
+"""Sweeps: grids, jobs in other processes, going on after an interruption."""

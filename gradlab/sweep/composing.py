@@ -53,9 +53,10 @@ class Composer:
         parts = job.config.override_dirname
         named = sorted(str(o.input_line) for o in parsed if o.key_or_group not in exclude)
         named = parts.item_sep.join(named).replace("=", parts.kv_sep)
-        with read_write(cfg.hydra), open_dict(cfg.hydra):
-            cfg.hydra.overrides.task = list(sweep_overrides)
-            job.override_dirname = named
+        for node in (cfg.hydra.overrides, job):
+            OmegaConf.set_readonly(node, False)
+        cfg.hydra.overrides.task = list(sweep_overrides)
+        job.override_dirname = named
         return cfg
 
     def is_value(self, override: Override) -> bool:
@@ -88,12 +89,13 @@ def task_of(cfg: DictConfig) -> DictConfig:
 
 def settle(cfg: DictConfig, number: int) -> Path:
     """Number a job, as Hydra's launchers do; returns its folder."""
-    with read_write(cfg.hydra), open_dict(cfg.hydra):
-        cfg.hydra.job.id = cfg.hydra.job.num = number
-        HydraConfig.instance().set_config(cfg)
-        folder = os.path.join(str(cfg.hydra.sweep.dir), str(cfg.hydra.sweep.subdir))
-        cfg.hydra.runtime.output_dir = os.path.abspath(folder)
+    job, runtime = cfg.hydra.job, cfg.hydra.runtime
+    with read_write(job), open_dict(job):
+        job.id = job.num = number
     HydraConfig.instance().set_config(cfg)
+    folder = os.path.join(str(cfg.hydra.sweep.dir), str(cfg.hydra.sweep.subdir))
+    with read_write(runtime), open_dict(runtime):
+        runtime.output_dir = os.path.abspath(folder)
     return Path(folder)
 
 

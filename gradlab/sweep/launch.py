@@ -18,7 +18,7 @@ from gradlab import cli, verdict
 from gradlab.config import to_config
 from gradlab.errors import Usage, exit_code, explain
 from gradlab.remedy import DoesNotApply, treated
-from gradlab.sweep import composing, unfinished
+from gradlab.sweep import unfinished
 from gradlab.sweep.grouping import Planned, groups
 from gradlab.sweep.progress import SweepProgress
 from gradlab.sweep.workers import Chunk, Workers
@@ -48,16 +48,10 @@ def returned(overrides: list[str], code: int) -> JobReturn:
     return made
 
 
-def composed(launcher: Any, overrides: list[str], number: int) -> tuple[Any, Any, Path]:
-    """A job's configuration with and without Hydra's part, and its folder."""
-    cfg = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, overrides)
-    folder = composing.settle(cfg, number)
-    return cfg, composing.task_of(cfg), folder
-
-
 def plan(launcher: Any, overrides: list[str], number: int, codes: dict[int, int]) -> Planned | None:
     """A job that is to run; None if it has run before, or cannot, with its exit code in `codes`."""
-    cfg, task, folder = composed(launcher, overrides, number)
+    composed = launcher.hydra_context.config_loader.compose(launcher.config, overrides)
+    folder, task = composed.settle(number), composed.task
     if cli.goes_on() and (code := unfinished.finished(folder, overrides)) is not None:
         codes[number] = code
         return None
@@ -70,7 +64,7 @@ def plan(launcher: Any, overrides: list[str], number: int, codes: dict[int, int]
         config = to_config(treated_cfg) if remedy else config
         plain: Any = OmegaConf.to_container(treated_cfg, resolve=True)
     except Exception as error:
-        composing.write_hydra(cfg, task, folder)
+        composed.write(folder, task)
         codes[number] = refused(folder, overrides, error)
         return None
     group = HydraConfig.get().runtime.choices.get("experiment") or "run"
@@ -128,7 +122,8 @@ class Launch:
         from gradlab.sweep.program import keep_memory
 
         cuda = self.programs[0].device.type == "cuda"
-        number = 0 if cuda else self.settings.get("workers") or len(os.sched_getaffinity(0))
+        wanted = self.settings.get("workers")
+        number = 0 if cuda else len(os.sched_getaffinity(0)) if wanted is None else wanted
         memory = self.settings.get("memory")
         chunks = [
             Chunk(i, numbers)
@@ -169,8 +164,9 @@ class Launch:
         program = self.programs[chunk.program]
         for place in chunk.numbers:
             job = program.jobs[place]
-            cfg, task, folder = composed(self.launcher, job.overrides, job.number)
-            composing.write_hydra(cfg, treated(task, job.overrides)[0] if job.remedy else task, folder)
+            composed = self.launcher.hydra_context.config_loader.compose(self.launcher.config, job.overrides)
+            composed.settle(job.number)
+            composed.write(job.folder, treated(composed.task, job.overrides)[0] if job.remedy else composed.task)
         program.run(chunk.numbers, ended, beat)
 
     def by_itself(self, job: Planned) -> int:

@@ -41,6 +41,14 @@ def keep_memory() -> None:
             libc.mallopt(option, value)
 
 
+def spare_compiler() -> None:
+    """Do not import the compiler, which takes seconds: optimizers load it to be left alone by it."""
+    for name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
+        inner: Any = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if inner is not None:
+            inner.__dynamo_disable = inner  # what torch._compile asks for before it imports anything
+
+
 class Program:
     """Jobs that are one program: what they share is made once."""
 
@@ -52,6 +60,7 @@ class Program:
         self.data = setup.load_data(first, self.device)
         self.updates = setup.planned_updates(first, len(self.data[0].train), 1)
         """Updates of each job if none is skipped."""
+        spare_compiler()
         with setup.threads(1):
             self.used, self.bytes = self.probe()
         self.cost = self.updates * self.bytes

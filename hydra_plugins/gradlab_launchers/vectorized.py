@@ -20,7 +20,7 @@ class VectorizedConf:
 
     _target_: str = "hydra_plugins.gradlab_launchers.vectorized.VectorizedLauncher"
     workers: Optional[int] = None
-    """Processes that train; null: one a core on a CPU, one on a CUDA device."""
+    """Processes that train; null: one a core. 0: the one that launches trains itself, as always on a CUDA device."""
     lanes: Optional[int] = None
     """Runs in one program at most; null: as many as fit the processor's cache or the device's memory."""
     memory: Optional[float] = None

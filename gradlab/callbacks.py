@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from gradlab import cli
+from gradlab import cli, errors
 
 PLANNED: dict[Path, list[list[str]] | None] = {}
 """The overrides of each job of the sweeps that this process began."""
@@ -33,24 +34,39 @@ class SweepEnd(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.distributed import world
 
-        if world().main:
+        if not world().main:
+            return
+        try:
             conclude(Path(config.hydra.sweep.dir))
+        except Exception as error:  # Hydra would make a warning of it, and 0 of the exit code
+            cli.RESULTS.append(1)
+            print(f"gradlab: {errors.explain(error) or repr(error)}", file=sys.stderr)
 
 
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
-    from gradlab import compare
     from gradlab.sweep import unfinished
     from gradlab.verdict import command
 
-    rows = sweep_ended(folder)
-    if not rows:
-        return
+    rows, planned = sweep_ended(folder), PLANNED.get(folder) or []
+    cli.RESULTS.extend(row["exit_code"] for row in rows)
+    if len(rows) < len(planned):  # jobs in other processes that left nothing
+        cli.RESULTS.append(1)
+    if rows:
+        show(folder, rows)
+    if (done := unfinished.count(folder, planned)) < len(planned):
+        print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
+    print(f"all of it: {folder}", flush=True)
+
+
+def show(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Write results.csv, and print it; remedies are compared."""
+    from gradlab import compare
+
     with (folder / "results.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    cli.RESULTS.extend(row["exit_code"] for row in rows)
     print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
     for row in rows:
         loss = row["eval/loss"]
@@ -59,10 +75,6 @@ def conclude(folder: Path) -> None:
         print(f"{row['job']:>4}  {row['verdict'] or none:<15} {shown:>10}  {row['overrides']}")
     if any("remedy=" in row["overrides"] for row in rows):
         compare.report(folder, [row["job"] for row in rows])
-    planned = PLANNED[folder]
-    if planned is not None and (done := unfinished.count(folder, planned)) < len(planned):
-        print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
-    print(f"all of it: {folder}", flush=True)
 
 
 def sweep_ended(folder: Path) -> list[dict[str, Any]]:

@@ -126,6 +126,8 @@ def check_overrides(overrides: list[str], multirun: bool) -> None:
     parser, seen = OverridesParser.create(), dict[str, str]()
     groups = {p.name for p in conf_dir().iterdir() if p.is_dir()}
     for override in overrides:
+        if override.removeprefix("hydra/launcher=") in EXTRAS and "RANK" in os.environ:
+            raise Usage(f"{override}: not under torchrun, whose processes share each job")
         try:
             parsed = parser.parse_override(override)
         except HydraException as error:
@@ -281,7 +283,7 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
     before = [o for o in yaml.safe_load(STORED[stored]) or [] if not mine & {key(o), key(o).split(".")[0]}]
     searched = [f"--config-dir={path}" for path in config_dirs(folder)]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    arguments = inserted(arguments, args, before, [f"hydra.run.dir='{quoted}'"])
+    arguments = inserted(arguments, args, before, [f"hydra.run.dir='{quoted}'", "hydra.mode=RUN"])
     return arguments if args.config_dir else [*searched, *arguments]
 
 
@@ -300,16 +302,14 @@ def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) 
 
 
 def sweeping(arguments: list[str], args: argparse.Namespace) -> list[str]:
-    """With +sweep=NAME among the arguments: a multirun, and NAME is the last word on what an experiment expects."""
+    """With +sweep=NAME among the arguments: a multirun, but for the resumption of one of its runs."""
     from gradlab.verdict import key
 
-    ready = [o for o in args.overrides if key(o) == "sweep" and o.startswith("+")]
-    if not ready:
-        return arguments
-    rest = [o for o in args.overrides if o not in ready]
-    flags = [a for a in arguments if a not in args.overrides]
-    composing = args.multirun or args.run or args.cfg or args.info
-    return [*flags, *([] if composing else ["--multirun"]), *rest, *ready]
+    ready = [o for o in args.overrides if o.startswith("+") and key(o) == "sweep"]
+    if ready and args.run:
+        raise Usage(f"{ready[0]}: a sweep is no single run; leave out --run")
+    alone = args.multirun or args.cfg or args.info or "hydra.mode=RUN" in args.overrides
+    return ["--multirun", *arguments] if ready and not alone else arguments
 
 
 def goes_on() -> bool:

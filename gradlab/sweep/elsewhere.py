@@ -7,8 +7,6 @@ import sys
 
 from omegaconf import DictConfig
 
-from gradlab.errors import EXTRAS, Usage
-
 PARENT = os.getppid()
 """The process that started this one."""
 
@@ -50,8 +48,6 @@ def progress(mode: str) -> str:
 def prepare(config: DictConfig) -> None:
     """Of a sweep that begins. submitit_local starts all jobs at once: it gets as many as there are cores for."""
     name, sweeper = config.hydra.runtime.choices["hydra/launcher"], config.hydra.sweeper
-    if name in EXTRAS and "RANK" in os.environ:
-        raise Usage(f"hydra/launcher={name}: not under torchrun, whose processes share each job")
     if name == "submitit_local" and sweeper.get("max_batch_size", 0) is None:
         cores = len(os.sched_getaffinity(0))
         sweeper.max_batch_size = max(1, cores // (config.hydra.launcher.cpus_per_task or 1))

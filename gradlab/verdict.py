@@ -68,7 +68,7 @@ def tell(
     if outcome.error and outcome.error != diagnosis.sentence:
         every = getattr(config.precision, "check_every", 1)
         looked = f" (looked at every {every} updates)" if outcome.scale_too_small and every > 1 else ""
-        lines.append(f"RuntimeError: {outcome.error}{looked}")
+        lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{looked}")
     if outcome.status == "failed":
         lines += course(diagnosis.evidence, outcome)
     if overflow is not None and not any(str(overflow) in f.sentence for f in diagnosis.findings):

@@ -23,10 +23,14 @@ SHORT = 256
 """Up to so many steps a CPU is faster with a whole matrix of attention weights than with the fused kernel."""
 
 Taps = dict[str, Tensor]
+is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_batchedtensor
 
 
 def whole(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for use under vmap: `rule` gets its tensors with the lanes as their first dimension."""
+    """A function for use under vmap: `rule` gets its tensors with the lanes as their first dimension.
+
+    It gives None where no tensor differs between lanes.
+    """
 
     class Whole(torch.autograd.Function):
         @staticmethod
@@ -49,7 +53,10 @@ def whole(rule: Callable[..., Any]) -> Callable[..., Any]:
             out = rule(*(first(x, dim) for x, dim in zip(args, in_dims, strict=True)))
             return out, (0,) * len(out) if isinstance(out, tuple) else 0
 
-    return Whole.apply
+    def call(*args: Any) -> Any:
+        return Whole.apply(*args) if any(isinstance(x, Tensor) and is_batched(x) for x in args) else None
+
+    return call
 
 
 def lowered(*tensors: Tensor | None) -> list[Tensor | None]:
@@ -114,8 +121,8 @@ def lane_rules(taps: Taps | None = None) -> Iterator[None]:
         yield
 
 
-def linear_rule(mode: LaneRules, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return linear(input, weight, bias)
+def linear_rule(mode: LaneRules, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    return linear(input, weight, bias) if weight.dim() == 2 else None
 
 
 def attention_rule(

@@ -52,7 +52,7 @@ def passed(
         shown = [out.float() if dtype else out for out in outputs]
         sum((out * out.detach().cos()).sum() for out in shown).backward()  # type: ignore[union-attr]
     every = {**weights, **{f"input {i}": x for i, x in enumerate(inputs)}}
-    return shown, {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in every.items()}
+    return outputs, {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in every.items()}
 
 
 def compare(
@@ -62,7 +62,9 @@ def compare(
 
     inputs: (LANES, ...) each.
     """
-    stacked = {k: torch.stack([m.state_dict()[k] for m in modules]) for k in modules[0].state_dict()}
+    stacked = {
+        k: torch.stack([dict(m.named_parameters())[k] for m in modules]) for k, _ in modules[0].named_parameters()
+    }
 
     def lanes(weights: dict[str, Tensor], given: list[Tensor]) -> Any:
         def one(own: dict[str, Tensor], *x: Tensor) -> tuple[Tensor, ...]:
@@ -81,7 +83,8 @@ def compare(
         pairs = [(a[lane], b) for a, b in zip(outputs, wanted, strict=True)]
         for i, both in enumerate((pairs, [(gradients[k][lane], slopes[k]) for k in slopes])):
             for a, b in both:
-                assert a.shape == b.shape and torch.isfinite(b).all()
+                assert a.shape == b.shape and a.dtype == b.dtype and torch.isfinite(b).all()
+                a, b = a.double(), b.double()
                 apart[i] = max(apart[i], ((a - b).norm() / b.norm().clamp(min=1e-12)).item())
     return apart[0], apart[1]
 
@@ -252,6 +255,134 @@ def test_attention_of_lanes_under_autocast(dtype: torch.dtype) -> None:
 
     eps = torch.finfo(dtype).eps
     assert max(compare([Attention()] * LANES, [torch.randn(LANES, 2, 2, 9, 8)] * 3, dtype)) < 2 * eps
+
+
+LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "conv1d": (lambda: nn.Conv1d(3, 4, 3, bias=False), (2, 3, 9)),
+    "conv2d": (lambda: nn.Conv2d(3, 4, 3, padding=1, bias=False), (2, 3, 6, 6)),
+    "conv2d, stride, bias": (lambda: nn.Conv2d(3, 4, 3, stride=2, padding=1), (2, 3, 6, 6)),
+    "conv_transpose2d": (lambda: nn.ConvTranspose2d(3, 4, 3), (2, 3, 6, 6)),
+    "batch_norm 1d": (lambda: nn.BatchNorm1d(5), (8, 5)),
+    "batch_norm 2d": (lambda: nn.BatchNorm2d(5), (4, 5, 3, 3)),
+    "batch_norm, no weights": (lambda: nn.BatchNorm1d(5, affine=False), (8, 5)),
+    "group_norm": (lambda: nn.GroupNorm(2, 4), (4, 4, 3, 3)),
+    "group_norm of vectors": (lambda: nn.GroupNorm(2, 4), (4, 4)),
+    "layer_norm": (lambda: nn.LayerNorm(5), (4, 5)),
+    "prelu": (lambda: nn.PReLU(), (4, 5)),
+    "embedding": (lambda: Table(), (4, 5)),
+}
+
+
+class Table(nn.Module):
+    """Rows that the signs of its inputs choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows((x > 0).long()) * x.unsqueeze(-1)
+
+
+def spread(module: nn.Module) -> nn.Module:
+    """With weights that are no ones or zeros."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return module
+
+
+@pytest.mark.parametrize("dtype", [None, *HALVES], ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_lanes_round_as_the_layer_alone(name: str, dtype: torch.dtype | None) -> None:
+    torch.manual_seed(0)
+    make, shape = LAYERS[name]
+    modules = [spread(make()) for _ in range(LANES)]
+
+    class Low(nn.Module):  # its inputs come from another layer, and are halves already
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x if dtype is None else x.to(dtype))
+
+    outputs, gradients = compare([Low(m) for m in modules], [torch.randn(LANES, *shape)], dtype)
+    eps = torch.finfo(dtype or torch.float32).eps
+    assert outputs < 4 * eps and gradients < 8 * eps
+
+
+def test_statistics_of_batch_norm_are_kept_lane_by_lane() -> None:
+    torch.manual_seed(0)
+    modules = [nn.BatchNorm2d(5) for _ in range(LANES)]
+    buffers = {k: torch.stack([b.clone() for _ in modules]) for k, b in modules[0].named_buffers()}
+    for _ in range(3):
+        x = torch.randn(LANES, 4, 5, 3, 3) * torch.arange(1.0, LANES + 1).reshape(-1, 1, 1, 1, 1)
+        with lane_rules():
+            vmap(lambda b, x: functional_call(modules[0], b, (x,)))(buffers, x)
+        for lane, module in enumerate(modules):
+            functional_call(module, {}, (x[lane],))
+    for lane, module in enumerate(modules):
+        for k, wanted in module.named_buffers():
+            assert torch.allclose(buffers[k][lane].double(), wanted.double(), rtol=1e-5), k
+    buffers["running_var"][1] = 100.0  # in evaluation they are read, and not written
+    modules[0].eval()
+    x, before = torch.randn(4, 5, 3, 3), {k: v.clone() for k, v in buffers.items()}
+    with lane_rules():
+        out = vmap(lambda b: functional_call(modules[0], b, (x,)))(buffers)
+    for lane in range(LANES):
+        alone = functional_call(modules[0], {k: v[lane] for k, v in before.items()}, (x,))
+        assert torch.allclose(out[lane], alone, atol=1e-6)
+    assert all(torch.equal(v, before[k]) for k, v in buffers.items())
+
+
+FUNCTIONS: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "baddbmm": (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
+    "addmm": (torch.addmm, [(3, 5), (3, 4), (4, 5)]),
+    "Tensor.addmm": (lambda a, b, c: a.addmm(b, c), [(3, 5), (3, 4), (4, 5)]),
+    "addbmm": (torch.addbmm, [(3, 5), (2, 3, 4), (2, 4, 5)]),
+    "matmul": (lambda a, b: a @ b, [(2, 3, 4), (4, 5)]),
+    "einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), [(3, 4), (4, 5)]),
+    "vecdot": (torch.linalg.vecdot, [(3, 4), (3, 4)]),
+    "bilinear": (F.bilinear, [(3, 4), (3, 5), (6, 4, 5)]),
+    "conv3d": (F.conv3d, [(2, 3, 4, 4, 4), (4, 3, 3, 3, 3)]),
+    "keyword": (lambda x, w: F.conv1d(input=x, weight=w), [(2, 3, 5), (4, 3, 3)]),
+}
+ON_HALVES: dict[str, Any] = {
+    "cross_entropy": lambda a: F.cross_entropy(a, torch.zeros(3, dtype=torch.long)),
+    "nll_loss": lambda a: F.nll_loss(a, torch.zeros(3, dtype=torch.long)),
+    "mse_loss": lambda a: F.mse_loss(a, a * 2),
+    "l1_loss": lambda a: F.l1_loss(a, a * 2),
+    "huber_loss": lambda a: F.huber_loss(a, a * 2),
+    "bce": lambda a: F.binary_cross_entropy_with_logits(a, a),
+    "kl_div": lambda a: F.kl_div(a, a, reduction="sum"),
+    "poisson": lambda a: F.poisson_nll_loss(a, a),
+    "hinge": lambda a: F.hinge_embedding_loss(a, a.sign()),
+    "cosine": lambda a: F.cosine_embedding_loss(a, a * 2, a[:, 0].sign()),
+    "softmax": lambda a: a.softmax(-1),
+    "log_softmax": lambda a: F.log_softmax(a, -1),
+    "layer_norm": lambda a: F.layer_norm(a, (4,)),
+    "exp": lambda a: a.exp(),
+    "sum": lambda a: a.sum(),
+    "norm": lambda a: a.norm(),
+    "pow": lambda a: a**2,
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *ON_HALVES])
+def test_autocast_chooses_the_precision_that_it_chooses_alone(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    function, shapes = FUNCTIONS[name] if name in FUNCTIONS else (ON_HALVES[name], [(3, 4)])
+    tensors = [torch.rand(LANES, *shape) for shape in shapes]
+    tensors = tensors if name in FUNCTIONS else [t.to(dtype) for t in tensors]
+    with rounding(dtype), autocast(dtype):
+        with lane_rules():
+            out = vmap(function)(*tensors)
+        for lane in range(LANES):
+            alone = function(*(t[lane] for t in tensors))
+            assert out.dtype == alone.dtype
+            assert torch.allclose(out[lane].float(), alone.float(), rtol=4 * torch.finfo(dtype).eps)
 
 
 def test_attention_that_the_rule_is_not_for_is_left_to_pytorch() -> None:

@@ -206,7 +206,7 @@ def test_a_killed_job_counts_as_failed(tmp_path: Path) -> None:
         (tmp_path / job / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
         if content:
             (tmp_path / job / "diagnosis.json").write_text(content)
-    assert [(row["job"], row["exit_code"]) for row in callbacks.sweep_ended(tmp_path)] == [
+    assert [(row["job"], row["exit_code"]) for row in results.read(tmp_path)] == [
         ("0", 0),
         ("1", 1),
         ("2", 0),

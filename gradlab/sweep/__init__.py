@@ -1,0 +1,1 @@
+"""Sweeps: their results, and maps of them."""

@@ -1,4 +1,4 @@
-"""What the small commands beside `python -m gradlab` share: flags, errors in one line, exit codes, commands to paste."""
+"""What the small commands beside `python -m gradlab` share: flags, one-line errors, exit codes, commands to paste."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gradlab.sweep.map_axis import label
 from gradlab.sweep.map_edge import Edge, edge, sensitivity
-from gradlab.sweep.map_grid import Cell, Grid, label
+from gradlab.sweep.map_grid import Cell, Grid
 
 MARGIN = 2.0
 """Factor by which a recommended rate stays below the edge."""

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from gradlab.sweep.map_axis import Axis
 from gradlab.sweep.map_edge import boundary
-from gradlab.sweep.map_grid import METRICS, Axis, Grid
+from gradlab.sweep.map_grid import METRICS, Grid, limits
 from gradlab.sweep.outcome import NAMES, OUTCOMES
 
 PANELS = ("outcome", "loss/final", "eval/loss", "grad/norm_median", "grad/norm_max", "clip/fraction", "survived")
-SHARES = ("clip/fraction", "survived", "stable")
-"""From 0 to 1; the others on a logarithmic scale."""
+LOST = "#222222"
+"""Of a loss that is infinite."""
 TICKS = 9
-MISSING = "#ffffff"
 
 
 def save(figure: Any, path: Path) -> list[Path]:
@@ -42,51 +42,55 @@ def pyplot() -> Any:
 def draw(grid: Grid, path: Path, metric: str | None = None) -> list[Path]:
     """A panel a metric that was measured, or the outcome and the one asked for; `path` without a suffix."""
     plt = pyplot()
-    wanted = [name for name in PANELS if np.isfinite(grid.array(name)).any()]
-    wanted = wanted if metric is None else list(dict.fromkeys(["outcome", metric]))
+    wanted = PANELS if metric is None else tuple(dict.fromkeys(["outcome", metric]))
+    wanted = tuple(name for name in wanted if limits([grid], name) is not None)
     columns = min(len(wanted), 4)
     lines = -(-len(wanted) // columns)
-    tall = 4.2 if len(grid.y.values) > 1 else 2.4
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(4.4 * columns, tall * lines), squeeze=False, layout="constrained"
-    )
+    size = (4.4 * columns, (4.2 if len(grid.y.values) > 1 else 2.4) * lines + 0.5)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
     for place, name in zip(axes.flat, wanted):
         panel(figure, place, grid, name)
     for place in axes.flat[len(wanted) :]:
         place.axis("off")
+    legend(figure, grid)
     if grid.title:
         figure.suptitle(grid.title)
     return save(figure, path)
 
 
 def panel(figure: Any, place: Any, grid: Grid, name: str) -> None:
-    """One heat map. Points that were not run are hatched."""
+    """One heat map. Points that were not run are hatched; in a sparse grid they are their nearest ones."""
+    import matplotlib
     from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm, Normalize
+    from matplotlib.patches import Rectangle
 
-    values = grid.array(name)
+    values, scale = grid.array(name), limits([grid], name)
+    assert scale is not None
     ny, nx = values.shape
-    place.set_facecolor(MISSING)
-    place.add_patch(_hatched(nx, ny))
+    large = nx * ny > 1024  # then an image in the SVG: a path a point would take seconds and megabytes
     corners = np.arange(nx + 1), np.arange(ny + 1)
+    missing: dict[str, Any] = {
+        "facecolor": "white",
+        "edgecolor": "#c8c8c8",
+        "hatch": "///",
+        "linewidth": 0,
+        "zorder": 0,
+    }
+    place.add_patch(Rectangle((0, 0), nx, ny, **missing))
     if name == "outcome":
         colours = ListedColormap([o.colour for o in OUTCOMES])
-        norm = BoundaryNorm(np.arange(len(NAMES) + 1) - 0.5, len(NAMES))
-        place.pcolormesh(
-            *corners, np.ma.masked_invalid(values), cmap=colours, norm=norm, edgecolors="white", linewidth=0.2
-        )
-        legend(place, values)
-        if max(nx, ny) <= 20:
-            letters(place, values)
+        classes = BoundaryNorm(np.arange(len(NAMES) + 1) - 0.5, len(NAMES))
+        gaps = {"edgecolors": "white", "linewidth": 0.2} if not large else {}
+        place.pcolormesh(*corners, np.ma.masked_invalid(values), cmap=colours, norm=classes, rasterized=large, **gaps)
+        letters(place, values)
     else:
-        shown = np.ma.masked_where(np.isnan(values), np.where(np.isposinf(values), np.nan, values))
-        finite = values[np.isfinite(values) & ((values > 0) | (name in SHARES))]
-        logarithmic = name not in SHARES and len(finite) > 0
-        norm = LogNorm(finite.min(), max(finite.max(), finite.min() * 1.01)) if logarithmic else Normalize(0, 1)
-        colours = _colours()
-        lost = np.isnan(np.where(np.isposinf(values), np.nan, values)) & ~np.isnan(values)
-        place.pcolormesh(*corners, np.ma.masked_where(~lost, np.ones_like(values)), cmap=ListedColormap(["#222222"]))
-        drawn = place.pcolormesh(*corners, np.ma.masked_invalid(shown), cmap=colours, norm=norm)
-        figure.colorbar(drawn, ax=place, shrink=0.8)
+        lost = np.ma.masked_where(~np.isposinf(values), np.ones_like(values))
+        place.pcolormesh(*corners, lost, cmap=ListedColormap([LOST]), rasterized=large)
+        ends = (scale.low, max(scale.high, scale.low * 1.01, scale.low + 1e-30))
+        norm = LogNorm(*ends, clip=True) if scale.log else Normalize(*ends)
+        shown = np.ma.masked_invalid(np.maximum(values, scale.low) if scale.log else values)
+        drawn = place.pcolormesh(*corners, shown, cmap=matplotlib.colormaps["viridis"], norm=norm, rasterized=large)
+        figure.colorbar(drawn, ax=place, shrink=0.8, extend="max" if scale.capped else "neither")
     for x0, y0, x1, y1 in boundary(grid.array("stable")):
         place.plot([x0, x1], [y0, y1], color="white", linewidth=3.4, solid_capstyle="round")
         place.plot([x0, x1], [y0, y1], color="black", linewidth=1.8, solid_capstyle="round")
@@ -96,34 +100,37 @@ def panel(figure: Any, place: Any, grid: Grid, name: str) -> None:
     place.set(xlim=(0, nx), ylim=(0, ny), xlabel=grid.x.name, ylabel=grid.y.name, title=METRICS[name])
 
 
-def _colours() -> Any:
-    import matplotlib
-
-    return matplotlib.colormaps["viridis"]
-
-
-def _hatched(nx: int, ny: int) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((0, 0), nx, ny, facecolor=MISSING, edgecolor="#c8c8c8", hatch="///", linewidth=0, zorder=0)
-
-
-def legend(place: Any, values: np.ndarray) -> None:
-    """The classes that are there, and how many points each has."""
+def legend(figure: Any, grid: Grid) -> None:
+    """The classes that are there, and how many points each has; and the other signs."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    counts = [(o, int((values == i).sum())) for i, o in enumerate(OUTCOMES)]
-    patches = [Patch(facecolor=o.colour, label=f"{o.name} ({count})") for o, count in counts if count]
-    place.legend(handles=patches, loc="upper left", bbox_to_anchor=(0, -0.32), ncols=2, fontsize=8, frameon=False)
+    names = [cell.outcome for cell in grid.cells.values()]
+    signs: list[Any] = [
+        Patch(facecolor=o.colour, label=f"{o.letter}: {o.name} ({names.count(o.name)})")
+        for o in OUTCOMES
+        if o.name in names
+    ]
+    signs.append(Line2D([], [], color="black", label="boundary of stability"))
+    if any(np.isposinf(cell.metric("loss/final")) for cell in grid.cells.values()):
+        signs.append(Patch(facecolor=LOST, label="no loss: the run failed"))
+    ny, nx = grid.shape
+    if len(grid.cells) < ny * nx:
+        says = f"{len(grid.cells)} of {ny * nx} run; " + (
+            "others as their nearest" if grid.sparse else "hatched: not run"
+        )
+        signs.append(Patch(facecolor="white", edgecolor="#c8c8c8", hatch=None if grid.sparse else "///", label=says))
+    figure.legend(handles=signs, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
 
 
 def letters(place: Any, values: np.ndarray) -> None:
-    """For those who cannot tell the colours apart."""
+    """For those who cannot tell the colours apart, where there is room."""
+    if max(values.shape) > 20:
+        return
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
             o = OUTCOMES[int(value)]
-            dark = o.name in ("learnt", "exploded", "error")
-            style = {"color": "white" if dark else "black", "fontsize": 6, "ha": "center", "va": "center"}
+            style = {"color": "white" if o.light else "black", "fontsize": 6, "ha": "center", "va": "center"}
             place.text(j + 0.5, i + 0.5, o.letter, **style)
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gradlab.option import Invalid
+from gradlab.sweep.map_axis import Axis, Row, axis_of, label, swept_fields
 from gradlab.sweep.outcome import LEARNT, NAMES, share, worst
 from gradlab.sweep.results import REPEATS
 
-Row = dict[str, Any]
 SPARSE = 0.5
 """With fewer of its points run than this, points of a numeric grid that were not run count as their nearest one."""
 METRICS = {
@@ -30,44 +29,11 @@ METRICS = {
     "skipped": "updates skipped",
     "stable": "repeats that are stable",
 }
-"""What a map can show. Losses and norms on a logarithmic scale, shares from 0 to 1."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One field of a sweep: its values in order; those that are not numbers are categories in the order of the sweep."""
-
-    name: str
-    values: tuple[Any, ...]
-
-    @property
-    def numeric(self) -> bool:
-        return bool(self.values) and all(is_number(v) for v in self.values)
-
-    @property
-    def log(self) -> bool:
-        """Whether its values are spread over orders of magnitude."""
-        return self.numeric and self.values[0] > 0 and self.values[-1] / self.values[0] >= 8
-
-    @property
-    def places(self) -> np.ndarray:
-        """(n,): where its values stand on a scale on which it is even."""
-        if not self.numeric:
-            return np.arange(len(self.values), dtype=float)
-        values = np.array(self.values, dtype=float)
-        return np.log10(values) if self.log else values
-
-    @property
-    def labels(self) -> list[str]:
-        return [label(v) for v in self.values]
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def label(value: Any) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+"""What a map can show."""
+SHARES = ("clip/fraction", "survived", "stable")
+"""From 0 to 1; the others on a logarithmic scale."""
+CAP = 1.5
+"""Losses above this much of the initial one are all the same colour: how lost a lost run is tells nothing."""
 
 
 @dataclass
@@ -148,37 +114,6 @@ class Grid:
         return ", ".join(f"{name}={label(v)}" for name, v in self.slice.items())
 
 
-def axis_of(rows: Sequence[Row], name: str) -> Axis:
-    found = list(dict.fromkeys(row.get(name) for row in rows))
-    if all(is_number(v) for v in found):
-        found.sort()
-    return Axis(name, tuple(found))
-
-
-def swept_fields(rows: Sequence[Row]) -> list[str]:
-    """Columns between those that every sweep has: the swept fields (see `results.read`)."""
-    names = list(rows[0])
-    return names[names.index("exit_code") + 1 : names.index("loss/initial")]
-
-
-def choose_axes(rows: Sequence[Row], x: str | None = None, y: str | None = None) -> tuple[str, str | None]:
-    """The fields of a map: those asked for, else the rate and the field of the most values, numeric ones first."""
-    names = swept_fields(rows)
-    for flag, name in (("--x", x), ("--y", y)):
-        if name is not None and name not in names:
-            raise Invalid(flag, name, f"was not swept; there are {', '.join(names) or 'no swept fields'}")
-    if x is not None and x == y:
-        raise Invalid("--y", y, "must be another field than --x")
-    axes = [axis_of(rows, name) for name in names if name not in (*REPEATS, x, y)]
-    axes.sort(key=lambda a: (not a.numeric, a.name != "optimizer.lr", -len(a.values)))
-    left = [a.name for a in axes]
-    if x is None:
-        if not left:
-            raise Invalid("FOLDER", "its sweep", f"must sweep a field other than {', '.join(REPEATS)}")
-        x = left.pop(0)
-    return x, y or (left[0] if left else None)
-
-
 def grids(rows: Sequence[Row], x: str, y: str | None) -> list[Grid]:
     """One grid for each value of the fields that are neither axes nor repeats; all with the same axes."""
     others = [name for name in swept_fields(rows) if name not in (x, y, *REPEATS)]
@@ -191,3 +126,31 @@ def grids(rows: Sequence[Row], x: str, y: str | None) -> list[Grid]:
         at = (lines[row[y]] if y else 0, columns[row[x]])
         grid.cells.setdefault(at, Cell([])).jobs.append(row)
     return list(made.values())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The scale of a metric's colours, for all slices."""
+
+    low: float
+    high: float
+    log: bool
+    capped: bool = False
+    """Whether there is more than `high`."""
+
+
+def limits(slices: Sequence[Grid], name: str) -> Limits | None:
+    """None where nothing was measured."""
+    values = np.array([cell.metric(name) for grid in slices for cell in grid.cells.values()])
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return None
+    if name in SHARES:
+        return Limits(0.0, 1.0, False)
+    log, high = bool((finite > 0).any() and (finite >= 0).all()) and name != "skipped", finite.max()
+    if "loss" in name:
+        initial = [c.metric("loss/initial") for grid in slices for c in grid.cells.values()]
+        top = CAP * float(np.nanmedian(initial)) if np.isfinite(initial).any() else math.inf
+        high = min(high, top) if top > finite.min() else high
+    low = finite[finite > 0].min() if log else finite.min()
+    return Limits(float(low), float(high), log, bool(high < finite.max()))

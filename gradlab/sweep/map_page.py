@@ -5,15 +5,14 @@ from __future__ import annotations
 import html
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradlab.sweep.map_edge import boundary
-from gradlab.sweep.map_grid import METRICS, Grid
-from gradlab.sweep.map_figure import SHARES
+from gradlab.sweep.map_grid import METRICS, SHARES, Grid, limits
 from gradlab.sweep.measure import curve
 from gradlab.sweep.outcome import NAMES, OUTCOMES
-from gradlab.sweep.results import overrides_of
 
 if TYPE_CHECKING:
     from gradlab.sweep.map_advice import Line, Recommendation
@@ -87,15 +86,17 @@ def data(folder: Path, slices: list[Grid], told: list[tuple[list[Line], Recommen
         "folder": str(folder),
         "x": {"name": x.name, "labels": x.labels},
         "y": {"name": y.name, "labels": y.labels},
-        "outcomes": [{"name": o.name, "means": o.means, "colour": o.colour, "letter": o.letter} for o in OUTCOMES],
-        "metrics": [{"name": n, "title": title, "share": n in SHARES} for n, title in METRICS.items()],
+        "outcomes": [
+            {"name": o.name, "means": o.means, "colour": o.colour, "letter": o.letter, "light": o.light}
+            for o in OUTCOMES
+        ],
+        "metrics": [metric_of(slices, name) for name in METRICS],
         "numbers": list(NUMBERS),
-        "common": common(folder, jobs),
         "slices": [
             {
                 "title": grid.title,
                 "cells": [cell_of(grid, at, index) for at in sorted(grid.cells)],
-                "sparse": grid.sparse,
+                "source": nearest(grid),
                 "boundary": boundary(grid.array("stable")),
                 "lines": [line_of(line) for line in lines],
                 "says": best.says if best else "",
@@ -107,10 +108,21 @@ def data(folder: Path, slices: list[Grid], told: list[tuple[list[Line], Recommen
     }
 
 
-def common(folder: Path, jobs: list[dict[str, Any]]) -> list[str]:
-    """Overrides that all jobs share."""
-    first, *rest = [overrides_of(folder / job["job"]) for job in jobs]
-    return [o for o in first if all(o in other for other in rest)]
+def metric_of(slices: list[Grid], name: str) -> dict[str, Any]:
+    """A metric with the scale of its colours."""
+    scale = limits(slices, name)
+    repeated = any(len(cell.jobs) > 1 for grid in slices for cell in grid.cells.values())
+    measured = scale is not None and (name != "stable" or repeated)
+    found = {k: short(v) for k, v in asdict(scale).items()} if scale else {}
+    return {"name": name, "title": METRICS[name], "share": name in SHARES, "measured": measured} | found
+
+
+def nearest(grid: Grid) -> list[int] | None:
+    """Of a sparse grid, for each place row by row, the point among its cells that it shows."""
+    if not grid.sparse:
+        return None
+    index = {at: i for i, at in enumerate(sorted(grid.cells))}
+    return [index[int(i), int(j)] for i, j in grid.source().reshape(-1, 2)]
 
 
 def cell_of(grid: Grid, at: tuple[int, int], index: dict[str, int]) -> dict[str, Any]:
@@ -135,5 +147,5 @@ def job_of(folder: Path, job: dict[str, Any], points: int) -> dict[str, Any]:
         "why": " ".join(str(job["why"]).split())[:300],
         "seed": short(job.get("seed")),
         "numbers": [short(job[name]) for name in NUMBERS],
-        "curves": [[short(v, 3) if i else v for v in series] for i, series in enumerate(curves)],
+        "curves": [[short(v) if i else v for v in series] for i, series in enumerate(curves)],
     }

@@ -28,7 +28,7 @@ SHOWN = 20
 
 def worth_a_map(rows: Sequence[dict[str, Any]]) -> bool:
     """Whether a sweep is over a numeric field, and not over a handful of remedies or seeds."""
-    from gradlab.sweep.map_grid import axis_of, swept_fields
+    from gradlab.sweep.map_axis import axis_of, swept_fields
 
     axes = [axis_of(rows, name) for name in swept_fields(rows) if name not in REPEATS]
     counts = sorted((len(axis.values) for axis in axes if axis.numeric), reverse=True)
@@ -51,7 +51,8 @@ def make(
 ) -> None:
     """Write and print everything. Raises `Invalid` where there is nothing to draw."""
     from gradlab.sweep import map_advice, map_figure, map_page
-    from gradlab.sweep.map_grid import choose_axes, grids
+    from gradlab.sweep.map_axis import choose_axes
+    from gradlab.sweep.map_grid import grids
 
     slices = grids(rows, *choose_axes(rows, x, y))
     margin = map_advice.MARGIN if margin is None else margin
@@ -129,7 +130,7 @@ def tell(folder: Path, grid: Grid, lines: list[Line], best: Recommendation | Non
         rows = [[grid.y.labels[i * step] if grid.y.name else "", *c.values()] for i, c in enumerate(cells)]
         table.show(f"the edge of stability in {grid.x.name}", [grid.y.name, *cells[0]], rows)
         if step > 1:
-            print(f"(every {step}th row; all of them: map.json)")
+            print(f"(one row in {step}; all of them: map.json)")
     if best is not None:
         print(f"recommended: {best.says}")
         if (line := paste(folder, best)) is not None:

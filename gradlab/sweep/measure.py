@@ -65,7 +65,7 @@ def lowest(losses: Sequence[float]) -> float | None:
     """The lowest median of successive, separate windows; None where no loss is finite."""
     finite = [v for v in losses if math.isfinite(v)]
     size = window(finite)
-    levels = [statistics.median(finite[max(end - size, 0) : end]) for end in range(len(finite), 0, -size)]
+    levels = [statistics.median(finite[end - size : end]) for end in range(len(finite), size - 1, -size)]
     return min(levels, default=None)
 
 
@@ -88,7 +88,7 @@ def picked(path: Path, points: int) -> list[dict[str, Any]]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             end = text.rfind(b"\n")
             last = text.rfind(b"\n", 0, max(end, 0)) + 1
-            starts = {text.rfind(b"\n", 0, end * i // points) + 1 for i in range(points - 1)} | {last}
+            starts = {text.rfind(b"\n", 0, end * i // (points - 1)) + 1 for i in range(points - 1)} | {last}
             kept = [text[start : text.find(b"\n", start)] for start in sorted(starts)] if end > 0 else []
     except (OSError, ValueError):  # no such file, or an empty one
         return []

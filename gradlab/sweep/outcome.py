@@ -18,6 +18,12 @@ class Outcome:
     colour: str
     letter: str
 
+    @property
+    def light(self) -> bool:
+        """Whether its letter is white."""
+        red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.3 * red + 0.59 * green + 0.11 * blue < 128
+
 
 OUTCOMES = (
     Outcome("learnt", "came to its end with a lower loss", "#0072B2", "L"),

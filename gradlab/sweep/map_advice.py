@@ -32,7 +32,7 @@ class Line:
     """The lowest final loss of its stable points; NaN where there is none."""
     best_at: float
     pick: int | None
-    """Column of the largest value that learns under every repeat and keeps the margin; None where none does."""
+    """Column of what `picked` chose; None where nothing learns under every repeat."""
     room: float
     """How far below the nearer edge that is, as a factor (a difference, on a linear axis); infinite if unknown."""
 
@@ -59,7 +59,8 @@ def lines(grid: Grid, margin: float = MARGIN) -> list[Line]:
 def picked(
     x: np.ndarray, learnt: np.ndarray, ends: Edge, learns: Edge, margin: float, log: bool
 ) -> tuple[int | None, float]:
-    """The largest value that learns, with the margin below the edge; without, if none keeps it. And what room it has.
+    """The largest value that learns and keeps the margin below the edge; if none does, the smallest that learns. And
+    what room it has.
 
     On a linear axis the margin is one value of the sweep.
     """
@@ -70,10 +71,10 @@ def picked(
     limit = min((v for v in (ends.value, learns.value) if v is not None), default=math.inf)
     if log:
         inside = good[x[good] * margin <= limit * (1 + 1e-9)]
-        pick = int(inside[-1] if len(inside) else good[-1])
+        pick = int(inside[-1] if len(inside) else good[0])
         return pick, limit / float(x[pick])
     inside = good[x[good] < top] if math.isfinite(limit) else good
-    pick = int(inside[-1] if len(inside) else good[-1])
+    pick = int(inside[-1] if len(inside) else good[0])
     return pick, limit - float(x[pick])
 
 
@@ -131,7 +132,7 @@ def keeps(row: Line, margin: float, under: str, log: bool) -> str:
     if not log:
         return f"the largest that learns{under} one value below {between}"
     if row.room < margin * (1 - 1e-9):
-        return f"the largest that learns{under}, but only a factor {row.room:.2g} below {between}"
+        return f"no value that learns{under} keeps a factor {margin:g}; this one is {row.room:.2g} below {between}"
     return f"the largest run that learns{under} a factor {margin:g} or more ({row.room:.2g}) below {between}"
 
 

@@ -41,6 +41,7 @@ def sweep(
     seeds: int = 1,
     y: str = "clip.max_norm",
     updates: int = 30,
+    x: str = "optimizer.lr",
 ) -> Path:
     """Stable and learning where lr <= edge(y, seed), exploding beyond; the loss falls the further the larger lr is."""
     count = 0
@@ -49,7 +50,7 @@ def sweep(
             for seed in range(seeds):
                 good = lr <= edge(value, seed)
                 losses = [2.0 - min(lr, 1.0) * i / updates for i in range(updates)]
-                typed = ["model=lstm", f"optimizer.lr={lr}", f"{y}={value}", *([f"seed={seed}"] if seeds > 1 else [])]
+                typed = ["model=lstm", f"{x}={lr}", f"{y}={value}", *([f"seed={seed}"] if seeds > 1 else [])]
                 ill = {} if good else {"verdict": "exploding", "status": "failed", "began": 11}
                 job(folder / str(count), typed, losses if good else [*losses[:20], math.nan], **ill)
                 count += 1

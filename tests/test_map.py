@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gradlab.map import main
 from gradlab.option import Invalid
 from gradlab.sweep.map_advice import lines, recommend
-from gradlab.sweep.map_axis import choose_axes
+from gradlab.sweep.map_axis import axis_of, choose_axes
 from gradlab.sweep.map_edge import boundary, edge, sensitivity, widths
 from gradlab.sweep.map_grid import CAP, Grid, grids, limits
 from gradlab.sweep.results import read
@@ -101,11 +101,17 @@ def test_axes_are_the_rate_and_then_the_field_of_most_values(tmp_path: Path) -> 
     assert choose_axes(rows) == ("optimizer.lr", "clip.max_norm")
     assert choose_axes(rows, x="clip.max_norm") == ("clip.max_norm", "optimizer.lr")
     assert choose_axes(rows, y="seed") == ("optimizer.lr", "seed")
+    backwards = [{**row, "width": row["optimizer.lr"]} for row in reversed(rows)]
+    assert axis_of(backwards, "width").values == (0.1, 1.0), "numbers in their order"
     for given_, says in (({"x": "foo"}, "was not swept"), ({"x": "seed", "y": "seed"}, "another field")):
         with pytest.raises(Invalid, match=says):
             choose_axes(rows, **given_)
     rows = read(sweeps.sweep(tmp_path / "r", [0.1, 1.0], ["none", "clip"], lambda y, seed: 0.5, y="+remedy"))
     assert choose_axes(rows) == ("optimizer.lr", "remedy")
+    widths_and_names = read(
+        sweeps.sweep(tmp_path / "w", [8, 16], [*"abcde"], lambda y, seed: 9, y="+remedy", x="width")
+    )
+    assert choose_axes(widths_and_names) == ("width", "remedy"), "numbers before names, however many"
     (made,) = grids(rows, "optimizer.lr", "remedy")
     assert made.y.values == ("none", "clip") and not made.y.numeric, "in the order of the sweep"
 
@@ -162,12 +168,36 @@ def test_the_margin_the_edge_and_what_moves_it_are_said(tmp_path: Path) -> None:
     assert "a factor 2 or more (2.8) below the edge of stability, between 1 and 2" in best.says
     assert "clip.max_norm moves the edge from 0.32 (at 1) to 1.4 (at 100)" in best.says
     assert "the lowest of the map is 1.12 at optimizer.lr=1, clip.max_norm=100" in best.says
-    still = grid(sweeps.sweep(tmp_path / "t", LRS, [1, 10, 100], lambda y, seed: 0.5))
+    still = grid(sweeps.sweep(tmp_path / "t", LRS, [1, 10, 100], lambda y, seed: 0.5 if y < 50 else 1.0))
     assert "hardly moves the edge" in recommend(still, lines(still)).says
     whole = grid(sweeps.sweep(tmp_path / "u", LRS[:-1], [1, 10], lambda y, seed: 9.0))
     assert "sweep higher" in recommend(whole, lines(whole)).says
     none = grid(sweeps.sweep(tmp_path / "v", LRS, [1, 10], lambda y, seed: 0.0))
     assert recommend(none, lines(none)).cell is None
+
+
+def points(folder: Path, outcomes: dict[float, str]) -> Grid:
+    """A sweep over the rate alone, whose jobs are of the outcomes asked for."""
+    losses = {"learnt": [2.0] * 10 + [1.0] * 20, "stalled": [2.0] * 30, "exploded": [2.0] * 10 + [9.0] * 20}
+    for i, (lr, outcome) in enumerate(outcomes.items()):
+        verdict = "exploding" if outcome == "exploded" else "healthy"
+        sweeps.job(folder / str(i), [f"optimizer.lr={lr}"], losses[outcome], verdict=verdict)
+    return grids(read(folder), "optimizer.lr", None)[0]
+
+
+def test_where_learning_ends_before_stability_does_the_margin_is_from_there(tmp_path: Path) -> None:
+    made = points(tmp_path / "a", {0.1: "learnt", 0.2: "learnt", 0.5: "stalled", 1.0: "stalled", 2.0: "exploded"})
+    (line,) = lines(made)
+    assert (line.edge.stable, line.learning.stable, line.learning.unstable) == (1.0, 0.2, 0.5)
+    best = recommend(made, [line])
+    assert best.values == {"optimizer.lr": 0.1} and "the edge of learning, between 0.2 and 0.5" in best.says
+
+
+def test_nothing_beyond_the_edge_is_recommended(tmp_path: Path) -> None:
+    made = points(tmp_path / "a", {0.1: "stalled", 0.2: "exploded", 0.5: "learnt", 1.0: "learnt", 2.0: "exploded"})
+    assert recommend(made, lines(made)).cell is None
+    made = points(tmp_path / "b", {0.1: "learnt", 0.2: "exploded", 0.5: "learnt", 1.0: "exploded"})
+    assert recommend(made, lines(made), 1.0).values == {"optimizer.lr": 0.1} and lines(made)[0].edge.islands == 1
 
 
 def test_rows_of_a_sparse_map_take_their_nearest_point_and_those_of_another_stay_missing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import sweeps
 
 from gradlab.map import main
+from gradlab.sweep import map_page
 from gradlab.sweep.map_grid import METRICS
 from gradlab.sweep.map_page import NUMBERS, embedded, page, short
 from gradlab.sweep.results import read
@@ -89,12 +90,16 @@ def test_nothing_is_fetched_and_nothing_of_the_data_is_markup(sweep: Path) -> No
     assert page("map.html", "{{data}}", 1).count("{{data}}") == 2, "what is filled in is not filled in again"
 
 
-def test_a_large_map_stays_small(tmp_path: Path) -> None:
+def test_a_large_map_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lrs = [0.1 * 1.2**i for i in range(16)]
     folder = sweeps.sweep(tmp_path / "s", lrs, [2.0**i for i in range(16)], lambda y, seed: 0.5, updates=600)
     assert main([str(folder)]) == 0
     size = (folder / "map.html").stat().st_size
-    assert len(data_of(folder / "map.html")["jobs"]) == 256 and size < 3e6, size
+    jobs = data_of(folder / "map.html")["jobs"]
+    assert len(jobs) == 256 and size < 3e6 and max(len(job["curves"][0]) for job in jobs) == 200, size
+    monkeypatch.setattr(map_page, "BUDGET", 256 * 50)  # as many more jobs would
+    assert main([str(folder)]) == 0
+    assert max(len(job["curves"][0]) for job in data_of(folder / "map.html")["jobs"]) == 50
 
 
 HARNESS = """

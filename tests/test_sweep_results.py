@@ -42,6 +42,7 @@ def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
         ("overflow_fp16", "failed", (2.0, 1.0, math.inf), None, "collapsed"),
         ("scale_collapse", "failed", (2.0, 1.0, math.inf), None, "collapsed"),
         ("stalled", "failed", (2.0, 1.0, math.inf), None, "exploded"),
+        ("stalled", "failed", (2.0, 1.0, 1.0), None, "exploded"),
         ("healthy", "completed", (math.nan, math.nan, math.nan), None, "exploded"),
         ("interrupted", "interrupted", (2.0, 1.0, 1.0), None, "stopped"),
         ("exploding", "interrupted", (2.0, 1.0, 4.0), None, "exploded"),

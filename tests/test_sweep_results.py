@@ -33,6 +33,7 @@ def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
         ("healthy", "completed", (2.0, 1.91, 1.91), None, "stalled"),
         ("healthy", "completed", (9.0, 1.91, 1.91), 2.0, "stalled"),  # no better than a constant answer
         ("healthy", "completed", (9.0, 1.9, 1.9), 2.0, "learnt"),
+        ("healthy", "completed", (9.0, 0.5, 0.99), 2.0, "learnt"),  # half of a constant answer's is no chance
         ("saturated_units", "completed", (2.0, 2.0, 2.4), 2.0, "stalled"),
         ("dominant_layer", "completed", (2.0, 1.0, 1.0), 2.0, "learnt"),  # ill, and yet it learns
         ("loss_spike_recovered", "completed", (2.0, 1.0, 1.0), None, "spiked"),
@@ -51,6 +52,11 @@ def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 )
 def test_what_became_of_a_run(verdict, status, losses, constant, expected) -> None:  # type: ignore[no-untyped-def]
     assert outcome_class(verdict, status, *losses, constant) == expected
+
+
+def test_an_evaluation_no_better_than_a_constant_answer_is_no_learning_whatever_the_best_batch_was() -> None:
+    assert outcome_class("healthy", "completed", 9.0, 0.14, 0.17, 0.17, 0.165) == "stalled"
+    assert outcome_class("healthy", "completed", 9.0, 0.14, 0.17, 0.17, 0.16) == "learnt"
 
 
 def test_every_class_and_verdict_is_one_that_exists() -> None:
@@ -128,7 +134,7 @@ def test_overrides_mean_what_yaml_says(tmp_path: Path) -> None:
         "path=C:/x",
         "e=" + "long word " * 20,
     ]
-    for given in ([], ["a=1", "+b.c=x", "++d=[1,2]"], awkward):
+    for given in ([], ["a=1", "+b.c=x", "++d=[1,2]"], *([one] for one in awkward)):
         (tmp_path / ".hydra").mkdir(exist_ok=True)
         (tmp_path / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(given))
         assert overrides_of(tmp_path) == given

@@ -14,8 +14,8 @@ from gradlab.sweep.map_grid import Cell, Grid
 
 MARGIN = 2.0
 """Factor by which a recommended rate stays below the edge."""
-AS_GOOD = 0.02
-"""Losses that differ by less than this part of what training gains are as good."""
+AS_GOOD = 0.05
+"""Losses that differ by less than this part are as good."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ def lines(grid: Grid, margin: float = MARGIN) -> list[Line]:
         began = float(np.nanmedian(initial[i])) if not np.isnan(initial[i]).all() else math.inf
         # Lost is as bad as not begun, whatever was measured last.
         final = np.where(stable[i] < 1, np.inf, loss[i])
-        pick, room = picked(x, learnt[i], ends, learns, margin, log)
+        pick, room = picked(x, learnt[i], final, ends, learns, margin, log)
         best = (math.nan, math.nan) if at is None else (float(loss[i, at]), float(x[at]))
         found.append(Line(y, ends, learns, sensitivity(grid.x.places, final, began), *best, pick, room))
     return found
 
 
 def picked(
-    x: np.ndarray, learnt: np.ndarray, ends: Edge, learns: Edge, margin: float, log: bool
+    x: np.ndarray, learnt: np.ndarray, loss: np.ndarray, ends: Edge, learns: Edge, margin: float, log: bool
 ) -> tuple[int | None, float]:
-    """The largest value that learns and keeps the margin below the edge; if none does, the smallest that learns. And
-    what room it has.
+    """The largest value that learns and keeps the margin below the edge; if none does, the smallest that learns;
+    if no edge is known, that of the lowest loss. And what room it has.
 
     On a linear axis the margin is one value of the sweep.
     """
@@ -69,11 +69,13 @@ def picked(
     if top is None or not len(good := good[x[good] <= top]):
         return None, math.inf
     limit = min((v for v in (ends.value, learns.value) if v is not None), default=math.inf)
+    if math.isinf(limit):
+        return int(good[np.argmin(loss[good])]), math.inf
     if log:
         inside = good[x[good] * margin <= limit * (1 + 1e-9)]
         pick = int(inside[-1] if len(inside) else good[0])
         return pick, limit / float(x[pick])
-    inside = good[x[good] < top] if math.isfinite(limit) else good
+    inside = good[x[good] < top]
     pick = int(inside[-1] if len(inside) else good[0])
     return pick, limit - float(x[pick])
 
@@ -93,8 +95,7 @@ def recommend(grid: Grid, rows: list[Line], margin: float = MARGIN) -> Recommend
     if not chosen:
         return Recommendation("no point of it learns under every repeat: nothing to recommend", None, {})
     source, here = grid.source(), {i: float(losses[i, rows[i].pick]) for i in chosen}
-    initial = float(np.nanmedian(grid.array("loss/initial")))
-    slack = AS_GOOD * abs(initial - min(here.values()))
+    initial, slack = float(np.nanmedian(grid.array("loss/initial"))), AS_GOOD * abs(min(here.values()))
     equals = [i for i in chosen if here[i] <= min(here.values()) + slack]
     best = max(equals, key=lambda i: (end_of(rows[i]), -here[i]))
     row, column = rows[best], rows[best].pick
@@ -123,7 +124,7 @@ def end_of(row: Line) -> float:
 def keeps(row: Line, margin: float, under: str, log: bool) -> str:
     """Why a row's pick is its pick."""
     if math.isinf(row.room):
-        return f"the largest that learns{under}; no edge is known, since everything up to it is stable: sweep higher"
+        return f"of those that learn{under} the one of the lowest loss; the sweep does not reach an edge: go higher"
     stops = row.learning.value is not None and (row.edge.value is None or row.learning.value < row.edge.value)
     ends = row.learning if stops else row.edge
     between = (

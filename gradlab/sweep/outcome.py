@@ -63,10 +63,12 @@ def outcome_class(
     best: float = math.nan,
     last: float = math.nan,
     constant: float | None = None,
+    evaluated: float = math.nan,
 ) -> str:
     """The class of a run from its verdict, how it ended (completed, failed, interrupted) and its losses.
 
-    first, best, last: in training, smoothed; best may be an evaluation's. constant: loss of the best constant answer.
+    first, best, last: in training, smoothed. constant: loss of the best constant answer, which the best evaluation (or
+    without any the last loss) must beat; half of it in training is no chance either. As the diagnosis judges learning.
     """
     if verdict is None or status is None:
         return "error"
@@ -79,8 +81,9 @@ def outcome_class(
     if verdict == "loss_spike_recovered":
         return "spiked"
     fell = first - best >= LEARNING * abs(first)
-    told = constant is None or constant - best >= LEARNING * abs(constant)
-    return "learnt" if fell and told else "stalled"
+    least = last if math.isnan(evaluated) else evaluated
+    trivial = constant is not None and least > (1 - LEARNING) * constant and last >= constant / 2
+    return "learnt" if fell and not trivial else "stalled"
 
 
 def worst(names: list[str]) -> str:

@@ -119,10 +119,9 @@ def judged(told: dict[str, Any], numbers: dict[str, Any], evaluated: list[float]
         math.nan if numbers[f"loss/{name}"] is None else numbers[f"loss/{name}"]
         for name in ("initial", "best", "final")
     )
-    known = [v for v in [*evaluated, best] if v is not None and math.isfinite(v)]
-    constant = (told.get("evidence") or {}).get("loss_of_constant_answer")
-    status = (told.get("outcome") or {}).get("status")
-    return outcome_class(told.get("verdict"), status, first, min(known, default=math.nan), last, number(constant))
+    constant = number((told.get("evidence") or {}).get("loss_of_constant_answer"))
+    status, seen = (told.get("outcome") or {}).get("status"), [v for v in evaluated if v == v]
+    return outcome_class(told.get("verdict"), status, first, best, last, constant, min(seen, default=math.nan))
 
 
 def refused(told: dict[str, Any]) -> str | None:

@@ -1,1 +1,1 @@
-"""Sweeps: their results, and maps of them."""
+"""Sweeps: grids, jobs in other processes, going on after an interruption, results and maps."""

@@ -287,9 +287,9 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
 
 def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) -> list[str]:
     """The arguments of the sweep in a folder, with those given now about where its jobs run."""
+    from gradlab.command import key
     from gradlab.distributed import under_torchrun, world
     from gradlab.sweep.unfinished import begun_with
-    from gradlab.command import key
 
     given = [o for o in args.overrides if key(o) != "resume"]
     flags, before, after = begun_with(folder, given)

@@ -172,7 +172,7 @@ def test_the_margin_the_edge_and_what_moves_it_are_said(tmp_path: Path) -> None:
     assert "clip.max_norm moves the edge from 0.32 (at 1) to 1.4 (at 100)" in best.says
     assert "the lowest of the map is 1.12 at optimizer.lr=1, clip.max_norm=100" in best.says
     still = grid(sweeps.sweep(tmp_path / "t", LRS, [1, 10, 100], lambda y, seed: 0.5 if y < 50 else 1.0))
-    assert "hardly moves the edge" in recommend(still, lines(still)).says
+    assert "by no more than a step of the sweep" in recommend(still, lines(still)).says
     whole = grid(sweeps.sweep(tmp_path / "u", LRS[:-1], [1, 10], lambda y, seed: 9.0))
     assert "the sweep does not reach an edge" in recommend(whole, lines(whole)).says
     none = grid(sweeps.sweep(tmp_path / "v", LRS, [1, 10], lambda y, seed: 0.0))

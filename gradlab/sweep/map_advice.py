@@ -145,5 +145,5 @@ def matters(grid: Grid, rows: list[Line]) -> str:
     (low, at_low), (high, at_high) = min(known, key=lambda k: k[0]), max(known, key=lambda k: k[0])
     step = float(np.diff(grid.x.places).max())
     if math.log10(high / low) <= step * 1.01:
-        return f". {grid.y.name} hardly moves the edge ({low:.2g} to {high:.2g}, a step of the sweep)"
+        return f". {grid.y.name} moves the edge by no more than a step of the sweep ({low:.2g} to {high:.2g})"
     return f". {grid.y.name} moves the edge from {low:.2g} (at {label(at_low)}) to {high:.2g} (at {label(at_high)})"

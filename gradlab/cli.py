@@ -259,7 +259,7 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
     import yaml
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from gradlab.verdict import key
+    from gradlab.command import key
 
     given = [o for o in args.overrides if key(o) == "resume"]
     if not given or given[-1].partition("=")[2] in ("null", ""):
@@ -289,9 +289,9 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
 
 def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) -> list[str]:
     """The arguments of the sweep in a folder, with those given now about where its jobs run."""
+    from gradlab.command import key
     from gradlab.distributed import under_torchrun, world
     from gradlab.sweep.unfinished import begun_with
-    from gradlab.verdict import key
 
     given = [o for o in args.overrides if key(o) != "resume"]
     flags, before, after = begun_with(folder, given)
@@ -303,7 +303,7 @@ def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) 
 
 def sweeping(arguments: list[str], args: argparse.Namespace) -> list[str]:
     """With +sweep=NAME among the arguments: a multirun, but for the resumption of one of its runs."""
-    from gradlab.verdict import key
+    from gradlab.command import key
 
     ready = [o for o in args.overrides if o.startswith("+") and key(o) == "sweep"]
     if ready and args.run:

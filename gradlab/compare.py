@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gradlab import table
+from gradlab.command import key
 from gradlab.effect import LARGE, SEEDS, SMALL, final, improvement, judge, paired, quantile, seeds
 from gradlab.loggers.local import plain, read_lines
 from gradlab.remedy import changes
-from gradlab.verdict import key
 
 BASELINE = "none"
 WELL = ("healthy", "small_but_healthy")

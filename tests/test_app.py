@@ -15,10 +15,11 @@ import pytest
 import torch
 from forked import Commands, Result
 
-from gradlab import callbacks, errors, verdict
+from gradlab import errors, verdict
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import VERDICTS
 from gradlab.option import Invalid
+from gradlab.sweep.results import read
 
 SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
 
@@ -206,7 +207,7 @@ def test_a_killed_job_counts_as_failed(tmp_path: Path) -> None:
         (tmp_path / job / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
         if content:
             (tmp_path / job / "diagnosis.json").write_text(content)
-    assert [(row["job"], row["exit_code"]) for row in callbacks.sweep_ended(tmp_path)] == [
+    assert [(row["job"], row["exit_code"]) for row in read(tmp_path)] == [
         ("0", 0),
         ("1", 1),
         ("2", 0),

@@ -137,7 +137,7 @@ class Job:
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             look=look,
-            constant=run.loss.constant(targets for _, targets in pieces(run.data.train)),
+            constant=run.loss.best_constant(lambda: (targets for _, targets in pieces(run.data.train))),
         )
         return diagnosis, overflow
 

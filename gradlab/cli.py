@@ -33,6 +33,8 @@ gradlab: a laboratory for gradient failures.
   python -m gradlab +experiment=fp16_collapse            a failure, live, with its cause and its cure
   python -m gradlab model=lstm clip=norm seed=3          any combination of the groups below
   python -m gradlab -m clip=none,norm optimizer.lr=1e-3,1e-2   a sweep: every combination, one folder each
+  python -m gradlab hydra/sweeper=boundary +remedy=none,clip_norm   the largest stable optimizer.lr of each
+  python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm   a map, refined at its boundary
   python -m gradlab resume=outputs/run/...               continue a run that was interrupted
   torchrun --standalone --nproc-per-node=2 -m gradlab ...      the same on several processes
 
@@ -156,6 +158,9 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     args = parse(arguments)
     arguments = resumed(arguments, args)
     args = parse(arguments)
+    if not (args.multirun or args.cfg or args.info) and searches(args.overrides):
+        arguments = ["--multirun", *arguments]
+        args = parse(arguments)
     check_overrides(args.overrides, args.multirun or "hydra.mode=MULTIRUN" in args.overrides)
     if args.cfg:
         validate(args)
@@ -171,6 +176,11 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
                 shutil.rmtree(folder, ignore_errors=True)
         raise
     return max(RESULTS, default=0)
+
+
+def searches(overrides: list[str]) -> bool:
+    """Whether a sweeper is chosen that decides by itself what to run: a sweep without -m too."""
+    return any(o in ("hydra/sweeper=boundary", "hydra/sweeper=quadtree") for o in overrides)
 
 
 def job(cfg: DictConfig) -> int:

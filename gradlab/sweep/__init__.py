@@ -1,0 +1,1 @@
+"""Many runs: searches that decide from finished runs which to make next."""

@@ -67,7 +67,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
         says += f" were otherwise than their cells said: at most {found['wrong_at_most']:.1%} of those are (95%)"
         lines.append(says + "; the cells around them were refined after that" * bool(found["wrong"]))
     if len(found["classes"]) == 1:
-        lines.append(f"all of one class: the boundary is elsewhere, or narrower than a cell of the coarse grid")
+        lines.append("all of one class: the boundary is elsewhere, or narrower than a cell of the coarse grid")
     if found["unrefined"]:
         lines.append(f"{found['unrefined']} cells with a boundary in them were not refined to the end")
     return lines

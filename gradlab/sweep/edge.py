@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, log
 
 from gradlab.option import Invalid, require
@@ -60,8 +61,8 @@ def line(option: BoundaryOption, start: float | None, whole: bool) -> Line:
     if whole:
         for name in ("low", "high"):
             bound = getattr(option, name)
-            require(bound is None or bound == round(bound), name, bound, f"whole: {option.field} is")
-        require(not linear or step == round(step), "tolerance", step, f"whole: {option.field} is")
+            require(bound is None or bound == round(bound), f"hydra.sweeper.{name}", bound, f"whole: {option.field} is")
+        require(not linear or step == round(step), "hydra.sweeper.tolerance", step, f"whole: {option.field} is")
     first = last = None
     if safe is not None and unsafe is not None:
         span = abs(unsafe - safe) if linear else abs(log(unsafe / safe))
@@ -75,7 +76,8 @@ def line(option: BoundaryOption, start: float | None, whole: bool) -> Line:
     else:
         if start is None or (not linear and start <= 0):
             given = "null" if start is None else start
-            raise Invalid("low", "null", f"must be given: {option.field} is {given}, which is no value to begin with")
+            says = f"must be given, or high: {option.field} is {given} here, which is no value to begin with"
+            raise Invalid("hydra.sweeper.low", "null", says)
         origin = start
     step = (-step if linear else 1 / step) if down else step
     return Line(origin, step, linear, whole, first, last, option.points_per_round, option.doublings, option.checks)
@@ -157,5 +159,5 @@ def gaps(known: Known, checks: int) -> list[int]:
     if not checks or len(tried) < 2:
         return []
     widest = max(1, ceil((tried[-1] - tried[0]) / (checks + 1)))
-    pairs = zip(tried, tried[1:], strict=False)
+    pairs = pairwise(tried)
     return [p for low, high in pairs for p in between(low, high, ceil((high - low) / widest) - 1)]

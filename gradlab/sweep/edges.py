@@ -132,6 +132,9 @@ def says(lane: Lane, on: Line) -> list[str]:
         lines.append(f"stable again at {values(e.again)}: there is more than one edge, and this is the first")
     if e.before:
         lines.append(f"not stable at {values(e.before)} either, on the other side")
+    if e.stable is not None and lane.seen[e.stable].told.get("ill"):
+        says = f"not lost at {values([e.stable])}, but {lane.seen[e.stable].why}"
+        lines.append(f"{says}: hydra.sweeper.judge=learns looks for values that train")
     if unjudged:
         lines.append(f"no verdict at {values(unjudged)}: {lane.seen[unjudged[0]].why}")
     return lines
@@ -244,8 +247,11 @@ def report(folder: Path, search: Boundary, ended: str | None) -> None:
         names = ["field", "value", "edge moves by", "95% interval", "seeds", ""]
         title = "what moves the edge, under the same seed; intervals are widened by the tolerance"
         cells = [
-            [f"{m['axis']} ({m['point']})" if m["point"] != "-" else m["axis"], f"{m['value']} / {m['against']}"]
-            + told(m, on.linear)
+            [
+                m["axis"] + f" ({m['point']})" * (m["point"] != "-"),
+                f"{m['value']} / {m['against']}",
+                *told(m, on.linear),
+            ]
             for m in moves
         ]
         print()

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradlab.cli import INTERRUPTED
 from gradlab.distributed import World
 from gradlab.sweep.axes import Point
 from gradlab.sweep.judge import Seen, read
 from gradlab.sweep.search import Interrupted
-from gradlab.sweep.unfinished import INTERRUPTED, finished
+from gradlab.sweep.unfinished import finished
 
 Launch = Callable[[list[list[str]], int], Sequence[Any]]
 """Runs jobs of these overrides under the numbers from the one given, and returns Hydra's account of each."""

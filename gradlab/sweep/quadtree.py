@@ -1,7 +1,7 @@
 """A grid over two axes, refined where neighbours differ. Pure functions of the points tried so far.
 
-Points (i, j) are the corners of n x n cells, 0 <= i, j <= n. A cell is split in four while points on its border or inside
-it differ, those included that its neighbours needed: so a boundary that enters through a side is followed too.
+Points (i, j) are the corners of n x n cells, 0 <= i, j <= n. A cell is split in four while points on its border or
+inside it differ, those included that its neighbours needed: so a boundary that enters through a side is followed too.
 """
 
 from __future__ import annotations

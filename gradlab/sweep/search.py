@@ -13,12 +13,12 @@ Run = Callable[[list[Point]], list[Seen]]
 """Runs a job for each list of overrides, at once as far as the launcher can, and says what was seen of each."""
 
 
-class Interrupted(Exception):  # noqa: N818  (it is no error)
+class Interrupted(Exception):
     """Ctrl-C: what is known so far is written, and the sweep ends."""
 
 
 class Search(Protocol):
-    """Asks for jobs until it knows enough. What it asks depends on what it was told alone, so that it can be repeated."""
+    """Asks for jobs until it knows enough. What it asks depends on what it was told alone: it can be repeated."""
 
     def ask(self) -> list[Point]:
         """Jobs of the next round; none when it is done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-INTERRUPTED = 130
+from gradlab.cli import INTERRUPTED
 
 
 def finished(folder: Path, overrides: list[str]) -> int | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 
+from gradlab.command import exit_code
+from gradlab.errors import APPENDED, Usage, did_you_mean
 from gradlab.sweep.options import QuadtreeOption
 
 SHORT = [f.name for f in fields(QuadtreeOption) if not f.name.startswith("_") and f.name != "params"]
@@ -16,9 +19,14 @@ def asks_for_runs(arguments: list[str]) -> bool:
 
 def overrides(arguments: list[str]) -> list[str]:
     """The arguments of `python -m gradlab` that run the map."""
-    made = []
+    from gradlab.config import Config
+
+    made, known = [], [*Config.__dataclass_fields__, *APPENDED]
     for argument in arguments:
         name, equals, value = argument.partition("=")
+        bare = name.lstrip("+~")
+        if equals and bare.isidentifier() and bare not in SHORT and bare not in known:
+            raise Usage(f"{name}: no such field{did_you_mean(name, [*SHORT, *known])}; a map has {', '.join(SHORT)}")
         made.append(f"hydra.sweeper.{name}={value}" if equals and name in SHORT else argument)
     first = next((i for i, argument in enumerate(made) if "=" in argument), len(made))
     return [*made[:first], "hydra/sweeper=quadtree", *made[first:]]
@@ -27,5 +35,8 @@ def overrides(arguments: list[str]) -> list[str]:
 def run(arguments: list[str]) -> int:
     """Run the map; returns the exit code."""
     from gradlab import app
+    from gradlab.lazy import lazy_import
 
-    return app.run(overrides(arguments))
+    if "RANK" not in os.environ:
+        lazy_import("torch")  # a wrong command is told without
+    return exit_code(lambda: app.run(overrides(arguments)))

@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
     from gradlab.sweep.axes import Point
-    from gradlab.sweep.judge import Seen
     from gradlab.sweep.options import Rounds
     from gradlab.sweep.search import Search
 
@@ -44,8 +43,9 @@ class RoundSweeper(Sweeper):
         """The settings, checked."""
         from gradlab.option import Invalid
 
+        settings: dict[str, Any] = {k: list(v) if OmegaConf.is_list(v) else v for k, v in self.settings.items()}
         try:
-            return cls(**{name: list(v) if OmegaConf.is_list(v) else v for name, v in self.settings.items()})
+            return cls(**settings)
         except Invalid as error:
             raise Invalid(f"hydra.sweeper.{error.field}", error.given, error.allowed) from None
 

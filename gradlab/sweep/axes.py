@@ -28,6 +28,11 @@ def given(point: Sequence[str], name: str) -> str | None:
     return next((o.partition("=")[2] for o in reversed(point) if key(o) == name), None)
 
 
+def spelling(point: Sequence[str], name: str) -> str:
+    """A field as a point writes it: one that was appended needs its plus."""
+    return next((o.partition("=")[0] for o in reversed(point) if key(o) == name), name)
+
+
 def label(point: Sequence[str], names: Sequence[str]) -> str:
     """A point by the fields that differ."""
     return " ".join(o.lstrip("+") for o in point if key(o) in names) or "-"

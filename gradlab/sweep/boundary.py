@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradlab.option import Invalid
-from gradlab.sweep.axes import Point, axes, given, label, without
+from gradlab.sweep.axes import Point, axes, given, label, spelling, without
 from gradlab.sweep.edge import Edge, Line, ask, edge, line
 from gradlab.sweep.judge import JUDGES, Seen
 from gradlab.sweep.options import BoundaryOption
@@ -39,6 +39,7 @@ class Boundary:
         if option.seeds is not None and any(given(point, "seed") for point in points):
             raise Invalid("hydra.sweeper.seeds", list(option.seeds), "is given by seed= too")
         first = given(points[0], option.field)
+        self.field = spelling(points[0], option.field)
         self.line: Line = line(option, float(first) if first is not None else start, whole)
         self.points = list(dict.fromkeys(without(point, option.field, "seed") for point in points))
         self.names = [name for name in swept if name != "seed"]
@@ -59,7 +60,7 @@ class Boundary:
         """Overrides of a lane's run at a position."""
         seed = () if lane.seed is None else (f"seed={lane.seed}",)
         expect = () if given(lane.point, "expect") else ("expect=any",)
-        return (*lane.point, f"{self.option.field}={self.line.value(position)}", *seed, *expect)
+        return (*lane.point, f"{self.field}={self.line.value(position)}", *seed, *expect)
 
     def tell(self, seen: Sequence[Seen]) -> None:
         for (lane, position), one in zip(self.asked, seen, strict=False):

@@ -138,10 +138,15 @@ def opening(on: Line) -> list[int]:
 
 def outwards(known: Known, on: Line, sign: int) -> list[int]:
     """The next values in one direction (1: towards those that are lost), up to the bound or the last doubling."""
-    tried = max(known, key=lambda p: p * sign)
-    bound = on.last if sign > 0 else on.first
-    if known[tried] is None:  # a value that the field does not allow: there is nothing beyond it
+    judged = [p for p, s in known.items() if s is not None]
+    if not judged:
         return []
+    tried = max(judged, key=lambda p: p * sign)
+    bound = on.last if sign > 0 else on.first
+    refused = [p for p in known if p * sign > tried * sign]
+    if refused:  # values that the field does not allow: how far is it allowed?
+        nearest = min(refused, key=lambda p: p * sign)
+        return between(min(tried, nearest), max(tried, nearest), on.points)
     reach = [sign * offset for offset in on.offsets] if bound is None else [bound]
     if bound is not None and bound != tried:  # from a bound on one side only: doubling up to the other
         reach = [p for p in (sign * offset for offset in on.offsets) if p * sign < bound * sign] + reach

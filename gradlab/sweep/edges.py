@@ -242,7 +242,7 @@ def report(folder: Path, search: Boundary, ended: str | None) -> None:
     table.show(title, ["point", "median", "lowest", "highest", "seeds", "runs"], cells, ["runs"])
     for r in rows:
         for text in r["says"]:
-            print(f"  {r['point']}: {text}")
+            print(f"  {r['point']}: {text}" if len(rows) > 1 else f"  {text}")
     if moves:
         names = ["field", "value", "edge moves by", "95% interval", "seeds", ""]
         title = "what moves the edge, under the same seed; intervals are widened by the tolerance"

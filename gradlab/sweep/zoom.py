@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.option import Invalid, require
-from gradlab.sweep.axes import Point, axes, given, label, without
+from gradlab.sweep.axes import Point, axes, given, label, spelling, without
 from gradlab.sweep.judge import CLASSES, Seen
 from gradlab.sweep.options import QuadtreeOption
 from gradlab.sweep.quadtree import Cell, Place, ask, leaves, sample, skipped
@@ -91,10 +91,14 @@ class Zoom:
         for axis in found:
             if axis.field in swept:
                 raise Invalid(axis.field, ",".join(swept[axis.field]), "is an axis of the map already")
+            rounded = round(axis.low), round(axis.high)
+            if axis.field in (whole or set()) and (axis.low, axis.high) != rounded:
+                raise Invalid(axis.field, f"{axis.low:g}:{axis.high:g}", "must be whole numbers: that is what it takes")
         self.x, self.y = (Axis(a.field, a.low, a.high, a.linear, a.field in (whole or set())) for a in found)
         fixed = dict.fromkeys(without(point, self.x.field, self.y.field) for point in points)
         self.maps = [Map(point) for point in fixed]
         self.names = list(swept)
+        self.fields = [spelling(points[0], axis.field) for axis in found]
         self.asked: list[tuple[Map, Place]] = []
 
     def ask(self) -> list[Point]:
@@ -114,7 +118,8 @@ class Zoom:
     def job(self, point: Point, place: Place) -> Point:
         """Overrides of the run at a point of the grid."""
         n = self.option.resolution
-        values = (f"{a.field}={a.value(k / n)}" for a, k in zip((self.x, self.y), place, strict=True))
+        both = zip(self.fields, (self.x, self.y), place, strict=True)
+        values = (f"{name}={axis.value(k / n)}" for name, axis, k in both)
         return (*point, *values, *(() if given(point, "expect") else ("expect=any",)))
 
     def tell(self, seen: Sequence[Seen]) -> None:

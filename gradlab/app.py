@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import traceback
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,26 +83,33 @@ def run_job(cfg: DictConfig) -> int:
     from omegaconf import OmegaConf
 
     from gradlab.distributed import world
+    from gradlab.sweep import elsewhere, unfinished
 
     place = world()
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     overrides: list[Any] = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # type: ignore[assignment]
     group = hydra.runtime.choices.get("experiment") or "run"
+    sweeping = hydra.mode == RunMode.MULTIRUN
+    elsewhere.enter()
     try:
-        return execute(cfg, folder, overrides, group, place)
+        with unfinished.turn(folder) if sweeping and place.main else nullcontext():
+            return execute(cfg, folder, overrides, group, place)
     except (Exception, SystemExit) as error:  # a user's module may call sys.exit
-        return failed(error, folder, place, hydra.mode == RunMode.MULTIRUN)
+        return failed(error, folder, place, overrides if sweeping else None)
 
 
-def failed(error: BaseException, folder: Path, place: World, sweeping: bool) -> int:
-    """One job failed: say why, once, and leave the others their way. Returns the exit code."""
+def failed(error: BaseException, folder: Path, place: World, overrides: list[str] | None) -> int:
+    """One job (of a sweep, under these overrides) failed: say why, once, and leave the others their way.
+
+    Returns the exit code."""
     from gradlab import cli, verdict
     from gradlab.remedy import DoesNotApply
+    from gradlab.sweep import unfinished
 
     message, code = errors.explain(error, folder), errors.exit_code(error)
     refused = error if isinstance(error, DoesNotApply) else None
-    if sweeping and refused:
+    if overrides is not None and refused:
         code = 0  # an answer, and not a fault of the command
     shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
     if place.size > 1 and not all_failed(place):
@@ -110,8 +118,9 @@ def failed(error: BaseException, folder: Path, place: World, sweeping: bool) -> 
     if not place.main:
         return code
     print(shown, end="", file=sys.stderr, flush=True)
-    if sweeping:
-        verdict.write_error(folder, message or repr(error), code, refused.record() if refused else None)
+    if overrides is not None:
+        record = refused.record() if refused else None
+        verdict.write_error(folder, message or repr(error), code, record, unfinished.identity(overrides))
     elif folder.is_dir() and {p.name for p in folder.iterdir()} <= {".hydra", "gradlab.log"}:
         shutil.rmtree(folder, ignore_errors=True)  # nothing ran
     cli.restore_overrides()
@@ -142,22 +151,31 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     from gradlab.config import to_config
     from gradlab.option import Invalid
     from gradlab.remedy import DoesNotApply, treated
+    from gradlab.sweep import elsewhere, unfinished
 
     untreated = to_config(cfg)
     cli.check(untreated)
     cfg, remedy = treated(cfg, overrides)
     config = to_config(cfg)
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+
+    def say_what_runs() -> None:
+        if remedy and place.main and (folder / ".hydra").is_dir():
+            OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")  # what runs; Hydra has written what was composed
+
+    if cli.goes_on() and (code := unfinished.kept(folder, overrides, place)) is not None:
+        say_what_runs()
+        return code
     from gradlab import setup
     from gradlab.job import Job, builds
 
-    with setup.threads(config.trainer.threads):
+    config.trainer.progress = elsewhere.progress(config.trainer.progress)
+    with setup.threads(config.trainer.threads or elsewhere.threads()):
         try:
             job = Job(config, plain, folder, overrides, group, place, remedy)
         except Invalid as error:
             if remedy and builds(untreated, folder, place):  # then the remedy is what does not fit
                 raise DoesNotApply(remedy["names"], str(error)) from None
             raise
-        if remedy and place.main and (folder / ".hydra").is_dir():
-            OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")  # what runs; Hydra has written what was composed
+        say_what_runs()
         return job.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -16,6 +16,12 @@ FIELDS = ("loss", "grad_norm", "clip_coefficient", "clip_acted", "scale", "next_
 def pack(stats: Stats) -> torch.Tensor:
     """(9,) float64, FIELDS: everything that a line of metrics needs, for one transfer."""
     return torch.stack([getattr(stats, name) for name in FIELDS])
+
+
+class Measured(Protocol):
+    """Numbers of an update that are on the host, or on their way."""
+
+    def read(self) -> list[float]: ...
 
 
 class HostCopy:
@@ -48,10 +54,10 @@ class Attempt:
     random: dict[str, Any]
     precision: dict[str, torch.Tensor]
     """State of the loss scale that it used."""
-    measured: HostCopy
+    measured: Measured
     record: Recorder
     """What is recorded of every layer."""
-    layers: HostCopy | None
+    layers: Measured | None
     """The record on its way, where there is one."""
     effect: dict[str, float] = field(default_factory=dict)
     """Metrics of a pitfall, where they were measured."""

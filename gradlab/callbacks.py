@@ -12,39 +12,60 @@ from omegaconf import DictConfig
 
 from gradlab import cli
 
+PLANNED: dict[Path, list[list[str]] | None] = {}
+"""The overrides of each job of the sweeps that this process began."""
+
 
 class SweepEnd(Callback):
     """Writes results.csv and prints it, on rank 0; the sweep's exit code is that of its worst job."""
 
+    def __init__(self, goes_on: bool = False) -> None:
+        """goes_on: read by every job, in whatever process it runs."""
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        cli.SWEEPS.append(Path(config.hydra.sweep.dir))
+        from gradlab.sweep import elsewhere, grid
+
+        elsewhere.prepare(config)
+        folder = Path(config.hydra.sweep.dir)
+        PLANNED[folder] = grid.planned(config)
+        cli.SWEEPS.append(folder)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from gradlab import compare
         from gradlab.distributed import world
 
-        if not world().main:
-            return
-        folder = Path(config.hydra.sweep.dir)
-        rows = sweep_ended(folder)
-        if not rows:
-            return
-        with (folder / "results.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        cli.RESULTS.extend(row["exit_code"] for row in rows)
-        if "gradlab_sweepers" in config.hydra.sweeper._target_:  # it has said what its runs show, all together
-            print(f"all of it: {folder}", flush=True)
-            return
-        print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
-        for row in rows:
-            loss = row["eval/loss"]
-            shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
-            print(f"{row['job']:>4}  {row['verdict'] or 'error':<15} {shown:>10}  {row['overrides']}")
-        if any("remedy=" in row["overrides"] for row in rows):
-            compare.report(folder, [row["job"] for row in rows])
-        print(f"all of it: {folder}", flush=True)
+        if world().main:
+            conclude(Path(config.hydra.sweep.dir))
+
+
+def conclude(folder: Path) -> None:
+    """Write and print what the jobs of a sweep have come to, however it ended."""
+    from gradlab import compare
+    from gradlab.sweep import unfinished
+    from gradlab.verdict import command
+
+    rows = sweep_ended(folder)
+    if not rows:
+        return
+    with (folder / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    cli.RESULTS.extend(row["exit_code"] for row in rows)
+    if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
+        print(f"all of it: {folder}", flush=True)  # a search has said what its runs show, all together
+        return
+    print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
+    for row in rows:
+        loss = row["eval/loss"]
+        shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
+        none = "error" if (folder / row["job"] / "diagnosis.json").is_file() else "unfinished"
+        print(f"{row['job']:>4}  {row['verdict'] or none:<15} {shown:>10}  {row['overrides']}")
+    if any("remedy=" in row["overrides"] for row in rows):
+        compare.report(folder, [row["job"] for row in rows])
+    planned = PLANNED[folder]
+    if planned is not None and (done := unfinished.count(folder, planned)) < len(planned):
+        print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
+    print(f"all of it: {folder}", flush=True)
 
 
 def sweep_ended(folder: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from gradlab.errors import APPENDED, Usage, did_you_mean
+from gradlab.errors import APPENDED, EXTRAS, Usage, did_you_mean, package
 from gradlab.option import Invalid
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ gradlab: a laboratory for gradient failures.
   python -m gradlab +experiment=fp16_collapse            a failure, live, with its cause and its cure
   python -m gradlab model=lstm clip=norm seed=3          any combination of the groups below
   python -m gradlab -m clip=none,norm optimizer.lr=1e-3,1e-2   a sweep: every combination, one folder each
+  python -m gradlab +sweep=lr_max_norm model=lstm        a ready sweep, a folder for each of its jobs
   python -m gradlab hydra/sweeper=boundary +remedy=none,clip_norm   the largest stable optimizer.lr of each
   python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm   a map, refined at its boundary
-  python -m gradlab resume=outputs/run/...               continue a run that was interrupted
+  python -m gradlab resume=outputs/run/...               continue a run, or a sweep, that was interrupted
   torchrun --standalone --nproc-per-node=2 -m gradlab ...      the same on several processes
 
 Groups (choose with group=option, change with group.field=value):
@@ -44,6 +45,8 @@ Groups (choose with group=option, change with group.field=value):
 Appended with a plus: +experiment={experiment}
   +remedy={remedy}
   +pitfall={pitfall}
+  +sweep={sweep}
+Where the jobs of a sweep run: hydra/launcher=basic,{launchers}
 Other fields: {fields}
 The composed configuration: --cfg job. Your own configurations: --config-dir FOLDER. Hydra's own flags: --hydra-help.
 Exit code: 0 ended as expected, 1 failed or something else was seen, 2 the command was wrong.
@@ -63,7 +66,7 @@ def help_text() -> str:
     listed = "\n".join(f"  {name:{width}}  {' '.join(names)}" for name, names in groups if names)
     fields = "seed expect pretrain init_from resume"
     appended = {name: ",".join(yaml_names(conf / name)) for name in APPENDED if (conf / name).is_dir()}
-    return HELP.format(groups=listed, fields=fields, **appended)
+    return HELP.format(groups=listed, fields=fields, launchers=",".join(EXTRAS), **appended)
 
 
 def run_stamp() -> str:
@@ -83,9 +86,13 @@ def register() -> None:
     from omegaconf import OmegaConf
 
     from gradlab import config
+    from gradlab.sweep import grid
 
     config.register()
-    OmegaConf.register_new_resolver("run_stamp", run_stamp, replace=True)
+    # cached in the configuration, and with it for the jobs of a sweep that run in other processes
+    OmegaConf.register_new_resolver("run_stamp", run_stamp, replace=True, use_cache=True)
+    OmegaConf.register_new_resolver("for_model", grid.for_model, replace=True)
+    grid.register()
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -133,6 +140,8 @@ def check_overrides(overrides: list[str], multirun: bool) -> None:
             continue
         if not parsed.is_sweep_override() and not names_options(name, parsed.value()):
             raise Usage(f"{override}: must be one of {', '.join(yaml_names(conf_dir() / name))}")
+        if name == "sweep" and parsed.is_sweep_override():
+            raise Usage(f"{override}: one sweep at a time")
         if name in seen and seen[name] != override:
             raise Usage(f"{seen[name]} and {override}: one option of a group can be chosen")
         if parsed.is_sweep_override() and not multirun:
@@ -158,9 +167,8 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     args = parse(arguments)
     arguments = resumed(arguments, args)
     args = parse(arguments)
-    if not (args.multirun or args.cfg or args.info) and searches(args.overrides):
-        arguments = ["--multirun", *arguments]
-        args = parse(arguments)
+    arguments = sweeping(arguments, args)
+    args = parse(arguments)
     check_overrides(args.overrides, args.multirun or "hydra.mode=MULTIRUN" in args.overrides)
     if args.cfg:
         validate(args)
@@ -170,17 +178,27 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     sys.argv = [sys.argv[0], *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
-    except Exception:
-        for folder in SWEEPS:  # if no job began, it is a wrong command and leaves nothing
-            if main_rank and folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml"}:
-                shutil.rmtree(folder, ignore_errors=True)
+    except (Exception, KeyboardInterrupt) as error:
+        for folder in SWEEPS if main_rank else []:
+            if folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml"}:
+                shutil.rmtree(folder, ignore_errors=True)  # no job began: a wrong command, which leaves nothing
+            elif ended_early(error, folder):
+                return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         raise
     return max(RESULTS, default=0)
 
 
-def searches(overrides: list[str]) -> bool:
-    """Whether a sweeper is chosen that decides by itself what to run: a sweep without -m too."""
-    return any(o in ("hydra/sweeper=boundary", "hydra/sweeper=quadtree") for o in overrides)
+def ended_early(error: BaseException, folder: Path) -> bool:
+    """Whether a sweep was stopped, or lost one of its processes; then say what has been done."""
+    from gradlab import callbacks
+
+    lost = package(type(error).__module__) in EXTRAS.values()
+    if not lost and not isinstance(error, KeyboardInterrupt):
+        return False
+    callbacks.conclude(folder)
+    if lost:
+        print(f"gradlab: a process of the sweep was lost: {' '.join(str(error).split())[:200]}", file=sys.stderr)
+    return True
 
 
 def job(cfg: DictConfig) -> int:
@@ -190,7 +208,9 @@ def job(cfg: DictConfig) -> int:
     from gradlab.app import run_job
 
     if INTERRUPTED in RESULTS:  # Ctrl-C ends a sweep, not one of its jobs
-        shutil.rmtree(HydraConfig.get().runtime.output_dir, ignore_errors=True)
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        if {p.name for p in folder.iterdir()} <= {".hydra", "gradlab.log"}:  # else it has run before
+            shutil.rmtree(folder, ignore_errors=True)
         return INTERRUPTED
     code = run_job(cfg)
     RESULTS.append(code)
@@ -246,10 +266,16 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
         return arguments
     folder = Path(str(OverridesParser.create().parse_override(given[-1]).value()))
     stored = folder / ".hydra" / "overrides.yaml"
+    if (folder / "multirun.yaml").is_file():
+        return sweep_resumed(folder, arguments, args)
     if args.multirun:
         raise Invalid("resume", folder, "one run at a time, without --multirun")
     if not stored.is_file():
-        raise Invalid("resume", folder, "must be the folder of a run (it holds no .hydra/overrides.yaml)")
+        raise Invalid(
+            "resume",
+            folder,
+            "must be the folder of a run or of a sweep (it holds no .hydra/overrides.yaml and no multirun.yaml)",
+        )
     if not (folder / "checkpoint.pt").is_file():
         raise Invalid("resume", folder, "holds no checkpoint.pt to continue from")
     STORED[stored] = stored.read_text()
@@ -259,6 +285,44 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     arguments = inserted(arguments, args, before, [f"hydra.run.dir='{quoted}'"])
     return arguments if args.config_dir else [*searched, *arguments]
+
+
+def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) -> list[str]:
+    """The arguments of the sweep in a folder, with those given now about where its jobs run."""
+    from gradlab.distributed import under_torchrun, world
+    from gradlab.sweep.unfinished import begun_with
+    from gradlab.verdict import key
+
+    given = [o for o in args.overrides if key(o) != "resume"]
+    flags, before, after = begun_with(folder, given)
+    if under_torchrun():
+        world().barrier()  # before rank 0 writes multirun.yaml anew
+    mine = [a for a in arguments if a not in args.overrides]
+    return [*flags, *mine, *before, *given, *after]
+
+
+def sweeping(arguments: list[str], args: argparse.Namespace) -> list[str]:
+    """With +sweep=NAME among the arguments: a multirun, and NAME is the last word on what an experiment expects.
+
+    So is a search, which decides by itself what to run."""
+    from gradlab.verdict import key
+
+    ready = [o for o in args.overrides if key(o) == "sweep" and o.startswith("+")]
+    searches = any(o in ("hydra/sweeper=boundary", "hydra/sweeper=quadtree") for o in args.overrides)
+    if not ready and not searches:
+        return arguments
+    rest = [o for o in args.overrides if o not in ready]
+    flags = [a for a in arguments if a not in args.overrides]
+    composing = args.multirun or args.run or args.cfg or args.info
+    return [*flags, *([] if composing else ["--multirun"]), *rest, *ready]
+
+
+def goes_on() -> bool:
+    """Whether the sweep under way is one that was interrupted."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    return bool(OmegaConf.select(HydraConfig.instance().cfg, "hydra.callbacks.gradlab.goes_on"))  # type: ignore
 
 
 def config_dirs(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from gradlab.gradients import Gradients, scale_, tensor_norms, total_norm
+from gradlab.gradients import Gradients, total_norm
 from gradlab.option import option, require
 
 State = dict[str, "torch.Tensor"]
@@ -46,9 +46,14 @@ def norm_coefficient(total: torch.Tensor, max_norm: float | torch.Tensor) -> tor
     return torch.where(total == 0, torch.ones_like(coefficient), coefficient.clamp(max=1.0))
 
 
+def each(value: float | torch.Tensor, of: torch.Tensor) -> float | torch.Tensor:
+    """A value a run, (...), for use on tensors with more dimensions after those; a plain number is one for all."""
+    return value.reshape(*value.shape, *[1] * (of.dim() - value.dim())) if isinstance(value, torch.Tensor) else value
+
+
 def scaled(gradients: Gradients, coefficient: torch.Tensor, state: State) -> Clipped:
     """Scale all gradients by one coefficient, which keeps their direction."""
-    scale_(gradients.tensors, coefficient)
+    gradients.scale_(coefficient)
     return Clipped(coefficient, coefficient < 1, state)
 
 
@@ -89,13 +94,10 @@ class ValueClip(Clip):
         require(self.max_value > 0, "max_value", self.max_value, "> 0")
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
-        if not gradients.tensors:
-            return NoClip().clip_(gradients, state)
-        torch._foreach_clamp_min_(gradients.tensors, -self.max_value)
-        torch._foreach_clamp_max_(gradients.tensors, self.max_value)
+        gradients.clamp_(self.max_value)
         # The clamped gradient is another one: its norm takes a read of its own.
-        norms = tensor_norms(gradients.tensors)  # (P,)
-        acted = (norms < gradients.norms).any()
+        norms = gradients.measured_again()  # (P,)
+        acted = (norms < gradients.norms).any(-1)
         ratio = (total_norm(norms) / gradients.total).nan_to_num(nan=1.0)
         return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
 
@@ -136,25 +138,27 @@ class PerLayerClip(Clip):
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         layer, count = layer_index(tuple(gradients.names), gradients.norms.device)
-        coefficient = norm_coefficient(layer_norms(gradients.norms, layer, count), self.max_norm)
-        return scaled_each(gradients, coefficient[layer], state)
+        norms = layer_norms(gradients.norms, layer, count)
+        coefficient = norm_coefficient(norms, each(self.max_norm, norms))
+        return scaled_each(gradients, coefficient[..., layer], state)
 
 
 def scaled_each(gradients: Gradients, coefficients: torch.Tensor, state: State) -> Clipped:
     """Scale gradient i by coefficients[i]."""
-    acted = (coefficients < 1).any()
-    if coefficients.device.type != "cpu":
-        for tensor, coefficient in zip(gradients.tensors, coefficients.unbind(), strict=True):
-            tensor.mul_(coefficient)
-    elif acted and gradients.tensors:
-        torch._foreach_mul_(gradients.tensors, coefficients.tolist())
+    acted = (coefficients < 1).any(-1)
+    gradients.scale_each_(coefficients)
     ratio = (total_norm(gradients.norms * coefficients) / gradients.total).nan_to_num(nan=1.0)
     return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
 
 
-def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
-    """Norm of each output unit (a matrix's row, a filter; the whole of a vector or scalar). Keeps dimensions."""
-    dims = tuple(range(min(1, tensor.dim() - 1), tensor.dim()))
+def unit_norms(tensor: torch.Tensor, runs: int = 0) -> torch.Tensor:
+    """Norm of each output unit (a matrix's row, a filter; the whole of a vector or scalar). Keeps dimensions.
+
+    runs: leading dimensions that count independent runs.
+    """
+    if tensor.dim() == runs:
+        return tensor.double().abs()
+    dims = tuple(range(min(runs + 1, tensor.dim() - 1), tensor.dim()))
     return torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
 
 
@@ -162,7 +166,8 @@ def agc_coefficients(
     grad_norms: torch.Tensor, param_norms: torch.Tensor, factor: float | torch.Tensor, eps: float | torch.Tensor
 ) -> torch.Tensor:
     """min(1, factor * max(||W||, eps) / ||G||), unit by unit (Brock et al. 2021, equation 3)."""
-    return (factor * param_norms.clamp(min=eps) / grad_norms).clamp(max=1.0)
+    floor = torch.as_tensor(eps, dtype=param_norms.dtype, device=param_norms.device)
+    return (factor * param_norms.maximum(floor) / grad_norms).clamp(max=1.0)
 
 
 @option("clip", "agc")
@@ -181,13 +186,15 @@ class AdaptiveClip(Clip):
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         pairs = [(p, g) for p, g in zip(gradients.params, gradients.tensors, strict=True) if g.numel()]
-        acted = torch.zeros((), dtype=torch.bool, device=gradients.total.device)
+        acted = torch.zeros_like(gradients.total, dtype=torch.bool)
         with torch.no_grad():
             for param, grad in pairs:
-                coefficient = agc_coefficients(unit_norms(grad), unit_norms(param), self.factor, self.eps)
-                acted |= (coefficient < 1).any()
+                norms = unit_norms(grad, gradients.runs)
+                factor, eps = each(self.factor, norms), each(self.eps, norms)
+                coefficient = agc_coefficients(norms, unit_norms(param, gradients.runs), factor, eps)
+                acted |= (coefficient < 1).flatten(gradients.runs).any(-1)
                 grad.mul_(coefficient.to(grad.dtype))
-        ratio = total_norm(tensor_norms([g for _, g in pairs], acted.device)) / gradients.total
+        ratio = total_norm(gradients.measured_again()) / gradients.total
         return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
 
 
@@ -210,9 +217,11 @@ class AutoClip(Clip):
         return {"norms": norms, "count": torch.zeros((), dtype=torch.long, device=device)}
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
-        slot = (state["count"] % self.history).reshape(1)
-        norms = state["norms"].index_copy(0, slot, gradients.total.reshape(1))
-        max_norm = torch.nanquantile(norms, self.percentile / 100)
+        slot = (state["count"] % self.history).unsqueeze(-1)
+        norms = state["norms"].scatter(-1, slot, gradients.total.unsqueeze(-1))
+        max_norm = torch.nanquantile(norms, self.percentile / 100, dim=-1)
+        if isinstance(self.percentile, torch.Tensor):  # every percentile of every run; wanted is each of its own
+            max_norm = max_norm.diagonal()
         coefficient = norm_coefficient(gradients.total, max_norm)
         return scaled(gradients, coefficient, {"norms": norms, "count": state["count"] + 1})
 
@@ -248,7 +257,7 @@ class ZClip(Clip):
         warm = count < self.warmup
         target = torch.where(warm, gradients.total, zclip_norm(gradients.total, mean, variance.sqrt(), self.z_max))
         # While warming up: Welford's running mean and (population) variance; then exponential ones.
-        rate = torch.where(warm, 1 / (count + 1), torch.full_like(mean, 1 - self.decay))
+        rate = torch.where(warm, 1 / (count + 1), 1 - self.decay)
         delta = target - mean
         moved = mean + rate * delta
         spread = torch.where(warm, delta * (target - moved), (target - moved).square())

@@ -10,6 +10,8 @@ from gradlab.option import Invalid
 
 APPENDED = ("experiment", "remedy", "pitfall", "sweep")
 """Groups that a plus appends."""
+EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+"""Launchers that an extra installs, and its name."""
 HYDRA = ("hydra", "omegaconf", "antlr4")
 """Packages whose errors are a user's: composing a configuration is all that they do."""
 
@@ -27,6 +29,8 @@ def explain(error: BaseException, folder: Path | None = None) -> str | None:
     """What a user did wrong, in one or two lines; None for a fault of gradlab, which deserves its traceback."""
     if isinstance(error, (Invalid, Usage)):
         return str(error)
+    if isinstance(error.__cause__, Invalid):  # raised in an interpolation
+        return str(error.__cause__)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or folder or 'output'}: {error.strerror}"
     if isinstance(error, RuntimeError) and "Expected to have finished reduction" in str(error):  # DDP's
@@ -108,6 +112,8 @@ def unknown_option(error: BaseException) -> str | None:
         return None
     group, _, name = str(missing).removesuffix(".yaml").rpartition("/")
     allowed = [str(o) for o in options or shipped(group)]
+    if group == "hydra/launcher" and name in EXTRAS:
+        return f"{group}={name}: needs an extra: pip install 'gradlab[{EXTRAS[name]}]'"
     if not group:
         return f"--config-name {name}: there is no such file"
     return f"{group}={name}: must be one of {', '.join(allowed) or '(none here)'}{did_you_mean(name, allowed)}"

@@ -24,6 +24,36 @@ class Gradients:
     norms: torch.Tensor
     total: torch.Tensor
 
+    runs = 0
+    """Leading dimensions that count independent runs: see `gradlab.sweep`, whose gradients have one."""
+
+    def scale_(self, coefficient: torch.Tensor) -> None:
+        """Multiply every gradient by a () coefficient. A CPU can look at it for nothing, and passes over 1."""
+        if not self.tensors:
+            return
+        if coefficient.device.type != "cpu":
+            torch._foreach_mul_(self.tensors, coefficient.to(self.tensors[0].dtype))
+        elif (value := coefficient.item()) != 1.0:
+            torch._foreach_mul_(self.tensors, value)
+
+    def scale_each_(self, coefficients: torch.Tensor) -> None:
+        """Multiply gradient i by coefficients[i], of (P,)."""
+        if coefficients.device.type != "cpu":
+            for tensor, coefficient in zip(self.tensors, coefficients.unbind(), strict=True):
+                tensor.mul_(coefficient)
+        elif self.tensors and (coefficients < 1).any():
+            torch._foreach_mul_(self.tensors, coefficients.tolist())
+
+    def clamp_(self, bound: float) -> None:
+        """Clamp every element to [-bound, bound]."""
+        if self.tensors:
+            torch._foreach_clamp_min_(self.tensors, -bound)
+            torch._foreach_clamp_max_(self.tensors, bound)
+
+    def measured_again(self) -> torch.Tensor:
+        """(P,) float64: the norms of the gradients as they are now."""
+        return tensor_norms(self.tensors, self.total.device)
+
 
 def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu") -> torch.Tensor:
     """L2 norm of each tensor, as (P,) float64, right from 1e-45 to 3e38; of no tensors, an empty one on `device`.
@@ -58,16 +88,6 @@ def measure(names: list[str], params: list[torch.Tensor], device: torch.device |
     present = [grad for grad in tensors if grad is not None]
     norms = tensor_norms(present, device)
     return Gradients(names, params, present, norms, total_norm(norms))
-
-
-def scale_(tensors: list[torch.Tensor], coefficient: torch.Tensor) -> None:
-    """Multiply every tensor in place by a () coefficient. A CPU can look at it for nothing, and passes over 1."""
-    if not tensors:
-        return
-    if coefficient.device.type != "cpu":
-        torch._foreach_mul_(tensors, coefficient.to(tensors[0].dtype))
-    elif (value := coefficient.item()) != 1.0:
-        torch._foreach_mul_(tensors, value)
 
 
 def largest(tensor: torch.Tensor) -> torch.Tensor:

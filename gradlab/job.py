@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gradlab.precision import FP16
 from gradlab.pretrain import pretrained
 from gradlab.recorder import Layers
 from gradlab.remedy import told
+from gradlab.sweep.unfinished import identity
 from gradlab.trainer import Outcome, Trainer
 
 
@@ -39,16 +41,18 @@ class Job:
         group: str,
         place: World,
         remedy: dict[str, Any] | None = None,
+        make: Callable[..., Trainer] = Trainer,
     ) -> None:
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
 
-        remedy: what remedies have changed in the configuration."""
+        remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments.
+        """
         if config.pretrain and not config.resume:
             config.init_from = pretrained(config, place)
         self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
         self.remedy = remedy
         self.progress = Progress(config.trainer.progress, 0, place.main)
-        self.trainer = Trainer(config, folder, place, (self.observe,), plain, self.progress.say)
+        self.trainer = make(config, folder, place, (self.observe,), plain, self.progress.say)
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
@@ -74,9 +78,13 @@ class Job:
             self.progress.say(told(self.remedy))
         self.progress.total = self.trainer.planned
         self.progress.start()
+        return self.end(self.trainer.run)
+
+    def end(self, run: Callable[[], Outcome]) -> int:
+        """Diagnose what a run gives, and say; returns the exit code."""
         ended: dict[str, Any] = {"status": "error"}
         try:
-            outcome = self.trainer.run()
+            outcome = run()
             diagnosis, overflow = self.diagnose(outcome)
             ended = verdict.summary(diagnosis, outcome)
         finally:
@@ -89,7 +97,12 @@ class Job:
             self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
             return code
         tries = remedies(diagnosis.verdict, self.config, self.overrides)
-        of_the_job = {"planned": self.trainer.planned, "remedy": self.remedy, "remedies": [asdict(t) for t in tries]}
+        of_the_job = {
+            "overrides": identity(self.overrides),
+            "planned": self.trainer.planned,
+            "remedy": self.remedy,
+            "remedies": [asdict(t) for t in tries],
+        }
         verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)

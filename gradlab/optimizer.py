@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Optional
 
 import torch
+from torch import Tensor
 
 from gradlab.option import option, require
 
@@ -44,6 +45,23 @@ class OptimizerOption:
     def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
         raise NotImplementedError
 
+    def moments(self) -> tuple[str, ...]:
+        """Names of what is remembered of every element, as torch.optim calls it; it begins at zero."""
+        raise NotImplementedError
+
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+        """Many runs' update at once, by the rule of `make`'s optimizer; fields may be (L,) tensors.
+
+        params, grads, moments: (L, N), changed in place, the gradients too. lr: (L,) float64. applied: (L,) int64, the
+        updates applied before this one.
+        """
+        raise NotImplementedError
+
+    def decay_(self, params: Tensor, grads: Tensor) -> None:
+        """Add the gradient of half the squared norm of the weights, times weight_decay."""
+        if isinstance(self.weight_decay, Tensor) or self.weight_decay:
+            grads.add_(params * column(self.weight_decay))
+
 
 @option("optimizer", "sgd")
 @dataclass
@@ -70,6 +88,17 @@ class SGD(OptimizerOption):
                 optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return optimizer
 
+    def moments(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) if isinstance(self.momentum, Tensor) or self.momentum else ()
+
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+        self.decay_(params, grads)
+        step = grads
+        for buffer in moments:
+            buffer.mul_(column(self.momentum)).add_(grads)
+            step = grads.add_(buffer * column(self.momentum)) if self.nesterov else buffer
+        params.addcmul_(step, column(-lr))
+
 
 @dataclass
 class AdamOption(OptimizerOption):
@@ -87,6 +116,18 @@ class AdamOption(OptimizerOption):
         require(0 <= self.beta1 < 1, "beta1", self.beta1, "in [0, 1)")
         require(0 <= self.beta2 < 1, "beta2", self.beta2, "in [0, 1)")
         require(self.eps > 0, "eps", self.eps, "> 0")
+
+    def moments(self) -> tuple[str, ...]:
+        return "exp_avg", "exp_avg_sq"
+
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+        self.decay_(params, grads)
+        mean, square = moments
+        mean.lerp_(grads, torch.as_tensor(column(1.0 - self.beta1), dtype=mean.dtype, device=mean.device))
+        square.mul_(column(self.beta2)).addcmul_(grads, grads * column(1.0 - self.beta2))
+        first, second = (1.0 - beta ** (applied + 1.0) for beta in (self.beta1, self.beta2))  # (L,) float64
+        step = torch.sqrt(square, out=grads).mul_(column(second.rsqrt())).add_(column(self.eps))
+        params.addcmul_(torch.div(mean, step, out=grads), column(-lr / first))
 
 
 @option("optimizer", "adam")
@@ -107,6 +148,18 @@ class AdamW(AdamOption):
 
     def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, betas=(self.beta1, self.beta2), eps=self.eps, **shared)
+
+    def decay_(self, params: Tensor, grads: Tensor) -> None:
+        """Decoupled from the gradient: see `move_`."""
+
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+        params.mul_(column(1.0 - lr * self.weight_decay))
+        super().move_(params, grads, moments, lr, applied)
+
+
+def column(value: Any) -> Any:
+    """A value a run, (L,) -> (L, 1) float32, for matrices with a row a run; a plain number is one for all."""
+    return value.float().unsqueeze(1) if isinstance(value, Tensor) else value
 
 
 def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:

@@ -8,6 +8,7 @@ serves several models; a remedy of which nothing is left, that changes nothing o
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
@@ -51,6 +52,7 @@ def label(names: Iterable[str]) -> str:
     return names[0] if len(names) == 1 else f"[{','.join(names)}]"
 
 
+@functools.cache
 def shipped(name: str) -> Remedy:
     """A remedy that gradlab ships."""
     from gradlab.config import conf_dir

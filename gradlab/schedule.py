@@ -24,9 +24,14 @@ class Schedule:
         return self
 
 
-def ramp(update: torch.Tensor, updates: int) -> torch.Tensor:
+def positive(updates: int | torch.Tensor) -> int | torch.Tensor:
+    """At least 1."""
+    return updates.clamp(min=1) if isinstance(updates, torch.Tensor) else max(updates, 1)
+
+
+def ramp(update: torch.Tensor, updates: int | torch.Tensor) -> torch.Tensor:
     """Linear warm-up that reaches 1 at the last of `updates` updates; its first is not 0."""
-    return ((update.double() + 1) / max(updates, 1)).clamp(max=1.0)
+    return ((update.double() + 1) / positive(updates)).clamp(max=1.0)
 
 
 @option("schedule", "constant")
@@ -76,7 +81,7 @@ class WarmupCosine(Schedule):
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         if self.updates is None:
             raise ValueError("warmup_cosine needs its length: resolve(total) first")
-        done = ((update.double() + 1 - self.warmup) / max(self.updates - self.warmup, 1)).clamp(0.0, 1.0)
+        done = ((update.double() + 1 - self.warmup) / positive(self.updates - self.warmup)).clamp(0.0, 1.0)
         cosine = self.min_factor + (1 - self.min_factor) * 0.5 * (1 + torch.cos(math.pi * done))
         return ramp(update, self.warmup) * cosine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ import torch
 from gradlab import checkpoint, setup, snapshot
 from gradlab.attempt import FIELDS, Attempt, HostCopy, pack
 from gradlab.config import Config
-from gradlab.data import epoch_order, window
+from gradlab.data import Split, Splits, epoch_order, window
 from gradlab.distributed import World
 from gradlab.evaluation import evaluate
 from gradlab.interrupt import Interrupt
 from gradlab.loggers.local import RunFiles
+from gradlab.loss import Loss
 from gradlab.pitfalls.effect import Effect
 from gradlab.precision import FP16, ScaleTooSmall
 from gradlab.recorder import NOTHING, Layers, Observed, totals
@@ -31,6 +32,10 @@ Sink = Callable[[dict[str, Any], "Layers | None"], None]
 
 class NonFiniteGradient(RuntimeError):
     """A gradient that is not finite, in a precision that does not skip."""
+
+
+FAILURES = (ScaleTooSmall, NonFiniteGradient)
+"""What ends a run as failed."""
 
 
 @dataclass
@@ -68,13 +73,15 @@ class Trainer:
         sinks: tuple[Sink, ...] = (),
         plain_config: dict[str, Any] | None = None,
         say: Callable[[str], None] = print,
+        data: tuple[Splits, Loss] | None = None,
     ) -> None:
+        """data: what `setup.load_data` gives, where it is at hand."""
         self.config, self.folder, self.world = config, folder, world or World()
         self.sinks, self.plain_config, self.say = sinks, plain_config or {}, say
         self.device = setup.pick_device(config, self.world)
         setup.deterministic(config.trainer.deterministic)
         checkpoint.seed_all(config.seed)
-        self.data, self.loss = setup.load_data(config, self.device)
+        self.data, self.loss = data or setup.load_data(config, self.device)
         self.samples = len(self.data.train)
         self.module, self.called = setup.build_model(config, self.data, self.loss, self.device, self.world)
         self.model = setup.wrap(self.module, config, self.device, self.world)
@@ -105,17 +112,21 @@ class Trainer:
         """Updates of the whole run if none is skipped."""
         return setup.planned_updates(self.config, self.samples, self.world.size)
 
+    @property
+    def scale(self) -> float:
+        """The loss scale of the next update; waits for the device."""
+        return self.update.precision.scale.item()
+
     def run(self) -> Outcome:
         """Train until done, failed or interrupted. What the run measured is in its folder when this returns."""
         began = time.monotonic()
         with self.interrupt.caught():
             self.open_files()
             try:
-                self.train()
-            except (ScaleTooSmall, NonFiniteGradient) as error:
-                self.outcome.status, self.outcome.error = "failed", str(error)
-                self.outcome.scale_too_small = isinstance(error, ScaleTooSmall)
-                snapshot.save_crash(self, str(error))
+                for ask in self.course():
+                    ask()
+            except FAILURES as error:
+                self.failed(error)
             finally:
                 self.files.close()
         if self.effect:
@@ -123,39 +134,51 @@ class Trainer:
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
-    def train(self) -> None:
-        """Epochs of updates, from wherever the run is."""
+    def failed(self, error: Exception) -> None:
+        """The run ends by one of its FAILURES."""
+        self.outcome.status, self.outcome.error = "failed", str(error)
+        self.outcome.scale_too_small = isinstance(error, ScaleTooSmall)
+        snapshot.save_crash(self, str(error))
+
+    def course(self) -> Iterator[Callable[[], None]]:
+        """What there is to do from wherever the run is: `one_update`, epoch after epoch, and `evaluate`."""
         c = self.config.trainer
         self.model.train()
         if self.config.init_from and c.evaluate_every and not self.update.attempts:
-            self.evaluate()  # what it begins with
+            yield self.evaluate  # what it begins with
         self.tick = time.perf_counter()
         while self.epoch < c.epochs:
             while self.cursor < self.samples:
                 if self.enough():
                     break
-                self.one_update()
+                yield self.one_update
                 if self.stop_asked():
                     self.settle(0)
-                    snapshot.save(self)
+                    self.save()
                     self.outcome.status = "interrupted"
                     return
                 if c.checkpoint_every and self.update.attempts % c.checkpoint_every == 0:
                     self.settle(0)
-                    snapshot.save(self)
+                    self.save()
             self.settle(0)
             ended = self.cursor >= self.samples
             last = self.enough() or (ended and self.epoch + 1 == c.epochs)
             if last:
-                self.check_scale(self.update.precision.scale.item())
+                self.check_scale(self.scale)
             if ended:
                 self.epoch, self.cursor = self.epoch + 1, 0
                 self.outcome.epochs_completed = self.epoch
             if c.evaluate_every and (last or self.epoch % c.evaluate_every == 0):
-                self.evaluate()
+                yield self.evaluate
             if last:
                 break
+        self.save()
+
+    def save(self) -> None:
         snapshot.save(self)
+
+    def hold(self) -> None:
+        snapshot.hold(self)
 
     def enough(self) -> bool:
         """Whether the wanted number of updates has been applied; waits for the device only near the end."""
@@ -233,7 +256,7 @@ class Trainer:
             self.held = None
         self.failing, self.low = skipped, v["next_scale"] < 1
         if skipped and self.low and self.held is None and not self.under_way:
-            snapshot.hold(self)
+            self.hold()
         self.judge(v, skipped, attempt.epoch + 1)
 
     def judge(self, v: dict[str, float], skipped: bool, epoch: int) -> None:
@@ -258,11 +281,24 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Look at the test set, and log what is seen."""
+        if (split := self.unseen()) is not None:
+            parts = (self.module, split, self.loss, self.update.precision)
+            self.evaluated(evaluate(*parts, self.evaluation_batch, self.world))
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Samples of a forward pass of the evaluation."""
+        return max(self.config.data.batch_size, 64)
+
+    def unseen(self) -> Split | None:
+        """The test set; None where there is none, or it was looked at before a completed run was resumed."""
         split, done = self.data.test, self.outcome.eval
         if split is None or not len(split) or (done and done[-1]["attempt"] == self.outcome.attempts):
-            return  # nothing to look at, or looked at before a completed run was resumed
-        parts = (self.module, split, self.loss, self.update.precision)
-        measured = evaluate(*parts, max(self.config.data.batch_size, 64), self.world)
+            return None
+        return split
+
+    def evaluated(self, measured: dict[str, float]) -> None:
+        """Keep and log what an evaluation has measured."""
         result: dict[str, float] = {
             "update": self.outcome.applied,
             "attempt": self.outcome.attempts,

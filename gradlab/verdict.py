@@ -13,7 +13,7 @@ from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import Try
 from gradlab.diagnosis.replay import Overflow
-from gradlab.loggers.local import plain
+from gradlab.loggers.local import plain, write_whole
 from gradlab.trainer import Outcome
 
 
@@ -38,14 +38,16 @@ def write(
         "exit_code": exit_code,
     }
     content |= job
-    (folder / "diagnosis.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    write_whole(folder / "diagnosis.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
-def write_error(folder: Path, message: str, exit_code: int, remedy: dict[str, Any] | None = None) -> None:
+def write_error(
+    folder: Path, message: str, exit_code: int, remedy: dict[str, Any] | None, overrides: list[str]
+) -> None:
     """diagnosis.json of a job of a sweep that gave no measurement: no verdict, and why."""
-    content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy}
+    content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
     with suppress(OSError):  # told already, and the folder may be what is wrong
-        (folder / "diagnosis.json").write_text(json.dumps(content, indent=2) + "\n")
+        write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
 
 
 def tell(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.gradients import measure, scale_, tensor_norms, total_norm
+from gradlab.gradients import Gradients, measure, tensor_norms, total_norm
 
 
 def reference(tensors: list[torch.Tensor]) -> float:
@@ -54,8 +54,9 @@ def test_missing_empty_and_zero_gradients() -> None:
 
 def test_scaling_multiplies_every_element_and_leaves_them_alone_at_one() -> None:
     tensors = [torch.tensor([1.0, -2.0]), torch.tensor([[3.0]])]
-    scale_(tensors, torch.tensor(0.5, dtype=torch.float64))
+    gradients = Gradients([], [], tensors, torch.zeros(2), torch.zeros(()))
+    gradients.scale_(torch.tensor(0.5, dtype=torch.float64))
     assert [t.tolist() for t in tensors] == [[0.5, -1.0], [[1.5]]]
     version = tensors[0]._version
-    scale_(tensors, torch.tensor(1.0))
+    gradients.scale_(torch.tensor(1.0))
     assert tensors[0]._version == version

@@ -144,14 +144,14 @@ def test_finished_jobs_are_not_run_again_and_the_rounds_repeat(gradlab: Commands
     killed = jobs(folder)[1:3]
     for name in killed:
         (folder / name / "diagnosis.json").unlink()
-        (folder / name / "left_over").touch()
+        (folder / name / "crash.pt").touch()
     (folder / jobs(folder)[-1] / "diagnosis.json").write_text('{"verdict": "heal')
     killed.append(jobs(folder)[-1])
     times = {name: (folder / name / "metrics.jsonl").stat().st_mtime_ns for name in jobs(folder)}
     result = gradlab(*command, cwd=here)
     assert result.code == 0 and edges(folder) == before and (folder / "results.csv").read_text() == results
     again = [name for name in jobs(folder) if (folder / name / "metrics.jsonl").stat().st_mtime_ns != times[name]]
-    assert sorted(again) == sorted(killed) and not (folder / killed[0] / "left_over").exists()
+    assert sorted(again) == sorted(killed) and not (folder / killed[0] / "crash.pt").exists()
     # a finer search in the same folder takes what fits, and its new jobs get new numbers
     count = len(jobs(folder))
     assert gradlab(*command[:-1], "hydra.sweeper.checks=20", cwd=here).code == 0
@@ -174,7 +174,12 @@ def test_a_remedy_that_does_not_apply_is_said_and_costs_its_first_runs(gradlab: 
     assert result.code == 0, result
     told = edges(here / "edge")
     none, refused, lower = told["points"]
-    assert refused["runs"] == 2 and refused["seeds"] == 0 and "no verdict" in refused["says"][0] and "does not apply" in refused["says"][0]
+    assert (
+        refused["runs"] == 2
+        and refused["seeds"] == 0
+        and "no verdict" in refused["says"][0]
+        and "does not apply" in refused["says"][0]
+    )
     assert lower["edge"] / none["edge"] == pytest.approx(3, rel=0.5)  # a third of the rate
     effects = {effect["value"]: effect for effect in told["effects"]}
     assert effects["lower_lr"]["direction"] == 1 and effects["he_init"]["mean"] is None
@@ -283,13 +288,14 @@ def test_jobs_are_launched_in_stretches_of_numbers_that_follow_each_other() -> N
 
 
 def test_what_an_earlier_sweep_left(tmp_path: Path) -> None:
-    whole = '{"verdict": "healthy", "exit_code": 0, "findings": [], "outcome": {"status": "completed"}}'
+    rest = '"remedy": null, "findings": [], "outcome": {"status": "completed"}}'
+    whole = '{"verdict": "healthy", "overrides": ["seed=0"], "exit_code": 0, ' + rest
     for name, content in (
         ("0", whole),
         ("3", None),
         ("7", "{"),
         ("note", whole),
-        ("9", whole.replace(": 0,", ": 130,")),
+        ("9", whole.replace(": 0,", ": 130,").replace("=0", "=9")),
     ):
         (tmp_path / name / ".hydra").mkdir(parents=True)
         (tmp_path / name / ".hydra" / "overrides.yaml").write_text(f"- seed={name}\n")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
+import functools
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gradlab import cli
-from gradlab.config import Config, to_config
-from gradlab.option import Invalid
-from gradlab.remedy import described, label, shipped, treat_
+from gradlab.config import Config
+from gradlab.option import OPTIONS, Invalid
+from gradlab.remedy import Remedy, chosen, described, label, overrides, shipped
+
+GROUPS = {group for group, _ in OPTIONS}
 
 REMEDIES: dict[str, tuple[str, ...]] = {
     "nan_parameter": ("lower_lr", "clip_norm"),
@@ -58,36 +63,67 @@ def remedies(verdict: str, config: Config, given: list[str]) -> list[Try]:
     names = REMEDIES.get(verdict, ())
     if not names:
         return []
-    before = OmegaConf.structured(replace(config, init_from=None) if config.pretrain else config)
+    before = replace(config, init_from=None) if config.pretrain else config
     used = [name for name, remedy in config.remedy.items() if remedy.set or remedy.multiply]
     tries = []
     for combined in names:
         parts = {name: shipped(name) for name in combined.split("+") if name not in used}
-        after, made = before.copy(), list[str]()
+        after, made = before, list[str]()
         try:
-            for name, remedy in parts.items():
-                made += treat_(after, name, remedy)
-            to_config(after)
-        except Invalid:
+            for remedy in parts.values():
+                after, more = tried(after, remedy)
+                made += more
+        except (Invalid, ValueError):
             continue
         if not made:
             continue
-        if used or not pasteable(given, made, after):
+        if used or (not all("." in o for o in made) and not pasteable(given, made, after)):
             made = [f"+remedy={label([*used, *parts])}"]
         tries.append(Try(label(parts), made, "; ".join(remedy.why for remedy in parts.values())))
     return tries
 
 
-def pasteable(given: list[str], made: list[str], after: DictConfig) -> bool:
+def tried(config: Config, remedy: Remedy) -> tuple[Config, list[str]]:
+    """What a remedy makes of a configuration, and the overrides that do. Raises `ValueError` where it does not apply.
+
+    As `treat_` does with a composed configuration, in a hundredth of the time.
+    """
+    plain = {f.name: vars(value) if is_dataclass(value := getattr(config, f.name)) else value for f in fields(config)}
+    made, after = overrides(remedy, plain), copy.copy(config)
+    for override in made:
+        name, _, value = override.lstrip("+").partition("=")
+        group, _, field = name.partition(".")
+        if field:
+            setattr(after, group, replace(getattr(after, group), **{field: parsed(value)}))
+        else:
+            setattr(after, name, OmegaConf.to_object(chosen(name, value)) if name in GROUPS else parsed(value))
+    if made and after == config:
+        raise ValueError(f"{' '.join(made)} changes nothing here")
+    return after, made
+
+
+@functools.cache
+def parsed(value: str) -> Any:
+    """A value of an override."""
+    return OmegaConf.from_dotlist([f"value={value}"]).value
+
+
+PASTEABLE: dict[tuple[Any, ...], bool] = {}
+"""Answers for overrides of the same names: of a sweep's jobs, all that differ in values only have one."""
+
+
+def pasteable(given: list[str], made: list[str], after: Config) -> bool:
     """Whether a run's overrides with these give that configuration.
 
     They do not where an experiment has set fields of an option that these replace.
     """
-    if all("." in override for override in made):
-        return True
     from gradlab.verdict import kept
 
-    try:
-        return described(cli.compose([*kept(given, made), *made])) == described(after)
-    except (HydraException, OmegaConfBaseException):
-        return False
+    typed = [*kept(given, made), *made]
+    shape = tuple(o.partition("=")[0] if "." in o.partition("=")[0] and o[0] not in "+~" else o for o in typed)
+    if shape not in PASTEABLE:
+        try:
+            PASTEABLE[shape] = described(cli.compose(typed)) == described(OmegaConf.structured(after))
+        except (HydraException, OmegaConfBaseException):
+            PASTEABLE[shape] = False
+    return PASTEABLE[shape]

@@ -26,6 +26,16 @@ def plain(value: Any) -> Any:
     return value
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a kill leaves the old one, or none."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def number(value: Any) -> Any:
     """The numbers that `plain` wrote."""
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""Many runs: searches that decide from finished runs which to make next."""
+"""Sweeps: grids, jobs in other processes, going on after an interruption."""

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.loggers.local import plain
+from gradlab.loggers.local import plain, write_whole
 from gradlab.sweep.quadtree import Cell, Place, at_most, leaves
+from gradlab.verdict import command
 
 if TYPE_CHECKING:
     from gradlab.sweep.zoom import Map, Zoom
@@ -79,11 +80,11 @@ def report(folder: Path, search: Zoom, ended: str | None) -> None:
     maps = [of_map(search, one) for one in search.maps]
     settings = {"resolution": o.resolution, "coarse": o.coarse, "judge": o.judge, "ended": ended}
     content = settings | {"x": asdict(search.x), "y": asdict(search.y), "maps": maps}
-    (folder / "cells.json").write_text(json.dumps(plain(content), separators=(",", ":"), allow_nan=False) + "\n")
+    write_whole(folder / "cells.json", json.dumps(plain(content), separators=(",", ":"), allow_nan=False) + "\n")
     print(f"\n{search.x.field} x {search.y.field}, refined to {o.resolution} x {o.resolution} cells, by {o.judge}")
     for found in maps:
         for text in sentences(found):
             print(f"  {found['point']}: {text}" if len(maps) > 1 else f"  {text}")
     if ended:
-        print(f"the map is not complete: {ended}; the same command with hydra.sweep.dir={folder} goes on")
+        print(f"the map is not complete: {ended}; it goes on with {command([f'resume={folder}'])}")
     print(f"cells: {folder / 'cells.json'}", flush=True)

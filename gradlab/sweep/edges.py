@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from gradlab import table
 from gradlab.effect import SEEDS, T95
-from gradlab.loggers.local import plain
+from gradlab.loggers.local import plain, write_whole
 from gradlab.sweep.axes import Point, axes, given, is_number, label, without
 from gradlab.sweep.edge import Edge, Line
+from gradlab.verdict import command
 
 if TYPE_CHECKING:
     from gradlab.sweep.boundary import Boundary, Lane
@@ -227,7 +228,7 @@ def report(folder: Path, search: Boundary, ended: str | None) -> None:
     moves = effects(search)
     settings = {k: v for k, v in asdict(option).items() if k != "_target_"} | {"step": on.step, "origin": on.origin}
     content = {"settings": settings, "ended": ended, "points": rows, "effects": moves}
-    (folder / "edges.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    write_whole(folder / "edges.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
     with (folder / "edges.csv").open("w", newline="") as file:
         names = ["point", "edge", "lowest", "highest", "seeds", "runs", "says"]
         writer = csv.DictWriter(file, names, extrasaction="ignore")
@@ -257,5 +258,5 @@ def report(folder: Path, search: Boundary, ended: str | None) -> None:
         print()
         table.show(title, names, cells)
     if ended:
-        print(f"the search is not complete: {ended}; the same command with hydra.sweep.dir={folder} goes on")
+        print(f"the search is not complete: {ended}; it goes on with {command([f'resume={folder}'])}")
     print(f"edges: {folder / 'edges.csv'}", flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from gradlab.distributed import World
 from gradlab.sweep.axes import Point
 from gradlab.sweep.judge import Seen, read
 from gradlab.sweep.search import Interrupted
-from gradlab.sweep.unfinished import finished
+from gradlab.sweep.unfinished import clear, finished
 
 Launch = Callable[[list[list[str]], int], Sequence[Any]]
 """Runs jobs of these overrides under the numbers from the one given, and returns Hydra's account of each."""
@@ -48,8 +47,8 @@ class Launching:
     def launch_batch(self, batch: list[Point]) -> None:
         first = self.numbers[batch[0]]
         if self.place.main:
-            for job in self.begun & set(batch):  # what a killed run has left
-                shutil.rmtree(self.folder / str(self.numbers[job]), ignore_errors=True)
+            for job in self.begun & set(batch):
+                clear(self.folder / str(self.numbers[job]))  # what a killed run has left
         self.place.barrier()
         returned = self.launch([list(job) for job in batch], first)
         self.returned.append(returned)

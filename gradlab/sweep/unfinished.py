@@ -1,21 +1,121 @@
-"""Whether a job of a sweep has to be run, or has been."""
+"""Going on with a sweep that was interrupted: which jobs have finished, and the command that it began with.
+
+A job has finished when its diagnosis.json, which is written whole or not at all, gives an answer under the overrides
+that it is to run under. All others run from their beginning.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gradlab.cli import INTERRUPTED
+from gradlab.option import Invalid
+
+if TYPE_CHECKING:
+    from gradlab.distributed import World
+
+WRITTEN = ("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures")
+"""What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
+
+
+def identity(overrides: list[str]) -> list[str]:
+    """The overrides that decide a run, whether it was resumed or not."""
+    return [o for o in overrides if o.lstrip("+").partition("=")[0] != "resume"]
 
 
 def finished(folder: Path, overrides: list[str]) -> int | None:
-    """The exit code of the job that ran here with these overrides to its end; None if there is none."""
+    """Exit code of the job that has given its answer in this folder, under these overrides; None: it has to run.
+
+    An interruption is no answer; nor is an error, since its cause may have been mended.
+    """
+    try:
+        told = json.loads((folder / "diagnosis.json").read_text())
+        answered = told["verdict"] is not None or not (told["remedy"] or {"applies": True})["applies"]
+        same, code = told["overrides"] == identity(overrides), told["exit_code"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return code if answered and same and type(code) is int and code != INTERRUPTED else None
+
+
+def kept(folder: Path, overrides: list[str], place: World) -> int | None:
+    """Exit code of a job that has finished; else its folder is cleared, and None."""
+    code = place.broadcast(finished(folder, overrides))
+    if code is None and place.main:
+        clear(folder)
+    return code
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """Alone in a job's folder: processes that a killed launcher has left may still be at its last jobs."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{folder}: another process runs this job; waiting for it", flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
+def clear(folder: Path) -> None:
+    """Remove what an unfinished job has left."""
+    for name in WRITTEN:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def count(folder: Path, planned: list[list[str]]) -> int:
+    """How many of a sweep's jobs have finished."""
+    import yaml
+
+    jobs = {tuple(identity(job)) for job in planned}
+    done = set()
+    for path in folder.rglob(".hydra/overrides.yaml"):
+        with suppress(OSError, yaml.YAMLError):
+            overrides = identity(yaml.safe_load(path.read_text()) or [])
+            if tuple(overrides) in jobs and finished(path.parent.parent, overrides) is not None:
+                done.add(tuple(overrides))
+    return len(done)
+
+
+def begun_with(folder: Path, given: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Of the command that began a sweep: flags, overrides, and those that make it go on; given: those given now.
+
+    Where its jobs run may be another place now; what they are may not.
+    """
     import yaml
 
     try:
-        ran = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
-        told = json.loads((folder / "diagnosis.json").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
-    code = told.get("exit_code") if isinstance(told, dict) else None
-    return code if list(ran) == list(overrides) and isinstance(code, int) and code != INTERRUPTED else None
+        hydra: dict[str, Any] = yaml.safe_load((folder / "multirun.yaml").read_text())["hydra"]
+        task, others = hydra["overrides"]["task"], hydra["overrides"]["hydra"]
+        sources, name = hydra["runtime"]["config_sources"], hydra["job"]["config_name"]
+    except (ValueError, KeyError, TypeError, yaml.YAMLError):
+        raise Invalid("resume", folder, "its multirun.yaml cannot be read; begin the sweep anew") from None
+    changed = [o for o in given if not o.startswith(("hydra/", "hydra."))]
+    if changed:
+        raise Invalid("resume", folder, f"a sweep goes on as it began; {' '.join(changed)} would make it another")
+    mine = [o.partition("=")[0].lstrip("+") for o in given]
+    replaced = {"hydra.mode", "hydra.sweep.dir", "hydra.callbacks.gradlab.goes_on", *mine}
+    groups = tuple(f"{name.replace('/', '.')}." for name in mine if "/" in name)  # its fields go with an option
+    kept = [
+        o for o in others if (key := o.partition("=")[0].lstrip("+")) not in replaced and not key.startswith(groups)
+    ]
+    flags = ["--multirun", f"--config-name={name}"]
+    flags += [f"--config-dir={source['path']}" for source in sources if source["provider"] == "command-line"]
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return flags, [*task, *kept], [f"hydra.sweep.dir='{quoted}'", "hydra.callbacks.gradlab.goes_on=true"]

@@ -1,0 +1,251 @@
+"""One optimizer update of many runs at once. The order of its lines is `gradlab.step.Update`'s own.
+
+L lanes (runs that differ in numbers only), P parameters, N elements of all parameters of one lane
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from gradlab.checkpoint import mix
+from gradlab.clip import Clipped
+from gradlab.gradients import SMALL, Gradients, total_norm
+from gradlab.precision import FP16, LossScale
+from gradlab.step import Update
+from gradlab.sweep.kernels import Taps, lane_rules
+from gradlab.sweep.stacking import Flat, chosen, stacked
+
+
+class Batch(NamedTuple):
+    """A micro-batch: shared by all lanes, or with a lane's own samples in each row of both tensors."""
+
+    inputs: Tensor
+    targets: Tensor
+    own: bool
+
+    @property
+    def dim(self) -> int | None:
+        return 0 if self.own else None
+
+
+def lane_norms(views: Sequence[Tensor]) -> Tensor:
+    """(L, P) float64: the L2 norm of each lane's part of each tensor, right from 1e-45 to 3e38 (see `tensor_norms`)."""
+    rows = [view.flatten(1) if view.dim() > 1 else view.unsqueeze(1) for view in views]
+    if rows[0].device.type != "cpu":
+        return torch.stack([torch.linalg.vector_norm(r, dim=1, dtype=torch.float64) for r in rows], 1)
+    norms = torch.stack([torch.linalg.vector_norm(r, dim=1) for r in rows], 1).double()
+    for lane, i in (~((norms > SMALL) & (norms < torch.inf))).nonzero().tolist():
+        norms[lane, i] = torch.linalg.vector_norm(rows[i][lane], dtype=torch.float64)
+    return norms
+
+
+@dataclass
+class LaneGradients(Gradients):
+    """Gradients of L lanes: tensors (L, *shape) are parts of `matrix`, (L, N); norms (L, P), total (L,)."""
+
+    matrix: Tensor
+    runs = 1
+
+    def scale_(self, coefficient: Tensor) -> None:
+        if self.matrix.device.type != "cpu" or (coefficient != 1).any():
+            self.matrix.mul_(coefficient.to(self.matrix.dtype).unsqueeze(1))
+
+    def scale_each_(self, coefficients: Tensor) -> None:
+        sizes = torch.tensor([t[0].numel() for t in self.tensors], device=coefficients.device)
+        self.matrix.mul_(coefficients.to(self.matrix.dtype).repeat_interleave(sizes, 1))
+
+    def clamp_(self, bound: float | Tensor) -> None:
+        edge = torch.as_tensor(bound, dtype=self.matrix.dtype, device=self.matrix.device).reshape(-1, 1)
+        torch.clamp(self.matrix, -edge, edge, out=self.matrix)
+
+    def measured_again(self) -> Tensor:
+        return lane_norms(self.tensors)
+
+
+class StackedUpdate(Update):
+    """The updates of L lanes, made of those of the lanes alone; everything that `Update` keeps has a lane dimension."""
+
+    def __init__(self, alone: Sequence[Update], options: Sequence[Any], used: Sequence[str] | None = None) -> None:
+        """alone: the lanes' own updates, whose weights this one begins with. options: their configurations.
+
+        used: names of the parameters that get a gradient; default: all.
+        """
+        first, lanes = alone[0], len(alone)
+        device = self.device = first.device
+        self.model = self.module = first.module
+        self.loss, self.world, self.in_kernel, self.halts = first.loss, first.world, False, first.halts
+        trained = dict(zip(first.names, first.params, strict=True))
+        self.names = [n for n in first.names if used is None or n in used]
+        self.option = stacked([o.optimizer for o in options], device)
+        self.clip, self.noise = (stacked([getattr(o, n) for o in options], device) for n in ("clip", "noise"))
+        self.schedule = stacked([update.schedule for update in alone], device)
+        self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
+        self.precision.one = torch.ones(lanes, device=device)
+        if isinstance(options[0].precision, FP16):
+            scale = LossScale(stacked([o.precision for o in options], device), device)
+            scale.scale, scale.growth_tracker = (
+                torch.stack([getattr(u.precision.loss_scale, n) for u in alone]) for n in ("scale", "growth_tracker")
+            )
+            self.precision.loss_scale = scale
+        rates = [o.optimizer.lr for o in options]
+        self.base_lr: Any = torch.tensor(rates, dtype=torch.float64, device=device)
+        self.seeds = [o.seed for o in options]
+        self.attempts = first.attempts
+        self.applied = torch.zeros(lanes, dtype=torch.int64, device=device)
+        self.halted = torch.zeros(lanes, device=device)
+        self.clip_state = {k: torch.stack([u.clip_state[k] for u in alone]) for k in first.clip_state}
+        shapes = [trained[n].shape for n in self.names]
+        self.weights = Flat(lanes, shapes, device)
+        self.moments = [Flat(lanes, shapes, device) for _ in self.option.moments()]
+        for lane, update in enumerate(alone):
+            own = dict(update.module.named_parameters())
+            self.weights.fill(lane, [own[n].detach() for n in self.names])
+        rest = {n: p.detach() for n, p in first.module.named_parameters() if n not in self.names}
+        buffers = dict(first.module.named_buffers())
+        self.kept = list(rest)
+        """Names of parameters that are not trained."""
+        self.buffers: dict[str, Tensor] = {}
+        for n in [*rest, *buffers]:
+            self.buffers[n] = torch.stack([state_of(update.module)[n].detach() for update in alone])
+        self.has_buffers = bool(buffers)
+        self.saved: dict[str, Tensor] = {}
+        self.taps: Taps | None = None
+        """Where the next update puts the gradient norms of recurrent layers' inputs."""
+
+    @property
+    def lanes(self) -> int:
+        return self.weights.matrix.shape[0]
+
+    def keep(self, index: Tensor) -> None:
+        """Go on with these lanes only."""
+        self.option, self.clip, self.noise, self.schedule = (
+            chosen(option, index) for option in (self.option, self.clip, self.noise, self.schedule)
+        )
+        self.precision.one = self.precision.one[index]
+        if (scale := self.precision.loss_scale) is not None:
+            scale.option = chosen(scale.option, index)
+            scale.scale, scale.growth_tracker = scale.scale[index], scale.growth_tracker[index]
+        self.base_lr, self.applied, self.halted = self.base_lr[index], self.applied[index], self.halted[index]
+        self.seeds = [self.seeds[i] for i in index.tolist()]
+        self.clip_state = {k: v[index] for k, v in self.clip_state.items()}
+        self.buffers = {k: v[index] for k, v in self.buffers.items()}
+        for flat in (self.weights, *self.moments):
+            flat.keep(index)
+
+    def sums(self, batch: Batch) -> Tensor:
+        """(L,) sums of the losses of a micro-batch."""
+
+        def one(params: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+            return self.loss.sum(functional_call(self.module, (params, buffers), (inputs,)), targets)
+
+        params = dict(zip(self.names, self.weights.cut(self.weights.matrix.requires_grad_()), strict=True))
+        with lane_rules(self.taps):
+            each = vmap(one, in_dims=(0, 0, batch.dim, batch.dim), randomness="error")
+            return each(params, self.buffers, batch.inputs, batch.targets)
+
+    def count(self, batch: Batch) -> Tensor:
+        """(L,) or (): the number of losses in a micro-batch."""
+        return vmap(self.loss.count)(batch.targets) if batch.own else self.loss.count(batch.targets)
+
+    def accumulate(self, window: Sequence[Any]) -> Tensor:
+        count = sum((self.count(batch) for batch in window), torch.zeros((), dtype=torch.int64, device=self.device))
+        count = count.clamp(min=1)  # type: ignore[union-attr]
+        weight = self.precision.scale / self.loss.divisor(count)
+        total = torch.zeros(self.lanes, device=self.device)
+        for i in range(len(window)):
+            total += self.backward(window, i, weight)
+        return total / count
+
+    def backward(self, window: Sequence[Any], i: int, weight: Tensor) -> Tensor:
+        with self.precision.arithmetic():
+            with self.precision.autocast():
+                loss = self.sums(window[i])
+            (loss * weight).sum().backward()
+        return loss.detach()
+
+    @property
+    def slopes(self) -> Tensor:
+        """(L, N): the gradient."""
+        assert self.weights.matrix.grad is not None
+        return self.weights.matrix.grad
+
+    def unscale(self) -> None:
+        if (scale := self.precision.loss_scale) is not None:
+            self.slopes.mul_(scale.scale.double().reciprocal().float().unsqueeze(1))
+
+    def measure(self) -> LaneGradients:
+        views = self.weights.cut(self.slopes)
+        norms = lane_norms(views)
+        return LaneGradients(self.names, self.weights.views, views, norms, total_norm(norms), self.slopes)
+
+    def add_noise(self, gradients: Gradients) -> Gradients:
+        if not torch.as_tensor(self.noise.active).any():
+            return gradients
+        std = self.noise.std(self.applied).float()  # (L,)
+        for seed in sorted(set(self.seeds)):  # the seed alone decides the draw
+            lanes = torch.tensor([i for i, s in enumerate(self.seeds) if s == seed], device=self.device)
+            generator = torch.Generator(self.device).manual_seed(mix(seed, self.attempts))
+            for tensor in gradients.tensors:
+                draw = torch.randn(tensor.shape[1:], generator=generator, device=self.device, dtype=tensor.dtype)
+                tensor[lanes] += draw * std[lanes].reshape(-1, *[1] * draw.dim())
+        return self.measure()
+
+    def step(self, lr: Tensor, found_inf: Tensor) -> None:
+        weights, *moments = parts = [self.weights.matrix.detach(), *(flat.matrix for flat in self.moments)]
+        some = self.device.type != "cpu" or bool(found_inf.any())
+        before = [part.clone() for part in parts] if some else []
+        self.option.move_(weights, self.slopes, moments, lr, self.applied)
+        for now, old in zip(parts, before):
+            torch.where(found_inf.bool().unsqueeze(1), old, now, out=now)
+
+    def commit(self, clipped: Clipped, found_inf: Tensor) -> None:
+        self.attempts += 1
+        self.applied = self.applied + (found_inf == 0)
+        skipped = found_inf.bool()
+        for k, v in clipped.state.items():
+            self.clip_state[k] = torch.where(skipped.reshape(-1, *[1] * (v.dim() - 1)), self.clip_state[k], v)
+        for k, before in self.saved.items():
+            now = self.buffers[k]
+            now.copy_(torch.where(skipped.reshape(-1, *[1] * (now.dim() - 1)), before, now))
+
+    def save_buffers(self) -> None:
+        if self.has_buffers:
+            self.saved = {k: v.clone() for k, v in self.buffers.items() if k not in self.kept}
+
+    def zero_grad(self) -> None:
+        self.weights.matrix.grad = None
+
+    def hand_back(self, lane: int, alone: Update) -> None:
+        """Put a lane's weights and state into the update that it would be alone."""
+        own, names = state_of(alone.module), dict(zip(self.names, self.weights.views, strict=True))
+        with torch.no_grad():
+            for name, rows in (*names.items(), *self.buffers.items()):
+                own[name].copy_(rows[lane])
+        alone.applied, alone.attempts, alone.halted = (
+            self.applied[lane].clone(),
+            self.attempts,
+            self.halted[lane].clone(),
+        )
+        alone.clip_state = {k: v[lane].clone() for k, v in self.clip_state.items()}
+        if (scale := self.precision.loss_scale) is not None and alone.precision.loss_scale is not None:
+            alone.precision.loss_scale.scale = scale.scale[lane].clone()
+            alone.precision.loss_scale.growth_tracker = scale.growth_tracker[lane].clone()
+        if not int(alone.applied):
+            return
+        params = dict(zip(alone.names, alone.params, strict=True))
+        for i, name in enumerate(self.names):
+            state = alone.optimizer.state[params[name]]
+            for key, flat in zip(self.option.moments(), self.moments, strict=True):
+                state[key] = flat.views[i][lane].clone()
+            if self.option.moments() and "momentum_buffer" not in state:
+                state["step"] = alone.applied.float().clone()
+
+
+def state_of(module: torch.nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -152,6 +152,8 @@ def test_finished_jobs_are_not_run_again_and_the_rounds_repeat(gradlab: Commands
     assert result.code == 0 and edges(folder) == before and (folder / "results.csv").read_text() == results
     again = [name for name in jobs(folder) if (folder / name / "metrics.jsonl").stat().st_mtime_ns != times[name]]
     assert sorted(again) == sorted(killed) and not (folder / killed[0] / "crash.pt").exists()
+    assert "largest optimizer.lr" in gradlab("resume=edge", cwd=here).out, "also where nothing is left to run"
+    assert edges(folder) == before
     # a finer search in the same folder takes what fits, and its new jobs get new numbers
     count = len(jobs(folder))
     assert gradlab(*command[:-1], "hydra.sweeper.checks=20", cwd=here).code == 0

@@ -71,12 +71,14 @@ class RoundSweeper(Sweeper):
             if place.main:
                 print(text, flush=True)
 
-        ended: str | None = "it was interrupted"
         try:
             ended = conduct(search, launching.run, self.settings.get("max_runs"), say)
-        finally:
-            if place.main and launching.returned:
-                search.report(folder, ended)
+        except KeyboardInterrupt:
+            if place.main:
+                search.report(folder, "it was interrupted")
+            raise
+        if place.main:
+            search.report(folder, ended)
         return launching.returned
 
     def points(self, arguments: list[str]) -> list[Point]:

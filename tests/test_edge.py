@@ -335,6 +335,7 @@ def test_without_a_comparable_baseline_nothing_is_said_to_move(tmp_path: Path) -
 
 def test_the_median_of_edges_of_which_some_are_out_of_sight() -> None:
     assert edges.median([1, math.inf, 3]) == 3 and edges.median([1, 3]) == 2 and edges.median([-math.inf, 2, 3]) == 2
+    assert edges.median([-math.inf, math.inf]) == -math.inf
     assert edges.median([1, math.inf]) == math.inf and edges.median([math.inf, 2, math.inf]) == math.inf
 
 

@@ -177,6 +177,8 @@ def test_a_budget_is_kept_and_what_is_coarse_is_said(tmp_path: Path, capsys: pyt
     told = run_map(tmp_path, lambda x, y, job: x + y < -2, max_runs=60)
     (one,) = told["maps"]
     assert one["runs"] == 60 and one["unrefined"] > 0 and told["ended"] == "max_runs=60 was reached"
+    names = {name for row in dense(one, 32) for name in row}
+    assert names == {"stable", "not stable", None}, "no point is of two classes; of some nothing is known"
     said = capsys.readouterr().out
     assert "not complete" in said and "not refined to the end" in said
 

@@ -67,9 +67,9 @@ def split(cell: Cell, places: Sequence[Place], tried: Tried) -> Iterator[Cell]:
 
 
 def ask(tried: Tried, resolution: int, coarse: int) -> list[Place]:
-    """Corners that are missing, those of the largest cells first; none when the map is done."""
-    missing = sorted(leaves(tried, resolution, coarse), key=lambda cell: -cell.size)
-    return list(dict.fromkeys(corner for cell in missing for corner in cell.corners if corner not in tried))
+    """Corners that are missing; none when the map is done."""
+    cells = leaves(tried, resolution, coarse)
+    return list(dict.fromkeys(corner for cell in cells for corner in cell.corners if corner not in tried))
 
 
 def skipped(tried: Tried, cells: Sequence[Cell]) -> dict[Place, Hashable]:

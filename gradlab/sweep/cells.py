@@ -49,10 +49,12 @@ def dense(one: dict[str, Any], resolution: int) -> list[list[str | None]]:
     """The class of every point of the full grid, [j][i], from a map of cells.json: tried, or as its cell says."""
     grid: list[list[str | None]] = [[None] * (resolution + 1) for _ in range(resolution + 1)]
     tried: dict[Place, str] = {(i, j): seen for i, j, seen, _ in one["points"]}
-    for i, j, size, name in sorted(one["cells"], key=lambda c: -c[2]):
+    for i, j, size, name in one["cells"]:
+        if name in (None, MIXED):  # of a mixed one all points were tried
+            continue
         for b in range(j, j + size + 1):
             for a in range(i, i + size + 1):
-                grid[b][a] = name if name != MIXED else grid[b][a]
+                grid[b][a] = name
     for (i, j), seen in tried.items():
         grid[j][i] = seen
     return grid

@@ -52,6 +52,10 @@ def conclude(folder: Path) -> None:
     cli.RESULTS.extend(row["exit_code"] for row in rows)
     if len(rows) < len(planned):  # jobs in other processes that left nothing
         cli.RESULTS.append(1)
+    if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
+        results.write(rows, folder / "results.csv")
+        print(f"all of it: {folder}", flush=True)  # a search has said what its runs show, all together
+        return
     if rows:
         show(folder, rows)
     if (done := unfinished.count(folder, planned)) < len(planned):

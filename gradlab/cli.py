@@ -23,6 +23,8 @@ SWEEPS: list[Path] = []
 """Folders of the sweeps that this process began."""
 STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
+SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree")
+"""Sweepers that decide by themselves what to run."""
 INTERRUPTED = 130
 """Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
 _STAMP: list[str] = []
@@ -34,6 +36,8 @@ gradlab: a laboratory for gradient failures.
   python -m gradlab model=lstm clip=norm seed=3          any combination of the groups below
   python -m gradlab -m clip=none,norm optimizer.lr=1e-3,1e-2   a sweep: every combination, one folder each
   python -m gradlab +sweep=lr_max_norm model=lstm        a ready sweep, a folder for each of its jobs
+  python -m gradlab hydra/sweeper=boundary +remedy=none,clip_norm   the largest stable optimizer.lr of each
+  python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm   a map, refined at its boundary
   python -m gradlab resume=outputs/run/...               continue a run, or a sweep, that was interrupted
   torchrun --standalone --nproc-per-node=2 -m gradlab ...      the same on several processes
 
@@ -302,10 +306,10 @@ def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) 
 
 
 def sweeping(arguments: list[str], args: argparse.Namespace) -> list[str]:
-    """With +sweep=NAME among the arguments: a multirun, but for the resumption of one of its runs."""
+    """With +sweep=NAME, or a search, among the arguments: a multirun, but for the resumption of one of its runs."""
     from gradlab.command import key
 
-    ready = [o for o in args.overrides if o.startswith("+") and key(o) == "sweep"]
+    ready = [o for o in args.overrides if (o.startswith("+") and key(o) == "sweep") or o in SEARCHES]
     if ready and args.run:
         raise Usage(f"{ready[0]}: a sweep is no single run; leave out --run")
     alone = args.multirun or args.cfg or args.info or "hydra.mode=RUN" in args.overrides

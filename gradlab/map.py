@@ -1,4 +1,4 @@
-"""`python -m gradlab.map FOLDER`: the map of a sweep, drawn again."""
+"""`python -m gradlab.map FOLDER`: the map of a sweep, drawn again; `x=... y=...`: a map refined around its boundary."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from pathlib import Path
 
 from gradlab.command import Parser, exit_code
 from gradlab.option import Invalid, one_of, require
+from gradlab.sweep import zoom_command
 
 DESCRIPTION = """\
 Draws the map of a sweep from what its jobs left: FOLDER/map.html (interactive, of one file), FOLDER/figures, map.json
-and results.csv; prints the edge of stability and the sensitivity of each row, and which point to use."""
+and results.csv; prints the edge of stability and the sensitivity of each row, and which point to use.
+
+With x=FIELD:LOW:HIGH[:linear] y=FIELD:LOW:HIGH[:linear] [OVERRIDE...] instead of a folder it runs a map over two
+fields, and refines it where neighbouring runs end differently. Also resolution=256, coarse=16 (cells a side at the
+boundary and everywhere), judge=stable|learns|verdict, checks=50, max_runs=N; other overrides are those of
+python -m gradlab."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
-    return exit_code(lambda: work(sys.argv[1:] if arguments is None else arguments))
+    given = sys.argv[1:] if arguments is None else arguments
+    if zoom_command.asks_for_runs(given):
+        return zoom_command.run(given)
+    return exit_code(lambda: work(given))
 
 
 def work(arguments: list[str]) -> int:

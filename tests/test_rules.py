@@ -44,6 +44,12 @@ def test_a_rising_loss_has_diverged_also_below_zero() -> None:
     assert verdict([line(i, -2 + i / 10) for i in range(1, 100)]).verdict == "diverged"
 
 
+@pytest.mark.parametrize("growth", [1.02, 1.1, 2.0])
+def test_a_loss_that_grows_exponentially_has_diverged(growth: float) -> None:
+    """As gradient descent beyond 2 / L: the spread of its last losses is as large as they are."""
+    assert verdict([line(i, 2.7 * growth**i) for i in range(1, 61)]).verdict == "diverged"
+
+
 @pytest.mark.parametrize(("best", "last"), [(1.0, 1.91), (1.59, 2.0), (-298.0, -18.0)])
 def test_a_loss_that_fell_and_is_back_has_diverged(best: float, last: float) -> None:
     """By at least a fifth, and nine tenths of the way; a little less of either is no loss of what was learnt."""

@@ -1,4 +1,4 @@
-"""A sweep that was stopped anywhere goes on: what has finished stays, the rest runs, and all of it is as if never stopped.
+"""A sweep that was stopped anywhere goes on: what has finished stays, the rest runs, and all is as if it had not.
 
 Whatever launcher runs the jobs, what they leave is the same.
 """
@@ -163,7 +163,7 @@ def test_two_processes_take_turns_in_a_jobs_folder_and_a_killed_one_frees_it(tmp
 
 
 def stopped(folder: Path, sweep: list[str], after: int, how: int, group: bool) -> tuple[int, str]:
-    """Begin a sweep, and send its process (or, as a terminal does, all of them) a signal once some jobs have finished."""
+    """Begin a sweep; once some jobs have finished, signal its process (or, as a terminal does, all of them)."""
     (folder / "stopped").mkdir(exist_ok=True)
     said = folder / "stopped.log"
     with said.open("w") as file:
@@ -308,7 +308,7 @@ def test_remedies_that_do_not_apply_and_those_applied_are_left_as_they_are(gradl
 
 
 WRONG = {
-    "resume=sweep trainer.epochs=2": "resume=sweep: a sweep goes on as it began; trainer.epochs=2 would make it another",
+    "resume=sweep trainer.epochs=2": "a sweep goes on as it began; trainer.epochs=2 would make it another",
     "resume=sweep hydra/launcher=nope": "hydra/launcher=nope: must be one of ",
     "resume=empty": "resume=empty: must be the folder of a run or of a sweep",
     "resume=torn": "resume=torn: its multirun.yaml cannot be read; begin the sweep anew",
@@ -417,16 +417,16 @@ def test_a_process_that_is_lost_is_told_with_what_is_left_to_do(tmp_path: Path, 
 def test_every_launcher_leaves_the_same(gradlab: Commands, tmp_path: Path, launcher: str) -> None:
     """Remedies too, with their comparison, and jobs that fail; seconds a sample are of the machine."""
     given = ["-m", *SHORT, "+remedy=none,relu,pre_norm", "clip=norm", "clip.max_norm=1,-1", "trainer.epochs=2"]
-    here = gradlab(*given, "hydra.sweep.dir=here", cwd=tmp_path)
-    there = command(tmp_path, *given, "hydra.sweep.dir=there", need(launcher))
+    here = gradlab(*given, "hydra.sweep.dir=in_one", cwd=tmp_path)
+    there = command(tmp_path, *given, "hydra.sweep.dir=in_many", need(launcher))
     assert here.code == there.code == 2, there
-    same(tmp_path / "there", tmp_path / "here")
+    same(tmp_path / "in_many", tmp_path / "in_one")
 
     def table(said: str) -> list[str]:
         return [line for line in said.splitlines() if " of 6 jobs" not in line and "[HYDRA]" not in line]
 
     shown = [table(r.out)[table(r.out).index(" job  verdict          eval loss  overrides") :] for r in (here, there)]
-    assert shown[1] == [line.replace("here", "there") for line in shown[0]]
+    assert shown[1] == [line.replace("in_one", "in_many") for line in shown[0]]
 
 
 @pytest.mark.slow

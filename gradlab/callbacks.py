@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from gradlab import cli, errors
 
@@ -28,8 +31,9 @@ class SweepEnd(Callback):
 
         elsewhere.prepare(config)
         folder = Path(config.hydra.sweep.dir)
-        PLANNED[folder] = grid.planned(config)
         cli.SWEEPS.append(folder)
+        with suppress(HydraException, OmegaConfBaseException):  # the sweeper will say it
+            PLANNED[folder] = grid.planned(config)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.distributed import world

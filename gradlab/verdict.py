@@ -44,7 +44,11 @@ def write(
 
 
 def write_error(
-    folder: Path, message: str, exit_code: int, remedy: dict[str, Any] | None, overrides: list[str]
+    folder: Path,
+    message: str,
+    exit_code: int,
+    remedy: dict[str, Any] | None = None,
+    overrides: list[str] | None = None,
 ) -> None:
     """diagnosis.json of a job of a sweep that gave no measurement: no verdict, and why."""
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}

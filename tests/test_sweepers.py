@@ -130,6 +130,12 @@ def test_the_edge_within_a_bracket_is_that_of_plain_gradient_descent(gradlab: Co
     assert shown[-1] == "all of it: edge" and not any(line.startswith(" job ") for line in shown)
 
 
+def rows(folder: Path) -> list[dict[str, str]]:
+    """results.csv without what the machine decides."""
+    with (folder / "results.csv").open() as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
 def test_finished_jobs_are_not_run_again_and_the_rounds_repeat(gradlab: Commands, here: Path) -> None:
     command = [*GD, "+data.kwargs.curvature=2", "trainer.updates=45", "hydra/sweeper=boundary", "hydra.sweep.dir=edge"]
     command += [
@@ -140,7 +146,7 @@ def test_finished_jobs_are_not_run_again_and_the_rounds_repeat(gradlab: Commands
     ]
     assert gradlab(*command, cwd=here).code == 0
     folder, before = here / "edge", edges(here / "edge")
-    results = (folder / "results.csv").read_text()
+    results = rows(folder)
     killed = jobs(folder)[1:3]
     for name in killed:
         (folder / name / "diagnosis.json").unlink()
@@ -149,7 +155,7 @@ def test_finished_jobs_are_not_run_again_and_the_rounds_repeat(gradlab: Commands
     killed.append(jobs(folder)[-1])
     times = {name: (folder / name / "metrics.jsonl").stat().st_mtime_ns for name in jobs(folder)}
     result = gradlab(*command, cwd=here)
-    assert result.code == 0 and edges(folder) == before and (folder / "results.csv").read_text() == results
+    assert result.code == 0 and edges(folder) == before and rows(folder) == results
     again = [name for name in jobs(folder) if (folder / name / "metrics.jsonl").stat().st_mtime_ns != times[name]]
     assert sorted(again) == sorted(killed) and not (folder / killed[0] / "crash.pt").exists()
     assert "largest optimizer.lr" in gradlab("resume=edge", cwd=here).out, "also where nothing is left to run"

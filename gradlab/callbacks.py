@@ -20,7 +20,7 @@ class SweepEnd(Callback):
         cli.SWEEPS.append(Path(config.hydra.sweep.dir))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from gradlab import compare
+        from gradlab import comparison
         from gradlab.distributed import world
 
         if not world().main:
@@ -40,7 +40,7 @@ class SweepEnd(Callback):
             shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
             print(f"{row['job']:>4}  {row['verdict'] or 'error':<15} {shown:>10}  {row['overrides']}")
         if any("remedy=" in row["overrides"] for row in rows):
-            compare.report(folder, [row["job"] for row in rows])
+            comparison.report(folder, [row["job"] for row in rows])
         print(f"all of it: {folder}", flush=True)
 
 

@@ -69,7 +69,7 @@ def conclude(folder: Path) -> None:
 
 def show(folder: Path, rows: list[dict[str, Any]]) -> None:
     """Write results.csv, and print it; remedies are compared, and what has axes is drawn."""
-    from gradlab import compare
+    from gradlab import comparison
     from gradlab.sweep import maps, results
 
     results.write(rows, folder / "results.csv")
@@ -82,5 +82,5 @@ def show(folder: Path, rows: list[dict[str, Any]]) -> None:
     if len(rows) > SHOWN:
         print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
     if any("remedy=" in row["overrides"] for row in rows):
-        compare.report(folder, [row["job"] for row in rows])
+        comparison.report(folder, [row["job"] for row in rows])
     maps.sweep_ended(folder, rows)

@@ -175,7 +175,11 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     args = parse(arguments)
     check_overrides(args.overrides, args.multirun or "hydra.mode=MULTIRUN" in args.overrides)
     if args.cfg:
-        validate(args)
+        treated = validate(args)
+        if treated is not None and args.cfg == "job" and args.package != "hydra":
+            if main_rank:
+                print_config(treated, args)
+            return 0
     if not main_rank:
         silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
         arguments = inserted(arguments, args, [], silent)
@@ -221,8 +225,8 @@ def job(cfg: DictConfig) -> int:
     return code
 
 
-def validate(args: argparse.Namespace) -> None:
-    """Refuse what a run would refuse, before --cfg prints it."""
+def validate(args: argparse.Namespace) -> DictConfig | None:
+    """Refuse what a run would refuse, before --cfg prints it; returns what remedies make of it, None without one."""
     from omegaconf import OmegaConf
 
     from gradlab.config import to_config
@@ -231,10 +235,27 @@ def validate(args: argparse.Namespace) -> None:
     searched = [f"hydra.searchpath=[{Path(args.config_dir).resolve()}]"] if args.config_dir else []
     composed = compose([*args.overrides, *searched], args.config_name or "config")
     check(to_config(composed))
-    treated(composed, args.overrides)
-    known = args.package in (None, "_global_", "hydra") or OmegaConf.select(composed, args.package) is not None
+    changed, remedy = treated(composed, args.overrides)
+    known = args.package in (None, "_global_", "hydra") or OmegaConf.select(changed, args.package) is not None
     if args.cfg == "job" and not known:
         raise Usage(f"--package {args.package}: there is none in the configuration")
+    return changed if remedy else None
+
+
+def print_config(cfg: DictConfig, args: argparse.Namespace) -> None:
+    """As Hydra prints what it has composed."""
+    from omegaconf import OmegaConf
+
+    package = None if args.package == "_global_" else args.package
+    shown = OmegaConf.select(cfg, package) if package else cfg
+    if not OmegaConf.is_config(shown):
+        print(shown)
+        return
+    if package:
+        print(f"# @package {package}")
+    if args.resolve:
+        OmegaConf.resolve(shown)
+    print(OmegaConf.to_yaml(shown), end="")
 
 
 def check(config: Config) -> None:

@@ -249,6 +249,14 @@ def test_cfg_prints_the_composed_configuration(gradlab: Commands, tmp_path: Path
     result = gradlab("--cfg", "job", "clip=norm", cwd=tmp_path)
     assert result.code == 0 and "clip:\n  max_norm: 1.0\n" in result.out and runs(tmp_path) == []
     assert gradlab("--cfg", "job", "--package", "clip", "clip=norm", cwd=tmp_path).out.endswith("max_norm: 1.0\n")
+    treated = gradlab("--cfg", "job", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
+    assert treated.code == 0 and "clip:\n  max_norm: 1.0\n" in treated.out and "expect: any\n" in treated.out
+    assert gradlab("--cfg", "job", "--package", "clip", "+remedy=clip_norm", cwd=tmp_path).out.endswith(
+        "# @package clip\nmax_norm: 1.0\n"
+    )
+    told(gradlab("--cfg", "job", "+remedy=clip_norm", "clip=norm", cwd=tmp_path))
+    story = ("--cfg", "job", "--resolve", "+remedy=lower_lr", "optimizer.lr=1.0", "story='at ${optimizer.lr}'")
+    assert "story: at 0.3" in gradlab(*story, cwd=tmp_path).out
     result = gradlab("--info", "config", cwd=tmp_path)
     assert result.code == 0 and "max_norm" not in result.out and "epochs: 5" in result.out, result
 

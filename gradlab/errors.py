@@ -29,8 +29,8 @@ def explain(error: BaseException, folder: Path | None = None) -> str | None:
     """What a user did wrong, in one or two lines; None for a fault of gradlab, which deserves its traceback."""
     if isinstance(error, (Invalid, Usage)):
         return str(error)
-    if isinstance(error.__cause__, Invalid):  # raised in an interpolation
-        return str(error.__cause__)
+    if (found := re.match("Invalid raised while resolving interpolation: (.*)", str(error))) is not None:
+        return found[1]
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or folder or 'output'}: {error.strerror}"
     if isinstance(error, RuntimeError) and "Expected to have finished reduction" in str(error):  # DDP's
@@ -83,8 +83,9 @@ def shipped(group: str) -> list[str]:
 
 
 def ambiguous(error: BaseException) -> str | None:
-    """`clip.max_norm=1,2` without -m."""
+    """`clip.max_norm=1,2` or `seed=range(0,3)` without -m."""
     found = re.search(r"Ambiguous value for argument '(.+)'", str(error))
+    found = found or re.search(r"Sweep parameters '(.+)' requires --multirun", str(error))
     return f"{found[1]}: several values need --multirun (-m); a list is [1,2]" if found else None
 
 

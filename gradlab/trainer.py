@@ -210,7 +210,8 @@ class Trainer:
         stats, effect = self.effect(batches, record) if self.effect else (self.update(batches, record), {})
         layers = HostCopy(record.pack()) if record is not NOTHING else None
         where = (self.epoch, self.cursor, steps, following - self.cursor)
-        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), record, layers, effect))
+        measured = HostCopy(pack(stats))
+        self.under_way.append(Attempt(*where, random, precision, measured, record, layers, effect, batches))
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gradlab.command import command, key
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import Try
 from gradlab.diagnosis.replay import Overflow
 from gradlab.loggers.local import plain, write_whole
+from gradlab.sweep.measure import lost_at, measured
 from gradlab.trainer import Outcome
 
 
@@ -38,11 +39,16 @@ def write(
         "exit_code": exit_code,
     }
     content |= job
+    content["measured"] = measured(folder, lost_at(content))
     write_whole(folder / "diagnosis.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
 def write_error(
-    folder: Path, message: str, exit_code: int, remedy: dict[str, Any] | None, overrides: list[str]
+    folder: Path,
+    message: str,
+    exit_code: int,
+    remedy: dict[str, Any] | None = None,
+    overrides: list[str] | None = None,
 ) -> None:
     """diagnosis.json of a job of a sweep that gave no measurement: no verdict, and why."""
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
@@ -113,15 +119,6 @@ def kept(overrides: list[str], replacing: list[str]) -> list[str]:
     """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
     replaced = {key(o) for o in replacing} | {"expect", "resume"}
     return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
-
-
-def key(override: str) -> str:
-    """What an override sets: the same for `a=1`, `+a=1`, `++a=1` and `~a`."""
-    return override.lstrip("+~").split("=")[0]
-
-
-def command(overrides: list[str]) -> str:
-    return shlex.join(["python", "-m", "gradlab", *overrides])
 
 
 def show(title: str, lines: list[str], good: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 
 from omegaconf import DictConfig
 
@@ -26,9 +28,16 @@ def enter() -> None:
     """What a process of its own does before each job."""
     if not launcher():
         return
-    if os.getppid() != PARENT:  # whoever started it was killed: who goes on with the sweep runs the rest
-        os._exit(1)
+    if launcher() == "joblib" and not any(t.name == follow.__name__ for t in threading.enumerate()):
+        threading.Thread(target=follow, name=follow.__name__, daemon=True).start()
     sys.stdout.isatty = lambda: False  # type: ignore[method-assign]  # jobs side by side would draw over each other
+
+
+def follow() -> None:
+    """End with the process that started this one: joblib's would wait for ever, with all that they hold in memory."""
+    while os.getppid() == PARENT:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def threads() -> int | None:

@@ -74,9 +74,6 @@ def test_a_clip_of_lanes_does_to_each_what_its_own_does_alone(name: str) -> None
             for p, g in zip(params, row, strict=True):
                 p.grad = g.clone()
             alone = option.clip_(measure(NAMES, params), states[lane])
-            assert gradients.total[lane].item() == pytest.approx(
-                measure(NAMES, params).total.item(), nan_ok=True, abs=1e9
-            )
             if update == 2 and lane == 1:
                 state = state | {k: torch.stack([v[0], state[k][1], v[2]]) for k, v in clipped.state.items()}
                 continue
@@ -131,7 +128,7 @@ def test_optimizers_of_lanes_are_pytorchs(name: str) -> None:
     params = torch.randn(3, 6, generator=generator)
     first = params.clone()
     own = [torch.nn.Parameter(row.clone()) for row in params]
-    optimizers = [o.make([p], {"lr": o.lr, "weight_decay": o.weight_decay}) for o, p in zip(options, own, strict=True)]
+    optimizers = [replace(o, foreach=True).build([p]) for o, p in zip(options, own, strict=True)]
     moments = [torch.zeros_like(params) for _ in together.moments()]
     applied = torch.zeros(3, dtype=torch.int64)
     for update in range(8):

@@ -88,7 +88,8 @@ class StackedUpdate(Update):
         self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
         self.precision.one = torch.ones(lanes, device=device)
         if isinstance(options[0].precision, FP16):
-            scale = LossScale(stacked([o.precision for o in options], device), device)
+            scale = LossScale(options[0].precision, device)
+            scale.option = stacked([o.precision for o in options], device)
             scale.scale, scale.growth_tracker = (
                 torch.stack([getattr(u.precision.loss_scale, n) for u in alone]) for n in ("scale", "growth_tracker")
             )
@@ -236,7 +237,7 @@ class StackedUpdate(Update):
         if (scale := self.precision.loss_scale) is not None and alone.precision.loss_scale is not None:
             alone.precision.loss_scale.scale = scale.scale[lane].clone()
             alone.precision.loss_scale.growth_tracker = scale.growth_tracker[lane].clone()
-        if not int(alone.applied):
+        if not int(alone.applied) or alone.optimizer.defaults.get("momentum") == 0:  # nothing is remembered
             return
         params = dict(zip(alone.names, alone.params, strict=True))
         for i, name in enumerate(self.names):

@@ -103,3 +103,16 @@ class Odd(nn.Module):
             self.seen += x.detach().square().mean()
         x = self.tied(self.second(x).tanh()).tanh() + self.frozen(x)
         return self.head(x * self.scale)
+
+
+class TwoCells(nn.Module):
+    """(B, T, 2) -> (B, 1) through two recurrent layers, of which the later one is defined first, and used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second, self.first = nn.GRU(8, 8, batch_first=True), nn.RNN(2, 8, batch_first=True)
+        self.never, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.second(self.first(x)[0])[0])[0]
+        return self.head(x[:, -1])

@@ -18,7 +18,9 @@ from gradlab.noise import GaussianNoise
 from gradlab.optimizer import SGD, Adam, AdamW, OptimizerOption
 from gradlab.option import OPTIONS
 from gradlab.precision import FP16, LossScale
+from gradlab.recorder import Record, totals
 from gradlab.schedule import Constant, Schedule, StepDecay, Warmup, WarmupCosine
+from gradlab.sweep.lanes import LaneRecord
 from gradlab.sweep.stacking import Flat, chosen, stacked
 from gradlab.sweep.update import Batch, LaneGradients, StackedUpdate, lane_norms
 from gradlab.trainer import Trainer
@@ -217,10 +219,13 @@ MODELS: dict[str, tuple[str, ...]] = {
     "mlp, batch norm": ("model=sigmoid_mlp", "model.norm=batch", "data.batch_size=8"),
     "mlp, layer norm": ("model=sigmoid_mlp", "model.norm=layer", "model.layers=6", "data.batch_size=8"),
     "custom": ("model=custom", "model.target=nets:Odd", "data=digits", "data.batch_size=8"),
+    "two cells": (
+        *("model=custom", "model.target=nets:TwoCells", "data=adding", "data.length=12", "data.batch_size=4"),
+    ),
     "resnet, batch norm": ("model=resnet", "data.batch_size=8"),
     "resnet, group norm": ("model=resnet", "model.norm=group", "data.batch_size=4"),
 }
-SMALL = [name for name in MODELS if "resnet" not in name]
+SMALL = [name for name in MODELS if name not in ("resnet, batch norm", "resnet, group norm", "two cells")]
 RATES = {"sgd": 0.05, "adam": 0.002, "adamw": 0.002}
 THRESHOLDS = {"norm": 0.5, "value": 0.01, "per_layer": 0.2, "agc": 0.05}
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -475,3 +480,26 @@ def test_a_seed_gives_a_lane_the_weights_and_the_samples_that_it_gives_alone() -
         for name, view in zip(together.names, together.weights.views, strict=True):
             assert torch.equal(view[lane], dict(run.module.named_parameters())[name])
     assert not torch.equal(together.weights.matrix[0], together.weights.matrix[1])
+
+
+@pytest.mark.parametrize("model", ["custom", "two cells", "lstm", "transformer"])
+def test_what_is_recorded_of_every_layer_is_what_the_run_alone_records(model: str) -> None:
+    """Norms of gradients, weights and steps, of parameters without a gradient too; and ratios in time."""
+    changes = [options_of("sgd", "norm", "fp32", lane) | {"seed": lane} for lane in range(3)]
+    alone, lanes = trainers(model, changes), trainers(model, changes)
+    used = [n for n in alone[0].update.names if not n.startswith(("unused", "never"))]
+    together = StackedUpdate([run.update for run in lanes], [run.config for run in lanes], used)
+    names, recurrent = alone[0].update.names, alone[0].observed.recurrent
+    for cursor, steps in ((0, True), (16, False), (24, True)):
+        own, shared = window(alone, cursor)
+        record = LaneRecord(together, names, steps, recurrent)
+        together(shared, record)
+        for lane, (run, layers) in enumerate(zip(alone, record.rows(), strict=True)):
+            wanted = Record(run.observed, steps=steps)
+            run.update(own[lane], wanted)
+            columns = wanted.unpack(wanted.pack().tolist())
+            assert layers.keys() == columns.keys() and ("time/ratio" in layers) == (steps and bool(recurrent))
+            for key, values in columns.items():
+                got, expected = ([-1.0 if v is None else v for v in row] for row in (layers[key], values))
+                assert got == pytest.approx(expected, rel=1e-3, abs=1e-7, nan_ok=True), key
+            assert totals(layers) == pytest.approx(totals(columns), rel=1e-4)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from gradlab.gradients import Gradients
 from gradlab.job import Job
 from gradlab.recorder import Layers, Recorder, late_to_early, ratios
 from gradlab.step import Stats
-from gradlab.sweep.kernels import lane_rules
+from gradlab.sweep.kernels import Taps, lane_rules
 from gradlab.sweep.update import Batch, StackedUpdate, lane_norms
 from gradlab.trainer import FAILURES, Trainer
 
@@ -92,36 +93,51 @@ class Lane(Trainer):
 class LaneRecord(Recorder):
     """Of every parameter of every lane: the norm of its gradient, and where asked how far it moves (see `Record`)."""
 
-    def __init__(self, update: StackedUpdate, names: list[str], steps: bool, recurrent: bool) -> None:
-        """names: of all parameters, without a gradient too. recurrent: whether to follow gradients through time."""
+    def __init__(self, update: StackedUpdate, names: list[str], steps: bool, recurrent: list[str]) -> None:
+        """names: of all parameters, without a gradient too. recurrent: modules whose gradients are followed in time."""
         self.update, self.names, self.steps = update, names, steps
+        self.still = [name for name in names if name not in update.names]
         self.measured: dict[str, Tensor] = {}
         self.before: Tensor | None = None
-        self.taps: dict[str, Tensor] | None = {} if recurrent and steps else None
-        update.taps = self.taps
+        self.recurrent = recurrent if steps else []
+        self.taps = update.taps = Taps() if self.recurrent else None
+
+    @contextmanager
+    def forward(self, window: Sequence[Any] = ()) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name in self.recurrent:
+                hook = functools.partial(self.enter, name)
+                stack.callback(self.update.module.get_submodule(name).register_forward_pre_hook(hook).remove)
+            yield
+
+    def enter(self, name: str, module: Any, inputs: Any) -> None:
+        assert self.taps is not None
+        self.taps.name = name
 
     def gradients(self, gradients: Gradients) -> None:
         self.measured["grad/layer"] = gradients.norms
         if self.steps:
             self.before = self.update.weights.matrix.detach().clone()
-            self.measured["param/norm"] = lane_norms(self.update.weights.views)
+            still = [self.update.buffers[name] for name in self.still]
+            self.measured["param/norm"] = lane_norms([*self.update.weights.views, *still])
 
     def stepped(self) -> None:
         if self.before is not None:
-            moved = self.update.weights.cut(self.update.weights.matrix.detach() - self.before)
-            self.measured["update/norm"] = lane_norms(moved)
+            moved = lane_norms(self.update.weights.cut(self.update.weights.matrix.detach() - self.before))
+            self.measured["update/norm"] = torch.nn.functional.pad(moved, (0, len(self.still)))
 
     def rows(self) -> list[Layers]:
         """One record a lane."""
-        given = {name: i for i, name in enumerate(self.update.names)}
-        at = [given.get(name) for name in self.names]
+        place = {name: i for i, name in enumerate([*self.update.names, *self.still])}
+        at = [place[name] for name in self.names]
         columns = {key: values.tolist() for key, values in self.measured.items()}
-        times = [[late_to_early(row).item() for row in norms] for norms in (self.taps or {}).values()]
+        nothing = torch.full((self.update.lanes, 1), torch.nan)
+        times = [nothing if self.taps is None else self.taps.get(name, nothing) for name in self.recurrent]
         made: list[Layers] = []
         for lane in range(self.update.lanes):
-            layers: Layers = {k: [v[lane][i] if i is not None else None for i in at] for k, v in columns.items()}
-            if self.taps is not None:
-                layers["time/ratio"] = [values[lane] for values in times]
+            layers: Layers = {k: [v[lane][i] if i < len(v[lane]) else None for i in at] for k, v in columns.items()}
+            if self.recurrent:
+                layers["time/ratio"] = [late_to_early(norms[lane]).item() for norms in times]
             if "update/norm" in layers:
                 layers["update/ratio"] = ratios(layers["update/norm"], layers["param/norm"])
                 layers["grad/ratio"] = ratios(layers["grad/layer"], layers["param/norm"])
@@ -220,7 +236,7 @@ class Stack:
         self.beat(len(self.lanes))
         record = None
         if m.norms(number):
-            record = LaneRecord(self.update, lead.update.names, m.steps(number), bool(lead.observed.recurrent))
+            record = LaneRecord(self.update, lead.update.names, m.steps(number), lead.observed.recurrent)
         scales = self.scales()
         stats = self.update(window, record) if record else self.update(window)
         self.update.taps = None

@@ -6,6 +6,7 @@ L lanes, P parameters
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -44,7 +45,10 @@ class Lane(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.random = checkpoint.random_state()
+        self.random, self.generators = checkpoint.random_state(), checkpoint.all_random_state()
+        self.fault: Exception | None = None
+        """What ended it that is no failure of training, such as a full disk."""
+        self.began = time.monotonic()
         self.asks: Iterator[Callable[[], None]] = iter(())
         self.ask: Callable[[], None] | None = None
 
@@ -52,26 +56,37 @@ class Lane(Trainer):
     def scale(self) -> float:
         return self.latest.measured.read()[FIELDS.index("next_scale")] if self.latest else 1.0
 
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Whatever is raised inside ends this lane, and no other; `ask` then is None."""
+        self.ask = None
+        try:
+            try:
+                yield
+            except FAILURES as error:
+                self.failed(error)
+        except Exception as error:
+            self.fault = error
+
     def begin(self) -> None:
-        self.open_files()
-        self.asks = self.course()
-        self.go_on()
+        self.began = time.monotonic()
+        with self.guarded():
+            self.open_files()
+            self.asks = self.course()
+            self.ask = next(self.asks, None)
 
     def go_on(self) -> None:
-        """Move to the next thing to do; `ask` is None at the end of the run, whatever ended it."""
-        try:
+        """Move to the next thing to do; `ask` is None at the end of the run."""
+        with self.guarded():
             self.ask = next(self.asks, None)
-        except FAILURES as error:
-            self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        self.ask = None
         self.stack.hand_back(self)
         super().failed(error)
 
     def save(self) -> None:
         self.stack.hand_back(self)
-        checkpoint.set_random_state(self.random)
+        checkpoint.set_random_state(self.generators)
         super().save()
 
     def hold(self) -> None:
@@ -82,12 +97,9 @@ class Lane(Trainer):
         """Take in what the stack measured of this lane's update."""
         self.update.attempts += 1
         self.cursor, self.outcome.epoch = following, self.epoch + 1
-        try:
+        with self.guarded():
             self.observe(attempt)
-        except FAILURES as error:
-            self.failed(error)
-        else:
-            self.go_on()
+            self.ask = next(self.asks, None)
 
 
 class LaneRecord(Recorder):
@@ -167,14 +179,16 @@ class Stack:
         self,
         jobs: Sequence[Job],
         ended: Ended,
+        lost: Callable[[Job, Exception], int],
         used: Sequence[str] | None = None,
         beat: Callable[[int], None] = lambda updates: None,
     ) -> None:
         """jobs: their trainers are `Lane`s. ended: is told of each job's end and its exit code; beat: of updates made.
 
+        lost: is told of what ended a job that is no failure of training, and gives the exit code.
         used: names of the parameters that get a gradient; default: all.
         """
-        self.jobs, self.ended, self.beat = list(jobs), ended, beat
+        self.jobs, self.ended, self.lost, self.beat = list(jobs), ended, lost, beat
         self.lanes: list[Lane] = [job.trainer for job in jobs]  # type: ignore[misc]
         self.update = StackedUpdate([lane.update for lane in self.lanes], [job.config for job in jobs], used)
         for lane in self.lanes:
@@ -201,12 +215,22 @@ class Stack:
             return
         for i in done:
             job, lane = self.jobs[i], self.lanes[i]
-            lane.files.close()
-            self.ended(job, job.end(functools.partial(getattr, lane, "outcome")))
+            self.ended(job, self.end(job, lane))
         left = [i for i in range(len(self.lanes)) if i not in done]
         self.jobs, self.lanes = [self.jobs[i] for i in left], [self.lanes[i] for i in left]
         if left:
             self.update.keep(torch.tensor(left, device=self.update.device))
+
+    def end(self, job: Job, lane: Lane) -> int:
+        """Close a lane's books; returns the job's exit code."""
+        try:
+            lane.outcome.seconds = time.monotonic() - lane.began
+            lane.files.close()
+            if lane.fault is not None:
+                raise lane.fault
+            return job.end(lambda: lane.outcome)
+        except Exception as error:
+            return self.lost(job, error)
 
     def hand_back(self, lane: Lane) -> None:
         """Give a lane its weights and the state of its update."""

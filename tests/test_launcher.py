@@ -253,7 +253,7 @@ def test_ctrl_c_ends_at_once_and_resuming_goes_on(tmp_path: Path, who: str) -> N
 def test_a_sweep_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
     """kill -9 of the one that launches, after some chunks have ended; finished jobs are not run again."""
     typed = [
-        a.replace("trainer.epochs=100000", "trainer.epochs=12").replace("seed=0,1", "seed=range(0,8)") for a in SWEEP
+        a.replace("trainer.epochs=100000", "trainer.epochs=5").replace("seed=0,1", "seed=range(0,6)") for a in SWEEP
     ]
     process = start(command(*typed, "hydra.launcher.workers=2", "hydra.launcher.lanes=2"), tmp_path)
     wait_for(lambda: len(list(tmp_path.glob("sweep/*/diagnosis.json"))) >= 4, process)
@@ -262,10 +262,10 @@ def test_a_sweep_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path) ->
     process.communicate(timeout=60)
     assert gone(workers), "orphans"
     done = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("sweep/*/diagnosis.json")}
-    assert 4 <= len(done) < 16
+    assert 4 <= len(done) < 12
     again = run(command("resume=sweep"), tmp_path)
     assert again.returncode == 0, again.stderr
-    assert f"{16 - len(done)} jobs as lanes" in again.stdout
-    assert [row["exit_code"] for row in rows(tmp_path / "sweep")] == ["0"] * 16
+    assert f"{12 - len(done)} jobs as lanes" in again.stdout
+    assert [row["exit_code"] for row in rows(tmp_path / "sweep")] == ["0"] * 12
     for name, then in done.items():
         assert (tmp_path / "sweep" / name / "diagnosis.json").stat().st_mtime_ns == then

@@ -40,6 +40,8 @@ class Lane(Trainer):
     """A run whose updates and evaluations are made for it."""
 
     stack: Stack
+    number: int
+    """Its place in the stack as that began."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -111,12 +113,13 @@ class LaneRecord(Recorder):
             moved = self.update.weights.cut(self.update.weights.matrix.detach() - self.before)
             self.measured["update/norm"] = lane_norms(moved)
 
-    def rows(self) -> list[Layers]:
-        """One record a lane."""
+    def rows(self, origin: Tensor | None) -> list[Layers]:
+        """One record a row. origin: of which row each was made since the backward pass."""
         given = {name: i for i, name in enumerate(self.update.names)}
         at = [given.get(name) for name in self.names]
         columns = {key: values.tolist() for key, values in self.measured.items()}
-        times = [[late_to_early(row).item() for row in norms] for norms in (self.taps or {}).values()]
+        taps = [norms if origin is None else norms[origin] for norms in (self.taps or {}).values()]
+        times = [[late_to_early(row).item() for row in norms] for norms in taps]
         made: list[Layers] = []
         for lane in range(self.update.lanes):
             layers: Layers = {k: [v[lane][i] if i is not None else None for i in at] for k, v in columns.items()}
@@ -139,9 +142,11 @@ class RowRecord(Recorder):
         return self.layers
 
 
-def pack(stats: Stats, lanes: int) -> Tensor:
-    """(L, 9) float64, FIELDS."""
-    return torch.stack([getattr(stats, name).double().expand(lanes) for name in FIELDS], 1)
+def pack(stats: Stats, rows: int, origin: Tensor | None) -> Tensor:
+    """(L, 9) float64, FIELDS. origin: of which row each row was made since the backward pass."""
+    if origin is not None:
+        stats = stats._replace(loss=stats.loss[origin])
+    return torch.stack([getattr(stats, name).double().expand(rows) for name in FIELDS], 1)
 
 
 class Stack:
@@ -161,8 +166,8 @@ class Stack:
         self.jobs, self.ended, self.beat = list(jobs), ended, beat
         self.lanes: list[Lane] = [job.trainer for job in jobs]  # type: ignore[misc]
         self.update = StackedUpdate([lane.update for lane in self.lanes], [job.config for job in jobs], used)
-        for lane in self.lanes:
-            lane.stack = self
+        for number, lane in enumerate(self.lanes):
+            lane.stack, lane.number = self, number
 
     def run(self) -> None:
         """Until the last lane has ended."""
@@ -187,19 +192,19 @@ class Stack:
             job, lane = self.jobs[i], self.lanes[i]
             lane.files.close()
             self.ended(job, job.end(functools.partial(getattr, lane, "outcome")))
+        self.update.without({self.lanes[i].number for i in done})
         left = [i for i in range(len(self.lanes)) if i not in done]
         self.jobs, self.lanes = [self.jobs[i] for i in left], [self.lanes[i] for i in left]
-        if left:
-            self.update.keep(torch.tensor(left, device=self.update.device))
 
     def hand_back(self, lane: Lane) -> None:
         """Give a lane its weights and the state of its update."""
-        self.update.hand_back(self.lanes.index(lane), lane.update)
+        self.update.hand_back(self.update.row_of[lane.number], lane.update)
 
     def shared(self, of: Callable[[Lane], list[tuple[Tensor, Tensor]]]) -> list[Batch]:
-        """Micro-batches of all lanes; those of the same seed have the same samples."""
-        seeds = [job.config.seed for job in self.jobs]
-        first = {seed: of(self.lanes[seeds.index(seed)]) for seed in dict.fromkeys(seeds)}
+        """Micro-batches of all rows; those of the same seed have the same samples."""
+        seeds = self.update.seeds
+        lanes = {lane.config.seed: lane for lane in self.lanes}
+        first = {seed: of(lanes[seed]) for seed in dict.fromkeys(seeds)}
         if len(first) == 1:
             return [Batch(x, y, False) for x, y in first[seeds[0]]]
         rows = torch.tensor([list(first).index(seed) for seed in seeds], device=self.update.device)
@@ -221,37 +226,43 @@ class Stack:
         record = None
         if m.norms(number):
             record = LaneRecord(self.update, lead.update.names, m.steps(number), bool(lead.observed.recurrent))
-        scales = self.scales()
+        scales, before = self.scales(), self.update.row_of
         stats = self.update(window, record) if record else self.update(window)
         self.update.taps = None
-        rows = pack(stats, len(self.lanes)).tolist()
-        layers = record.rows() if record else None
-        for i, lane in enumerate(list(self.lanes)):
+        origin, now = self.update.origin, self.update.row_of
+        rows = pack(stats, self.update.lanes, origin).tolist()
+        layers = record.rows(origin) if record else None
+        for lane in list(self.lanes):
+            i = now[lane.number]
             given = RowRecord(layers[i]) if layers else Recorder()
-            place = (epoch, cursor, steps, following - cursor, lane.random, scales(i), Row(rows[i]), given)
+            scale = scales(before[lane.number])
+            place = (epoch, cursor, steps, following - cursor, lane.random, scale, Row(rows[i]), given)
             lane.take(Attempt(*place, Row([]) if layers else None), following)
 
     def scales(self) -> Callable[[int], dict[str, Tensor]]:
-        """The state of a lane's loss scale as it is now."""
+        """The state of a row's loss scale as it is now."""
         scale = self.update.precision.loss_scale
         if scale is None:
-            return lambda lane: {}
+            return lambda row: {}
         now, good = scale.scale, scale.growth_tracker  # replaced, never changed, by an update
-        return lambda lane: {"scale": now[lane], "growth_tracker": good[lane]}
+        return lambda row: {"scale": now[row], "growth_tracker": good[row]}
 
     def evaluate(self, lanes: list[int]) -> None:
         """Look at the test set with some of the lanes, as `evaluate` does with one."""
         lead = self.lanes[lanes[0]]
         if lead.unseen() is not None:
-            index = torch.tensor(lanes, device=self.update.device)
-            for i, measured in zip(lanes, self.measured(index, lead), strict=True):
-                self.lanes[i].evaluated(measured)
+            row_of = self.update.row_of
+            rows = [row_of[self.lanes[i].number] for i in lanes]
+            wanted = sorted(set(rows))
+            found = self.measured(torch.tensor(wanted, device=self.update.device), lead)
+            for i, row in zip(lanes, rows, strict=True):
+                self.lanes[i].evaluated(found[wanted.index(row)])
         for i in lanes:
             self.lanes[i].go_on()
 
     @torch.no_grad()
     def measured(self, lanes: Tensor, lead: Lane) -> list[dict[str, float]]:
-        """eval/loss, and eval/accuracy where there are classes, of each of these lanes."""
+        """eval/loss, and eval/accuracy where there are classes, of each of these rows."""
         update, split, loss = self.update, lead.data.test, lead.loss
         assert split is not None
         all_of_them = len(lanes) == update.lanes

@@ -1,6 +1,6 @@
 """One optimizer update of many runs at once. The order of its lines is `gradlab.step.Update`'s own.
 
-L lanes (runs that differ in numbers only), P parameters, N elements of all parameters of one lane
+L lanes (runs that differ in numbers only; here those of one row are one), P parameters, N elements of all parameters
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gradlab.clip import Clipped
 from gradlab.gradients import SMALL, Gradients, total_norm
 from gradlab.precision import FP16, LossScale
 from gradlab.step import Update
+from gradlab.sweep import sharing
 from gradlab.sweep.kernels import Taps, lane_rules
 from gradlab.sweep.stacking import Flat, chosen, stacked
 
@@ -76,6 +77,13 @@ class StackedUpdate(Update):
 
         used: names of the parameters that get a gradient; default: all.
         """
+        self.rows = sharing.rows(options)
+        """The lanes of each row, by their places in `alone`."""
+        self.shares = any(len(row) > 1 for row in self.rows)
+        self.origin: Tensor | None = None
+        """Of which row each row was made in the last update; None if all are what they were."""
+        leaders = [row[0][1] for row in self.rows]
+        alone, options = [alone[i] for i in leaders], [options[i] for i in leaders]
         first, lanes = alone[0], len(alone)
         device = self.device = first.device
         self.model = self.module = first.module
@@ -84,6 +92,7 @@ class StackedUpdate(Update):
         self.names = [n for n in first.names if used is None or n in used]
         self.option = stacked([o.optimizer for o in options], device)
         self.clip, self.noise = (stacked([getattr(o, n) for o in options], device) for n in ("clip", "noise"))
+        self.set_thresholds()
         self.schedule = stacked([update.schedule for update in alone], device)
         self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
         self.precision.one = torch.ones(lanes, device=device)
@@ -122,8 +131,43 @@ class StackedUpdate(Update):
     def lanes(self) -> int:
         return self.weights.matrix.shape[0]
 
+    @property
+    def row_of(self) -> dict[int, int]:
+        """The row of every lane."""
+        return {lane: i for i, row in enumerate(self.rows) for _, lane in row}
+
+    def without(self, lanes: set[int]) -> None:
+        """Go on without these lanes."""
+        left = [[member for member in row if member[1] not in lanes] for row in self.rows]
+        self.rows = [row for row in left if row]
+        if len(self.rows) < len(left) and self.rows:
+            self.keep(torch.tensor([i for i, row in enumerate(left) if row], device=self.device))
+        self.set_thresholds()
+
+    def set_thresholds(self) -> None:
+        """Give every row the lowest threshold of its lanes."""
+        if self.shares:
+            lowest = [row[0][0] for row in self.rows]
+            setattr(self.clip, str(self.clip.threshold), torch.tensor(lowest, dtype=torch.float64, device=self.device))
+
+    def part(self, gradients: LaneGradients) -> LaneGradients:
+        """Give a row of its own to each lane that is clipped where others of its row are not, or otherwise."""
+        self.origin = None
+        if all(len(row) == 1 for row in self.rows):
+            return gradients
+        self.rows, origin = sharing.split(self.rows, self.clip.reach(gradients).tolist())
+        if len(origin) == self.lanes:
+            return gradients
+        self.origin = index = torch.tensor(origin, device=self.device)
+        slopes = gradients.matrix[index]
+        self.keep(index)
+        self.weights.matrix.requires_grad_().grad = slopes
+        self.set_thresholds()
+        views, own = self.weights.cut(slopes), self.weights.views
+        return LaneGradients(self.names, own, views, gradients.norms[index], gradients.total[index], slopes)
+
     def keep(self, index: Tensor) -> None:
-        """Go on with these lanes only."""
+        """Go on with these rows, which may be some of them, or some more than once."""
         self.option, self.clip, self.noise, self.schedule = (
             chosen(option, index) for option in (self.option, self.clip, self.noise, self.schedule)
         )
@@ -135,6 +179,7 @@ class StackedUpdate(Update):
         self.seeds = [self.seeds[i] for i in index.tolist()]
         self.clip_state = {k: v[index] for k, v in self.clip_state.items()}
         self.buffers = {k: v[index] for k, v in self.buffers.items()}
+        self.saved = {k: v[index] for k, v in self.saved.items()}
         for flat in (self.weights, *self.moments):
             flat.keep(index)
 
@@ -182,7 +227,8 @@ class StackedUpdate(Update):
     def measure(self) -> LaneGradients:
         views = self.weights.cut(self.slopes)
         norms = lane_norms(views)
-        return LaneGradients(self.names, self.weights.views, views, norms, total_norm(norms), self.slopes)
+        found = LaneGradients(self.names, self.weights.views, views, norms, total_norm(norms), self.slopes)
+        return self.part(found)
 
     def add_noise(self, gradients: Gradients) -> Gradients:
         if not torch.as_tensor(self.noise.active).any():
@@ -222,7 +268,7 @@ class StackedUpdate(Update):
         self.weights.matrix.grad = None
 
     def hand_back(self, lane: int, alone: Update) -> None:
-        """Put a lane's weights and state into the update that it would be alone."""
+        """Put a row's weights and state into the update that a lane would be alone. lane: the row."""
         own, names = state_of(alone.module), dict(zip(self.names, self.weights.views, strict=True))
         with torch.no_grad():
             for name, rows in (*names.items(), *self.buffers.items()):

@@ -208,7 +208,7 @@ class AdaptiveClip(Clip):
                 norms = unit_norms(grad, gradients.runs)
                 factor, eps = each(self.factor, norms), each(self.eps, norms)
                 coefficient = agc_coefficients(norms, unit_norms(param, gradients.runs), factor, eps)
-                acted |= (coefficient < 1).flatten(gradients.runs).any(-1)
+                acted |= (coefficient < 1).reshape(*acted.shape, -1).any(-1)
                 grad.mul_(coefficient.to(grad.dtype))
         ratio = total_norm(gradients.measured_again()) / gradients.total
         return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)

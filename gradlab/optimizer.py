@@ -145,7 +145,7 @@ class AdamOption(OptimizerOption):
         mean, square = moments
         mean.lerp_(grads, torch.as_tensor(column(1.0 - self.beta1), dtype=mean.dtype, device=mean.device))
         square.mul_(column(self.beta2)).addcmul_(grads, grads * column(1.0 - self.beta2))
-        first, second = (1.0 - beta ** (applied + 1.0) for beta in (self.beta1, self.beta2))  # (L,) float64
+        first, second = (1.0 - beta ** (applied.double() + 1) for beta in (self.beta1, self.beta2))  # (L,) float64
         step = torch.sqrt(square, out=grads).mul_(column(second.rsqrt())).add_(column(self.eps))
         params.addcmul_(torch.div(mean, step, out=grads), column(-lr / first))
 

@@ -111,9 +111,9 @@ def updated_scale(
     and the scale stays at or above SCALE_FLOOR.
     """
     good = growth_tracker + 1
-    grown = torch.where(good == growth_interval, scale * growth_factor, scale)
+    grown = torch.where(good == growth_interval, (scale * growth_factor).to(scale.dtype), scale)
     grown = torch.where(torch.isfinite(grown), grown, scale)
-    shrunk = (scale * backoff_factor).clamp(min=SCALE_FLOOR)
+    shrunk = (scale * backoff_factor).to(scale.dtype).clamp(min=SCALE_FLOOR)
     restart = found_inf | (good == growth_interval)
     return torch.where(found_inf, shrunk, grown), torch.where(restart, torch.zeros_like(good), good)
 

@@ -23,10 +23,14 @@ SHORT = 256
 """Up to so many steps a CPU is faster with a whole matrix of attention weights than with the fused kernel."""
 
 Taps = dict[str, Tensor]
+is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_batchedtensor
 
 
 def whole(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for use under vmap: `rule` gets its tensors with the lanes as their first dimension."""
+    """A function for use under vmap: `rule` gets its tensors with the lanes as their first dimension.
+
+    It gives None where no tensor differs between lanes.
+    """
 
     class Whole(torch.autograd.Function):
         @staticmethod
@@ -49,7 +53,10 @@ def whole(rule: Callable[..., Any]) -> Callable[..., Any]:
             out = rule(*(first(x, dim) for x, dim in zip(args, in_dims, strict=True)))
             return out, (0,) * len(out) if isinstance(out, tuple) else 0
 
-    return Whole.apply
+    def call(*args: Any) -> Any:
+        return Whole.apply(*args) if any(isinstance(x, Tensor) and is_batched(x) for x in args) else None
+
+    return call
 
 
 def lowered(*tensors: Tensor | None) -> list[Tensor | None]:
@@ -59,6 +66,19 @@ def lowered(*tensors: Tensor | None) -> list[Tensor | None]:
         return list(tensors)
     dtype = torch.get_autocast_dtype(kind)
     return [t if t is None else t.to(dtype) for t in tensors]
+
+
+def as_autocast(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments as autocast, where it is on, would hand them to this function: vmap takes some apart before it can."""
+    kind = next((x.device.type for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), "cpu")
+    if not torch.is_autocast_enabled(kind) or (func in WIDENED_ON_CUDA and kind != "cuda"):
+        return args, kwargs
+    dtype = torch.get_autocast_dtype(kind) if func in LOWERED else torch.float32
+
+    def cast(x: Any) -> Any:
+        return x.to(dtype) if isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x
+
+    return tuple(map(cast, args)), {k: cast(x) for k, x in kwargs.items()}
 
 
 @whole
@@ -92,6 +112,27 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None
         return torch.bmm(weights, values).unflatten(0, q.shape[:3]).to(q.dtype)
 
 
+@whole
+def batch_norm(
+    x: Tensor, mean: Tensor | None, var: Tensor | None, weight: Tensor | None, bias: Tensor | None, training: bool,
+    momentum: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """x (L, B, C, ...): channels of all lanes side by side. PyTorch's own rule fails on halves with fp32 statistics."""
+    lanes, _, channels = x.shape[:3]
+    of_channels = [t if t is None else t.reshape(lanes * channels) for t in (mean, var, weight, bias)]
+    out = F.batch_norm(x.transpose(0, 1).flatten(1, 2), *of_channels, training, momentum, eps)  # type: ignore
+    return out.unflatten(1, (lanes, channels)).transpose(0, 1)
+
+
+@whole
+def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """x (L, B, C, ...), as for batch norm."""
+    lanes, _, channels = x.shape[:3]
+    of_channels = [t if t is None else t.reshape(lanes * channels) for t in (weight, bias)]
+    out = F.group_norm(x.transpose(0, 1).flatten(1, 2), lanes * groups, *of_channels, eps)  # type: ignore
+    return out.unflatten(1, (lanes, channels)).transpose(0, 1)
+
+
 class LaneRules(TorchFunctionMode):
     """Replaces calls of functions that have a rule here by that rule."""
 
@@ -102,6 +143,8 @@ class LaneRules(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in LOWERED or func in WIDENED or func in WIDENED_ON_CUDA:
+            args, kwargs = as_autocast(func, args, kwargs)
         if (rule := RULES.get(func)) is not None and (out := rule(self, *args, **kwargs)) is not None:
             return out
         return func(*args, **kwargs)
@@ -114,8 +157,8 @@ def lane_rules(taps: Taps | None = None) -> Iterator[None]:
         yield
 
 
-def linear_rule(mode: LaneRules, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return linear(input, weight, bias)
+def linear_rule(mode: LaneRules, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    return linear(input, weight, bias) if weight.dim() == 2 else None
 
 
 def attention_rule(
@@ -126,6 +169,31 @@ def attention_rule(
     if attn_mask is not None or dropout_p or enable_gqa or query.dim() != 4:
         return None
     return attention(query, key, value, is_causal, scale)
+
+
+def batch_norm_rule(
+    mode: LaneRules, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:  # fmt: skip
+    return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def group_norm_rule(
+    mode: LaneRules, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:  # fmt: skip
+    return group_norm(input, num_groups, weight, bias, eps)
+
+
+def layer_norm_rule(
+    mode: LaneRules, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:  # fmt: skip
+    """Of halves with fp32 weights, which vmap would not round."""
+    if input.dtype not in (torch.float16, torch.bfloat16):
+        return None
+    return F.layer_norm(input.float(), normalized_shape, weight, bias, eps).to(input.dtype)
 
 
 def recurrent_rule(layer: Callable[..., Any], fused: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -177,10 +245,29 @@ def tapped(x: Tensor, taps: Taps, time: int) -> Tensor:
     return x
 
 
+LOWERED: set[Any] = {
+    F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d,
+    F.scaled_dot_product_attention, F.prelu, torch.prelu, torch.linalg.vecdot,
+    torch.baddbmm, torch.addmm, torch.addbmm, Tensor.baddbmm, Tensor.addmm, Tensor.addbmm,
+}  # fmt: skip
+"""Functions that autocast computes in halves, and that vmap would compute in fp32."""
+WIDENED: set[Any] = {
+    F.cross_entropy, F.nll_loss, F.l1_loss, F.binary_cross_entropy_with_logits, F.poisson_nll_loss,
+    F.hinge_embedding_loss, F.cosine_embedding_loss,
+}  # fmt: skip
+"""Functions that autocast computes in fp32, and that vmap would compute in halves."""
+WIDENED_ON_CUDA: set[Any] = {
+    F.layer_norm, F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax, Tensor.log_softmax,
+}  # fmt: skip
+"""And those that it computes in fp32 on CUDA devices only."""
+
 _VF: Any = torch._C._VariableFunctions
 RULES: dict[Any, Callable[..., Any]] = {
     F.linear: linear_rule,
     F.scaled_dot_product_attention: attention_rule,
+    F.batch_norm: batch_norm_rule,
+    F.group_norm: group_norm_rule,
+    F.layer_norm: layer_norm_rule,
     _VF.rnn_tanh: recurrent_rule(rnn(relu=False)),
     _VF.rnn_relu: recurrent_rule(rnn(relu=True)),
     _VF.gru: recurrent_rule(gru),

@@ -19,6 +19,7 @@ from gradlab.distributed import World
 from gradlab.errors import exit_code, explain
 from gradlab.job import Job
 from gradlab.option import Invalid
+from gradlab.sweep.alike import NEAR, dtypes, near, same_in_double
 from gradlab.sweep.grouping import Planned
 from gradlab.sweep.lanes import Lane, Stack
 from gradlab.sweep.unfinished import identity
@@ -28,8 +29,6 @@ CACHE = 48 * 2**20
 """Bytes that the lanes of a chunk keep together on a CPU. More lanes share the cost of calls, but leave the cache."""
 MOST = 1024
 """Lanes of a chunk at most."""
-ALIKE = 1e-2
-"""Largest distance of a lane's first gradient from that of the same job alone, in units of its norm."""
 
 
 def keep_memory() -> None:
@@ -117,7 +116,7 @@ class Program:
         random = first.random
         weight = 1.0 / alone.loss.divisor(alone.loss.count(y).clamp(min=1))
         with alone.precision.arithmetic():
-            with alone.precision.autocast():
+            with alone.precision.autocast(), dtypes(first.module) as kinds:
                 loss = alone.loss.sum(first.module(x), y)
             (loss * weight).backward()
         for b, old in zip(first.module.buffers(), before, strict=True):
@@ -131,18 +130,19 @@ class Program:
         kept = Kept()
         try:
             with update.precision.arithmetic(), kept.counting():
-                with update.precision.autocast():
+                with update.precision.autocast(), dtypes(first.module) as lane_kinds:
                     losses = update.sums(Batch(x, y, False))
                 (losses * weight).sum().backward()
         except RuntimeError as error:
             said = " ".join(str(error).split())[:200]
             raise Invalid("model", type(first.module).__name__, f"cannot be trained under vmap: {said}") from None
-        distance = norm = 0.0
-        for name, rows in zip(update.names, update.weights.cut(update.slopes), strict=True):
-            wanted = grads[name].double()
-            distance += (rows[0].double() - wanted).square().sum().item()
-            norm += wanted.square().sum().item()
-        if norm < float("inf") and not distance <= ALIKE**2 * norm:
+        for (name, kind), (_, wanted) in zip(lane_kinds, kinds, strict=False):
+            if kind != wanted:
+                where = name or type(first.module).__name__
+                raise Invalid("model", where, f"gives {kind} under vmap, and {wanted} alone")
+        slopes = [rows[0] for rows in update.weights.cut(update.slopes)]
+        trusted = near(slopes, [grads[name] for name in update.names], NEAR)
+        if not trusted and not same_in_double(first.module, alone.loss, x, y, update.names):
             raise Invalid("model", type(first.module).__name__, "has another gradient under vmap than alone")
         elements = update.weights.matrix[0].numel()
         return list(grads), kept.bytes // len(jobs) + 4 * elements * (5 + len(update.moments))

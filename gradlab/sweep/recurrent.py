@@ -184,10 +184,11 @@ def layers_of(
     """Stacked layers: x (T, L, B, F), first states (L, layers, B, D) -> outputs (T, L, B, D), last states as the first.
 
     Under autocast everything is rounded as for a fused kernel, computed with in fp32, and rounded again at the end, as
-    such kernels do.
+    such kernels do; on a CPU a GRU's state, and with it what it gives, is never rounded.
     """
     kind = x.device.type
     lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    given = None if layer is gru and kind == "cpu" else lowered
 
     def enter(tensor: Tensor) -> Tensor:
         return tensor if lowered is None else tensor.to(lowered).float()
@@ -201,6 +202,6 @@ def layers_of(
             x, *ends = layer(enter(x), [enter(h[:, i]) for h in first], Weights(*part))
             for kept, end in zip(last, ends, strict=True):
                 kept.append(end)
-            x = x if lowered is None else x.to(lowered)
+            x = x if given is None else x.to(given)
         ends = [torch.stack(kept, 1) for kept in last]
-        return [x, *(ends if lowered is None else [end.to(lowered) for end in ends])]
+        return [x, *(ends if given is None else [end.to(given) for end in ends])]

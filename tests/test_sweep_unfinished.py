@@ -48,6 +48,12 @@ def left(job: Path) -> dict[str, Any]:
     return {"files": files, "diagnosis": diagnosis, "metrics": metrics(job), "layers": layers, "hydra": hydra}
 
 
+def rows(sweep: Path) -> list[dict[str, str]]:
+    """results.csv, but for times."""
+    with (sweep / "results.csv").open() as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
 def same(one: Path, other: Path) -> None:
     """Two sweeps have left the same."""
     jobs = [sorted(p.name for p in sweep.iterdir() if p.is_dir() and p.name != ".submitit") for sweep in (one, other)]
@@ -56,7 +62,7 @@ def same(one: Path, other: Path) -> None:
         assert repr(left(one / job)) == repr(left(other / job))  # NaN is NaN
     tables = [p.name for p in one.glob("*.csv")]
     assert "results.csv" in tables and {p.name for p in other.glob("*.csv")} == set(tables)
-    assert (one / "results.csv").read_text() == (other / "results.csv").read_text()
+    assert rows(one) == rows(other)
 
 
 def answers(sweep: Path) -> dict[str, int]:
@@ -300,11 +306,12 @@ def test_remedies_that_do_not_apply_and_those_applied_are_left_as_they_are(gradl
     jobs = {job.name: left(job) for job in sweep.iterdir() if job.is_dir()}
     tables = {p.name: p.read_text() for p in sweep.glob("*.csv")}
     assert len(jobs) == 6 and "comparison.csv" in tables
+    table = rows(sweep)
     shutil.rmtree(sweep / "0")
     again = gradlab("resume=sweep", cwd=tmp_path)
     assert again.code == 0 and again.out.count("== verdict") == 1
     assert {job.name: left(job) for job in sweep.iterdir() if job.is_dir()} == jobs
-    assert (sweep / "results.csv").read_text() == tables["results.csv"]
+    assert rows(sweep) == table
 
 
 WRONG = {

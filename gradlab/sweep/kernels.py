@@ -22,7 +22,7 @@ from gradlab.sweep.recurrent import gru, layers_of, lstm, rnn
 SHORT = 256
 """Up to so many steps a CPU is faster with a whole matrix of attention weights than with the fused kernel."""
 
-Taps = dict[str, Tensor]
+Taps = list[Tensor]
 is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_batchedtensor
 
 
@@ -236,10 +236,12 @@ def recurrent_rule(layer: Callable[..., Any], fused: Callable[..., Any] | None =
 def tapped(x: Tensor, taps: Taps, time: int) -> Tensor:
     """Ask for the gradient of a recurrent module's inputs, and keep its norm at each step, (L, T)."""
     x = x if x.requires_grad else x.detach().requires_grad_()
+    place = len(taps)
+    taps.append(x.new_zeros(0))
 
     def after(grad: Tensor) -> None:
         dims = tuple(d for d in range(1, grad.dim()) if d != time)
-        taps[str(len(taps))] = torch.linalg.vector_norm(grad, dim=dims, dtype=torch.float64)
+        taps[place] = torch.linalg.vector_norm(grad, dim=dims, dtype=torch.float64)
 
     x.register_hook(after)
     return x

@@ -99,18 +99,17 @@ class LaneRecord(Recorder):
         self.update, self.names, self.steps = update, names, steps
         self.measured: dict[str, Tensor] = {}
         self.before: Tensor | None = None
-        self.taps: dict[str, Tensor] | None = {} if recurrent and steps else None
-        update.taps = self.taps
+        self.recurrent = update.follows_time = recurrent and steps
 
     def gradients(self, gradients: Gradients) -> None:
         self.measured["grad/layer"] = gradients.norms
         if self.steps:
-            self.before = self.update.weights.matrix.detach().clone()
+            self.before = self.update.weights.matrix.clone()
             self.measured["param/norm"] = lane_norms(self.update.weights.views)
 
     def stepped(self) -> None:
         if self.before is not None:
-            moved = self.update.weights.cut(self.update.weights.matrix.detach() - self.before)
+            moved = self.update.weights.cut(self.update.weights.matrix - self.before)
             self.measured["update/norm"] = lane_norms(moved)
 
     def rows(self, origin: Tensor | None) -> list[Layers]:
@@ -118,12 +117,12 @@ class LaneRecord(Recorder):
         given = {name: i for i, name in enumerate(self.update.names)}
         at = [given.get(name) for name in self.names]
         columns = {key: values.tolist() for key, values in self.measured.items()}
-        taps = [norms if origin is None else norms[origin] for norms in (self.taps or {}).values()]
+        taps = [norms if origin is None else norms[origin] for norms in self.update.through_time]
         times = [[late_to_early(row).item() for row in norms] for norms in taps]
         made: list[Layers] = []
         for lane in range(self.update.lanes):
             layers: Layers = {k: [v[lane][i] if i is not None else None for i in at] for k, v in columns.items()}
-            if self.taps is not None:
+            if self.recurrent:
                 layers["time/ratio"] = [values[lane] for values in times]
             if "update/norm" in layers:
                 layers["update/ratio"] = ratios(layers["update/norm"], layers["param/norm"])
@@ -158,14 +157,16 @@ class Stack:
         ended: Ended,
         used: Sequence[str] | None = None,
         beat: Callable[[int], None] = lambda updates: None,
+        width: int | None = None,
     ) -> None:
         """jobs: their trainers are `Lane`s. ended: is told of each job's end and its exit code; beat: of updates made.
 
-        used: names of the parameters that get a gradient; default: all.
+        used: names of the parameters that get a gradient; default: all. width: rows that go through the model together.
         """
         self.jobs, self.ended, self.beat = list(jobs), ended, beat
         self.lanes: list[Lane] = [job.trainer for job in jobs]  # type: ignore[misc]
         self.update = StackedUpdate([lane.update for lane in self.lanes], [job.config for job in jobs], used)
+        self.update.width = width or self.update.width
         for number, lane in enumerate(self.lanes):
             lane.stack, lane.number = self, number
 
@@ -228,7 +229,7 @@ class Stack:
             record = LaneRecord(self.update, lead.update.names, m.steps(number), bool(lead.observed.recurrent))
         scales, before = self.scales(), self.update.row_of
         stats = self.update(window, record) if record else self.update(window)
-        self.update.taps = None
+        self.update.follows_time = False
         origin, now = self.update.origin, self.update.row_of
         rows = pack(stats, self.update.lanes, origin).tolist()
         layers = record.rows(origin) if record else None
@@ -254,7 +255,8 @@ class Stack:
             row_of = self.update.row_of
             rows = [row_of[self.lanes[i].number] for i in lanes]
             wanted = sorted(set(rows))
-            found = self.measured(torch.tensor(wanted, device=self.update.device), lead)
+            parts = torch.tensor(wanted, device=self.update.device).split(self.update.width)
+            found = [measured for part in parts for measured in self.measured(part, lead)]
             for i, row in zip(lanes, rows, strict=True):
                 self.lanes[i].evaluated(found[wanted.index(row)])
         for i in lanes:
@@ -265,10 +267,8 @@ class Stack:
         """eval/loss, and eval/accuracy where there are classes, of each of these rows."""
         update, split, loss = self.update, lead.data.test, lead.loss
         assert split is not None
-        all_of_them = len(lanes) == update.lanes
-        weights = [view if all_of_them else view[lanes] for view in update.weights.views]
-        params = dict(zip(update.names, weights, strict=True))
-        buffers = {k: v if all_of_them else v[lanes] for k, v in update.buffers.items()}
+        params = {name: view[lanes] for name, view in zip(update.names, update.weights.views, strict=True)}
+        buffers = {name: buffer[lanes] for name, buffer in update.buffers.items()}
 
         def one(params: Any, buffers: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             outputs = functional_call(update.module, (params, buffers), (inputs,))

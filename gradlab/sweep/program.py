@@ -19,6 +19,7 @@ from gradlab.distributed import World
 from gradlab.errors import exit_code, explain
 from gradlab.job import Job
 from gradlab.option import Invalid
+from gradlab.sweep import sharing
 from gradlab.sweep.alike import NEAR, dtypes, near, same_in_double
 from gradlab.sweep.grouping import Planned
 from gradlab.sweep.lanes import Lane, Stack
@@ -26,9 +27,10 @@ from gradlab.sweep.unfinished import identity
 from gradlab.sweep.update import Batch
 
 CACHE = 48 * 2**20
-"""Bytes that the lanes of a chunk keep together on a CPU. More lanes share the cost of calls, but leave the cache."""
-MOST = 1024
-"""Lanes of a chunk at most."""
+"""Bytes that lanes may keep for their backward passes together on a CPU: more share the cost of calls, but leave the
+cache."""
+LEAST, MOST = 64, 1024
+"""Lanes of a chunk, at least where there are so many jobs, and at most."""
 
 
 def keep_memory() -> None:
@@ -61,8 +63,8 @@ class Program:
         """Updates of each job if none is skipped."""
         spare_compiler()
         with setup.threads(1):
-            self.used, self.bytes = self.probe()
-        self.cost = self.updates * self.bytes
+            self.used, self.kept, self.state = self.probe()
+        self.cost = self.updates * self.kept
         """Of a job, to weigh programs against each other."""
 
     def job(self, planned: Planned) -> Job:
@@ -83,25 +85,29 @@ class Program:
     def chunks(self, workers: int, lanes: int | None, memory: float | None) -> list[list[int]]:
         """Places of the jobs that are trained together.
 
-        workers: processes among which to share them. lanes: of one chunk at most; None: as many as fit the cache.
-        memory: GiB of all processes; None: half of what is free.
+        workers: processes among which to share them. lanes: of one chunk at most; None: some chunks for each process,
+        so that all are busy to the end and a sweep that is killed loses little. memory: GiB of all processes; None:
+        half of what is free.
         """
-        fits = int((memory * 2**30 if memory else free_memory(self.device) / 2) / workers / self.bytes)
-        wanted = lanes or (MOST if self.device.type != "cpu" else min(MOST, CACHE // self.bytes))
-        size = max(1, min(wanted, fits, -(-len(self.jobs) // workers)))
-        by_seed: dict[int, list[int]] = {}
+        budget = int((memory * 2**30 if memory else free_memory(self.device) / 2) / workers)
+        cached = CACHE // self.kept if self.device.type == "cpu" else MOST
+        self.width = max(1, min(cached, budget // (2 * self.kept)))
+        fits = (budget - self.width * self.kept) // self.state
+        jobs = len(self.jobs)
+        wanted = lanes or max(LEAST, -(-jobs // (4 * workers)))
+        size = max(1, min(wanted, fits, -(-jobs // workers), MOST))
+        units: dict[str, list[int]] = {}
         for place, job in enumerate(self.jobs):
-            by_seed.setdefault(job.config.seed, []).append(place)
-        made, rest = [], list[int]()
-        for places in by_seed.values():  # lanes of one seed share their samples
-            if 2 * len(places) < size and len(by_seed) > 1:
-                rest += places
-            else:
-                made += strided(places, size)
-        return made + strided(rest, size)
+            units.setdefault(sharing.apart(job.config), []).append(place)
+        parts = -(-jobs // size)
+        made: list[list[int]] = [[] for _ in range(parts)]
+        by_seed = sorted(units.values(), key=lambda unit: self.jobs[unit[0]].config.seed)
+        for unit in by_seed:  # dealt out, so that each chunk has some of every region of a grid: some end early
+            made[min(range(parts), key=lambda i: len(made[i]))] += unit
+        return [part[i : i + size] for part in made for i in range(0, len(part), size)]
 
-    def probe(self) -> tuple[list[str], int]:
-        """Names of the parameters that get a gradient, and bytes of a lane.
+    def probe(self) -> tuple[list[str], int, int]:
+        """Names of the parameters that get a gradient; bytes that a lane keeps for its backward pass, and of its state.
 
         Raises `Invalid` unless a lane's gradient is that of the job alone.
         """
@@ -130,9 +136,10 @@ class Program:
         kept = Kept()
         try:
             with update.precision.arithmetic(), kept.counting():
+                part = update.weights.matrix.clone().requires_grad_()
                 with update.precision.autocast(), dtypes(first.module) as lane_kinds:
-                    losses = update.sums(Batch(x, y, False))
-                (losses * weight).sum().backward()
+                    losses = update.sums(Batch(x, y, False), part, slice(None))
+                (grad,) = torch.autograd.grad((losses * weight).sum(), part)
         except RuntimeError as error:
             said = " ".join(str(error).split())[:200]
             raise Invalid("model", type(first.module).__name__, f"cannot be trained under vmap: {said}") from None
@@ -140,12 +147,12 @@ class Program:
             if kind != wanted:
                 where = name or type(first.module).__name__
                 raise Invalid("model", where, f"gives {kind} under vmap, and {wanted} alone")
-        slopes = [rows[0] for rows in update.weights.cut(update.slopes)]
+        slopes = [rows[0] for rows in update.weights.cut(grad)]
         trusted = near(slopes, [grads[name] for name in update.names], NEAR)
         if not trusted and not same_in_double(first.module, alone.loss, x, y, update.names):
             raise Invalid("model", type(first.module).__name__, "has another gradient under vmap than alone")
-        elements = update.weights.matrix[0].numel()
-        return list(grads), kept.bytes // len(jobs) + 4 * elements * (5 + len(update.moments))
+        state = 4 * update.weights.matrix[0].numel() * (5 + len(update.moments))
+        return list(grads), max(1, kept.bytes // update.lanes), state
 
     def run(self, places: Sequence[int], ended: Callable[[int, int], None], beat: Callable[[int], None]) -> None:
         """Train these of the jobs together. A job that cannot begin fails, and not the others.
@@ -164,7 +171,7 @@ class Program:
                 begun[id(job)] = place
                 jobs.append(job)
             if jobs:
-                Stack(jobs, lambda job, code: ended(begun[id(job)], code), self.used, beat).run()
+                Stack(jobs, lambda job, code: ended(begun[id(job)], code), self.used, beat, self.width).run()
 
 
 class Kept:
@@ -184,12 +191,6 @@ class Kept:
 
     def counting(self) -> Any:
         return torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor)
-
-
-def strided(places: list[int], size: int) -> list[list[int]]:
-    """Nearly equal parts of at most `size`, each with some of every region of a grid: some of them end early."""
-    parts = -(-len(places) // size)
-    return [places[i::parts] for i in range(parts)]
 
 
 def free_memory(device: torch.device) -> int:

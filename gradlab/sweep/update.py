@@ -124,8 +124,14 @@ class StackedUpdate(Update):
             self.buffers[n] = torch.stack([state_of(update.module)[n].detach() for update in alone])
         self.has_buffers = bool(buffers)
         self.saved: dict[str, Tensor] = {}
-        self.taps: Taps | None = None
-        """Where the next update puts the gradient norms of recurrent layers' inputs."""
+        self.follows_time = False
+        """Whether the next update measures the gradients of recurrent layers' inputs."""
+        self.through_time: list[Tensor] = []
+        """Their norms, (L, T), of each such layer."""
+        self.width = lanes
+        """Rows that go through the model together; more would leave the processor's cache."""
+        self.slopes = torch.zeros(0, device=device)
+        """(L, N): the gradient."""
 
     @property
     def lanes(self) -> int:
@@ -159,12 +165,10 @@ class StackedUpdate(Update):
         if len(origin) == self.lanes:
             return gradients
         self.origin = index = torch.tensor(origin, device=self.device)
-        slopes = gradients.matrix[index]
+        self.slopes = self.slopes[index]
         self.keep(index)
-        self.weights.matrix.requires_grad_().grad = slopes
         self.set_thresholds()
-        views, own = self.weights.cut(slopes), self.weights.views
-        return LaneGradients(self.names, own, views, gradients.norms[index], gradients.total[index], slopes)
+        return self.gradients(gradients.norms[index])
 
     def keep(self, index: Tensor) -> None:
         """Go on with these rows, which may be some of them, or some more than once."""
@@ -183,16 +187,18 @@ class StackedUpdate(Update):
         for flat in (self.weights, *self.moments):
             flat.keep(index)
 
-    def sums(self, batch: Batch) -> Tensor:
-        """(L,) sums of the losses of a micro-batch."""
+    def sums(self, batch: Batch, weights: Tensor, rows: slice, taps: Taps | None = None) -> Tensor:
+        """Sums of the losses of a micro-batch, of some of the rows with these weights, (rows, N) -> (rows,)."""
 
         def one(params: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
             return self.loss.sum(functional_call(self.module, (params, buffers), (inputs,)), targets)
 
-        params = dict(zip(self.names, self.weights.cut(self.weights.matrix.requires_grad_()), strict=True))
-        with lane_rules(self.taps):
+        params = dict(zip(self.names, self.weights.cut(weights), strict=True))
+        buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
+        inputs, targets = (t[rows] if batch.own else t for t in (batch.inputs, batch.targets))
+        with lane_rules(taps):
             each = vmap(one, in_dims=(0, 0, batch.dim, batch.dim), randomness="error")
-            return each(params, self.buffers, batch.inputs, batch.targets)
+            return each(params, buffers, inputs, targets)
 
     def count(self, batch: Batch) -> Tensor:
         """(L,) or (): the number of losses in a micro-batch."""
@@ -201,34 +207,43 @@ class StackedUpdate(Update):
     def accumulate(self, window: Sequence[Any]) -> Tensor:
         count = sum((self.count(batch) for batch in window), torch.zeros((), dtype=torch.int64, device=self.device))
         count = count.clamp(min=1)  # type: ignore[union-attr]
-        weight = self.precision.scale / self.loss.divisor(count)
+        weight = (self.precision.scale / self.loss.divisor(count)).expand(self.lanes)
         total = torch.zeros(self.lanes, device=self.device)
         for i in range(len(window)):
             total += self.backward(window, i, weight)
         return total / count
 
     def backward(self, window: Sequence[Any], i: int, weight: Tensor) -> Tensor:
-        with self.precision.arithmetic():
-            with self.precision.autocast():
-                loss = self.sums(window[i])
-            (loss * weight).sum().backward()
-        return loss.detach()
-
-    @property
-    def slopes(self) -> Tensor:
-        """(L, N): the gradient."""
-        assert self.weights.matrix.grad is not None
-        return self.weights.matrix.grad
+        """As alone, some rows after the other."""
+        losses, times = [], []
+        if not i:
+            self.slopes = torch.zeros_like(self.weights.matrix)
+        for begin in range(0, self.lanes, self.width):
+            rows = slice(begin, begin + self.width)
+            part: Tensor = self.weights.matrix[rows].detach().requires_grad_()
+            taps: Taps | None = [] if self.follows_time else None
+            with self.precision.arithmetic():
+                with self.precision.autocast():
+                    loss = self.sums(window[i], part, rows, taps)
+                (loss * weight[rows]).sum().backward()
+            if part.grad is not None:
+                self.slopes[rows] += part.grad
+            losses.append(loss.detach())
+            times.append(taps or [])
+        self.through_time = [torch.cat(norms) for norms in zip(*times, strict=True)]
+        return torch.cat(losses)
 
     def unscale(self) -> None:
         if (scale := self.precision.loss_scale) is not None:
             self.slopes.mul_(scale.scale.double().reciprocal().float().unsqueeze(1))
 
     def measure(self) -> LaneGradients:
+        return self.part(self.gradients(lane_norms(self.weights.cut(self.slopes))))
+
+    def gradients(self, norms: Tensor) -> LaneGradients:
+        """What `slopes` holds, with its norms, (L, P)."""
         views = self.weights.cut(self.slopes)
-        norms = lane_norms(views)
-        found = LaneGradients(self.names, self.weights.views, views, norms, total_norm(norms), self.slopes)
-        return self.part(found)
+        return LaneGradients(self.names, self.weights.views, views, norms, total_norm(norms), self.slopes)
 
     def add_noise(self, gradients: Gradients) -> Gradients:
         if not torch.as_tensor(self.noise.active).any():
@@ -243,7 +258,7 @@ class StackedUpdate(Update):
         return self.measure()
 
     def step(self, lr: Tensor, found_inf: Tensor) -> None:
-        weights, *moments = parts = [self.weights.matrix.detach(), *(flat.matrix for flat in self.moments)]
+        weights, *moments = parts = [self.weights.matrix, *(flat.matrix for flat in self.moments)]
         some = self.device.type != "cpu" or bool(found_inf.any())
         before = [part.clone() for part in parts] if some else []
         self.option.move_(weights, self.slopes, moments, lr, self.applied)
@@ -265,7 +280,7 @@ class StackedUpdate(Update):
             self.saved = {k: v.clone() for k, v in self.buffers.items() if k not in self.kept}
 
     def zero_grad(self) -> None:
-        self.weights.matrix.grad = None
+        """The next update's gradient is a new one."""
 
     def hand_back(self, lane: int, alone: Update) -> None:
         """Put a row's weights and state into the update that a lane would be alone. lane: the row."""

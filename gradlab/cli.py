@@ -25,6 +25,8 @@ STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
 INTERRUPTED = 130
 """Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
+SILENT = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
+"""Overrides of the ranks that neither write nor speak."""
 _STAMP: list[str] = []
 
 HELP = """\
@@ -173,8 +175,7 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     if args.cfg:
         validate(args)
     if not main_rank:
-        silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
-        arguments = inserted(arguments, args, [], silent)
+        arguments = inserted(arguments, args, [], SILENT)
     sys.argv = [sys.argv[0], *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()

@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import lab  # noqa: E402
+from ledger import ledger  # noqa: E402
+from page import write  # noqa: E402
 
 
 def load(name: str) -> lab.Study:
@@ -44,8 +46,8 @@ def main() -> None:
         return
     for name in given.name:
         study = load(name)
-        lab.write(name, study, lab.run(name, study, fresh=not given.read))
-    lab.ledger()
+        write(name, study, lab.run(name, study, fresh=not given.read))
+    ledger()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gradlab.gradients import largest
+from gradlab.units import LAYERS, Layout, dead_fraction, layout
 
 FIELDS = ("rms", "max", "saturated", "dead")
 """Of each module's output: root mean square, largest magnitude, fraction of elements at saturation, of dead units."""
@@ -38,22 +39,11 @@ def tensor_of(output: Any) -> torch.Tensor | None:
     return next((found for value in values if (found := tensor_of(value)) is not None), None)
 
 
-def dead_fraction(y: torch.Tensor) -> torch.Tensor:
-    """() share of units that are exactly zero at every sample and position; units are channels of images, else last.
+def statistics(module: torch.nn.Module, y: torch.Tensor, before: Layout | None = None) -> torch.Tensor:
+    """(4,) float64, FIELDS, of a module's output. What does not apply to its kind is NaN.
 
-    The extremes tell: a CPU takes ten times as long to compare every element with zero.
+    before: where the last layer before this one put its units.
     """
-    if y.dim() == 4:
-        rows = y.flatten(2)
-        low, high = rows.amin(2).amin(0), rows.amax(2).amax(0)
-    else:
-        rows = y.flatten(0, -2)
-        low, high = rows.amin(0), rows.amax(0)
-    return ((low == 0) & (high == 0)).double().mean()
-
-
-def statistics(module: torch.nn.Module, y: torch.Tensor) -> torch.Tensor:
-    """(4,) float64, FIELDS, of a module's output. What does not apply to its kind is NaN."""
     y = y.detach().float()
     norm = torch.linalg.vector_norm(y)
     values = [norm / max(y.numel(), 1) ** 0.5, largest(y) if y.numel() else norm]
@@ -61,7 +51,7 @@ def statistics(module: torch.nn.Module, y: torch.Tensor) -> torch.Tensor:
     flat = saturated(module, y)
     values.append(nothing if flat is None else flat.float().mean())
     silent = y.dim() > 1 and not any(True for _ in module.parameters(recurse=False))
-    return torch.stack([v.double() for v in [*values, dead_fraction(y) if silent and y.numel() else nothing]])
+    return torch.stack([v.double() for v in [*values, dead_fraction(y, before) if silent and y.numel() else nothing]])
 
 
 @dataclass
@@ -72,20 +62,30 @@ class Activations:
     names: list[str] = field(default_factory=list)
     """M leaf modules in the order in which they run."""
     latest: dict[str, torch.Tensor] = field(default_factory=dict)
+    before: Layout | None = None
+    """Of the last layer that ran."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Hooks for the time of a forward pass; none stays behind."""
+        self.before = None
         with ExitStack() as stack:
+            for module in self.model.modules():
+                if isinstance(module, LAYERS):  # no leaf where its weight is parametrized
+                    stack.callback(module.register_forward_hook(self.note).remove)
             for name in self.names:
                 module = self.model.get_submodule(name)
                 stack.callback(module.register_forward_hook(self.hook(name)).remove)
             yield
 
+    def note(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if (y := tensor_of(output)) is not None:
+            self.before = layout(module, y)
+
     def hook(self, name: str) -> Any:
         def look(module: torch.nn.Module, inputs: Any, output: Any) -> None:
             if (y := tensor_of(output)) is not None:
-                self.latest[name] = statistics(module, y)
+                self.latest[name] = statistics(module, y, self.before)
 
         return look
 

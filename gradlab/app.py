@@ -30,6 +30,11 @@ def main() -> None:
         if main_rank():
             print(cli.help_text())
         return
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the arguments as a command does; returns the exit code, or on several ranks ends the process with it."""
     try:
         code = launch(arguments)
     except KeyboardInterrupt:
@@ -40,7 +45,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    sys.exit(code)
+    return code
 
 
 def main_rank() -> bool:

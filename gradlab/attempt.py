@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from gradlab.recorder import Recorder
-from gradlab.step import Stats
+from gradlab.step import MicroBatch, Stats
 
 FIELDS = ("loss", "grad_norm", "clip_coefficient", "clip_acted", "scale", "next_scale", "skipped", "lr", "applied")
 
@@ -61,3 +61,5 @@ class Attempt:
     """The record on its way, where there is one."""
     effect: dict[str, float] = field(default_factory=dict)
     """Metrics of a pitfall, where they were measured."""
+    batches: list[MicroBatch] = field(default_factory=list)
+    """This rank's window as the update saw it: a data set need not give the same samples twice."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,8 @@ from gradlab import cli, errors
 
 PLANNED: dict[Path, list[list[str]] | None] = {}
 """The overrides of each job of the sweeps that this process began."""
+SHOWN = 100
+"""Jobs of a sweep that are printed."""
 
 
 class SweepEnd(Callback):
@@ -49,13 +49,17 @@ class SweepEnd(Callback):
 
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
-    from gradlab.sweep import unfinished
-    from gradlab.verdict import command
+    from gradlab.command import command
+    from gradlab.sweep import results, unfinished
 
-    rows, planned = sweep_ended(folder), PLANNED.get(folder) or []
+    rows, planned = results.read(folder), PLANNED.get(folder) or []
     cli.RESULTS.extend(row["exit_code"] for row in rows)
     if len(rows) < len(planned):  # jobs in other processes that left nothing
         cli.RESULTS.append(1)
+    if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
+        results.write(rows, folder / "results.csv")
+        print(f"all of it: {folder}", flush=True)  # a search has said what its runs show, all together
+        return
     if rows:
         show(folder, rows)
     if (done := unfinished.count(folder, planned)) < len(planned):
@@ -64,49 +68,19 @@ def conclude(folder: Path) -> None:
 
 
 def show(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Write results.csv, and print it; remedies are compared."""
-    from gradlab import compare
+    """Write results.csv, and print it; remedies are compared, and what has axes is drawn."""
+    from gradlab import comparison
+    from gradlab.sweep import maps, results
 
-    with (folder / "results.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    results.write(rows, folder / "results.csv")
     print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
-    for row in rows:
+    for row in rows[:SHOWN]:
         loss = row["eval/loss"]
         shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
         none = "error" if (folder / row["job"] / "diagnosis.json").is_file() else "unfinished"
         print(f"{row['job']:>4}  {row['verdict'] or none:<15} {shown:>10}  {row['overrides']}")
+    if len(rows) > SHOWN:
+        print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
     if any("remedy=" in row["overrides"] for row in rows):
-        compare.report(folder, [row["job"] for row in rows])
-
-
-def sweep_ended(folder: Path) -> list[dict[str, Any]]:
-    """Every job of a sweep with its overrides, verdict and exit code; a job that left nothing failed."""
-    import yaml
-
-    rows = []
-    jobs = (p.parent.parent for p in folder.rglob(".hydra/overrides.yaml"))
-    for path in sorted(jobs, key=lambda p: (not p.name.isdigit(), int(p.name) if p.name.isdigit() else 0, p.name)):
-        try:
-            result = json.loads((path / "diagnosis.json").read_text())
-        except (OSError, json.JSONDecodeError):
-            result = {}
-        last = ((result.get("outcome") or {}).get("eval") or [{}])[-1]
-        overrides = yaml.safe_load((path / ".hydra" / "overrides.yaml").read_text()) or []
-        rows.append(
-            {
-                "job": str(path.relative_to(folder)),
-                "overrides": " ".join(overrides),
-                "verdict": result.get("verdict") or refused(result),
-                "eval/loss": last.get("eval/loss"),
-                "exit_code": result.get("exit_code", 1),
-            }
-        )
-    return rows
-
-
-def refused(result: dict[str, Any]) -> str | None:
-    """What stands for the verdict of a job whose remedy does not apply."""
-    remedy = result.get("remedy")
-    return "does not apply" if remedy and not remedy["applies"] else None
+        comparison.report(folder, [row["job"] for row in rows])
+    maps.sweep_ended(folder, rows)

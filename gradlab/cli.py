@@ -23,6 +23,8 @@ SWEEPS: list[Path] = []
 """Folders of the sweeps that this process began."""
 STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
+SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree")
+"""Sweepers that decide by themselves what to run."""
 INTERRUPTED = 130
 """Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
 SILENT = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
@@ -36,6 +38,8 @@ gradlab: a laboratory for gradient failures.
   python -m gradlab model=lstm clip=norm seed=3          any combination of the groups below
   python -m gradlab -m clip=none,norm optimizer.lr=1e-3,1e-2   a sweep: every combination, one folder each
   python -m gradlab +sweep=lr_max_norm model=lstm        a ready sweep, a folder for each of its jobs
+  python -m gradlab hydra/sweeper=boundary +remedy=none,clip_norm   the largest stable optimizer.lr of each
+  python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm   a map, refined at its boundary
   python -m gradlab resume=outputs/run/...               continue a run, or a sweep, that was interrupted
   torchrun --standalone --nproc-per-node=2 -m gradlab ...      the same on several processes
 
@@ -173,7 +177,11 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     args = parse(arguments)
     check_overrides(args.overrides, args.multirun or "hydra.mode=MULTIRUN" in args.overrides)
     if args.cfg:
-        validate(args)
+        treated = validate(args)
+        if treated is not None and args.cfg == "job" and args.package != "hydra":
+            if main_rank:
+                print_config(treated, args)
+            return 0
     if not main_rank:
         arguments = inserted(arguments, args, [], SILENT)
     sys.argv = [sys.argv[0], *arguments]
@@ -218,8 +226,8 @@ def job(cfg: DictConfig) -> int:
     return code
 
 
-def validate(args: argparse.Namespace) -> None:
-    """Refuse what a run would refuse, before --cfg prints it."""
+def validate(args: argparse.Namespace) -> DictConfig | None:
+    """Refuse what a run would refuse, before --cfg prints it; returns what remedies make of it, None without one."""
     from omegaconf import OmegaConf
 
     from gradlab.config import to_config
@@ -228,10 +236,27 @@ def validate(args: argparse.Namespace) -> None:
     searched = [f"hydra.searchpath=[{Path(args.config_dir).resolve()}]"] if args.config_dir else []
     composed = compose([*args.overrides, *searched], args.config_name or "config")
     check(to_config(composed))
-    treated(composed, args.overrides)
-    known = args.package in (None, "_global_", "hydra") or OmegaConf.select(composed, args.package) is not None
+    changed, remedy = treated(composed, args.overrides)
+    known = args.package in (None, "_global_", "hydra") or OmegaConf.select(changed, args.package) is not None
     if args.cfg == "job" and not known:
         raise Usage(f"--package {args.package}: there is none in the configuration")
+    return changed if remedy else None
+
+
+def print_config(cfg: DictConfig, args: argparse.Namespace) -> None:
+    """As Hydra prints what it has composed."""
+    from omegaconf import OmegaConf
+
+    package = None if args.package == "_global_" else args.package
+    shown = OmegaConf.select(cfg, package) if package else cfg
+    if not OmegaConf.is_config(shown):
+        print(shown)
+        return
+    if package:
+        print(f"# @package {package}")
+    if args.resolve:
+        OmegaConf.resolve(shown)
+    print(OmegaConf.to_yaml(shown), end="")
 
 
 def check(config: Config) -> None:
@@ -260,7 +285,7 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
     import yaml
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from gradlab.verdict import key
+    from gradlab.command import key
 
     given = [o for o in args.overrides if key(o) == "resume"]
     if not given or given[-1].partition("=")[2] in ("null", ""):
@@ -290,9 +315,9 @@ def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
 
 def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) -> list[str]:
     """The arguments of the sweep in a folder, with those given now about where its jobs run."""
+    from gradlab.command import key
     from gradlab.distributed import under_torchrun, world
     from gradlab.sweep.unfinished import begun_with
-    from gradlab.verdict import key
 
     given = [o for o in args.overrides if key(o) != "resume"]
     flags, before, after = begun_with(folder, given)
@@ -303,10 +328,10 @@ def sweep_resumed(folder: Path, arguments: list[str], args: argparse.Namespace) 
 
 
 def sweeping(arguments: list[str], args: argparse.Namespace) -> list[str]:
-    """With +sweep=NAME among the arguments: a multirun, but for the resumption of one of its runs."""
-    from gradlab.verdict import key
+    """With +sweep=NAME, or a search, among the arguments: a multirun, but for the resumption of one of its runs."""
+    from gradlab.command import key
 
-    ready = [o for o in args.overrides if o.startswith("+") and key(o) == "sweep"]
+    ready = [o for o in args.overrides if (o.startswith("+") and key(o) == "sweep") or o in SEARCHES]
     if ready and args.run:
         raise Usage(f"{ready[0]}: a sweep is no single run; leave out --run")
     alone = args.multirun or args.cfg or args.info or "hydra.mode=RUN" in args.overrides

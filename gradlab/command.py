@@ -1,8 +1,9 @@
-"""What the small commands beside `python -m gradlab` share: flags, errors in one line, exit codes."""
+"""What the small commands beside `python -m gradlab` share: flags, one-line errors, exit codes, commands to paste."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -27,3 +28,13 @@ def exit_code(work: Callable[[], int]) -> int:
             raise
         print(f"gradlab: {message}", file=sys.stderr)
         return errors.exit_code(error)
+
+
+def key(override: str) -> str:
+    """What an override sets: the same for `a=1`, `+a=1`, `++a=1` and `~a`."""
+    return override.lstrip("+~").split("=")[0]
+
+
+def command(overrides: list[str], module: str = "gradlab") -> str:
+    """To be pasted into a shell."""
+    return shlex.join(["python", "-m", module, *overrides])

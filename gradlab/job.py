@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ from gradlab.diagnosis.look import Look
 from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.replay import Overflow
 from gradlab.distributed import World
-from gradlab.loggers.local import read_run
+from gradlab.loggers.local import read_lines, read_run
 from gradlab.loggers.progress import Progress
 from gradlab.option import Invalid
 from gradlab.precision import FP16
@@ -45,7 +46,8 @@ class Job:
     ) -> None:
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
 
-        remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments.
+        remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
+        those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
         """
         if config.pretrain and not config.resume:
             config.init_from = pretrained(config, place)
@@ -56,7 +58,8 @@ class Job:
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
-        self.sink = config.logger.build(folder, plain, group) if place.main else None
+        self.log_to = functools.partial(config.logger.build, folder, plain, group) if place.main else lambda: None
+        self.sink = self.log_to() if make is Trainer else None
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
             for line, layers in read_run(folder, kept):
@@ -83,6 +86,10 @@ class Job:
     def end(self, run: Callable[[], Outcome]) -> int:
         """Diagnose what a run gives, and say; returns the exit code."""
         ended: dict[str, Any] = {"status": "error"}
+        if self.sink is None and (sink := self.log_to()) is not None:
+            self.sink = sink
+            for line in read_lines(self.folder / "metrics.jsonl"):
+                sink.log(line)
         try:
             outcome = run()
             diagnosis, overflow = self.diagnose(outcome)
@@ -137,7 +144,7 @@ class Job:
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             look=look,
-            constant=run.loss.constant(targets for _, targets in pieces(run.data.train)),
+            constant=run.loss.best_constant(lambda: (targets for _, targets in pieces(run.data.train))),
         )
         return diagnosis, overflow
 

@@ -59,6 +59,12 @@ class Loss:
         """
         return None
 
+    def best_constant(self, targets: Callable[[], Iterable[torch.Tensor]]) -> float | None:
+        """`constant` of the data that this loss was resolved for, which is looked at once."""
+        if not hasattr(self, "known_constant"):
+            self.known_constant = self.constant(targets())
+        return self.known_constant
+
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """() right answers and () answers, both int64; None where targets are values."""
         if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
@@ -129,7 +135,8 @@ class CrossEntropy(Loss):
         if self.label_smoothing:
             return None
         labels = torch.cat([padded[padded != IGNORE] for t in targets for padded in [self.padded(t)]])
-        share = labels.unique(return_counts=True)[1].double() / max(labels.numel(), 1)
+        share = labels.bincount().double() / max(labels.numel(), 1)
+        share = share[share > 0]
         return -(share * share.log()).sum().item()
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:

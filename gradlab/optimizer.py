@@ -8,7 +8,6 @@ from math import inf
 from typing import Any, Optional
 
 import torch
-from torch import Tensor
 
 from gradlab.option import option, require
 
@@ -49,7 +48,14 @@ class OptimizerOption:
         """Names of what is remembered of every element, as torch.optim calls it; it begins at zero."""
         raise NotImplementedError
 
-    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+    def move_(
+        self,
+        params: torch.Tensor,
+        grads: torch.Tensor,
+        moments: list[torch.Tensor],
+        lr: torch.Tensor,
+        applied: torch.Tensor,
+    ) -> None:
         """Many runs' update at once, by the rule of `make`'s optimizer; fields may be (L,) tensors.
 
         params, grads, moments: (L, N), changed in place, the gradients too. lr: (L,) float64. applied: (L,) int64, the
@@ -57,9 +63,9 @@ class OptimizerOption:
         """
         raise NotImplementedError
 
-    def decay_(self, params: Tensor, grads: Tensor) -> None:
+    def decay_(self, params: torch.Tensor, grads: torch.Tensor) -> None:
         """Add the gradient of half the squared norm of the weights, times weight_decay."""
-        if isinstance(self.weight_decay, Tensor) or self.weight_decay:
+        if isinstance(self.weight_decay, torch.Tensor) or self.weight_decay:
             grads.add_(params * column(self.weight_decay))
 
 
@@ -89,9 +95,16 @@ class SGD(OptimizerOption):
         return optimizer
 
     def moments(self) -> tuple[str, ...]:
-        return ("momentum_buffer",) if isinstance(self.momentum, Tensor) or self.momentum else ()
+        return ("momentum_buffer",) if isinstance(self.momentum, torch.Tensor) or self.momentum else ()
 
-    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+    def move_(
+        self,
+        params: torch.Tensor,
+        grads: torch.Tensor,
+        moments: list[torch.Tensor],
+        lr: torch.Tensor,
+        applied: torch.Tensor,
+    ) -> None:
         self.decay_(params, grads)
         step = grads
         for buffer in moments:
@@ -120,7 +133,14 @@ class AdamOption(OptimizerOption):
     def moments(self) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
 
-    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+    def move_(
+        self,
+        params: torch.Tensor,
+        grads: torch.Tensor,
+        moments: list[torch.Tensor],
+        lr: torch.Tensor,
+        applied: torch.Tensor,
+    ) -> None:
         self.decay_(params, grads)
         mean, square = moments
         mean.lerp_(grads, torch.as_tensor(column(1.0 - self.beta1), dtype=mean.dtype, device=mean.device))
@@ -149,17 +169,24 @@ class AdamW(AdamOption):
     def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, betas=(self.beta1, self.beta2), eps=self.eps, **shared)
 
-    def decay_(self, params: Tensor, grads: Tensor) -> None:
+    def decay_(self, params: torch.Tensor, grads: torch.Tensor) -> None:
         """Decoupled from the gradient: see `move_`."""
 
-    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
+    def move_(
+        self,
+        params: torch.Tensor,
+        grads: torch.Tensor,
+        moments: list[torch.Tensor],
+        lr: torch.Tensor,
+        applied: torch.Tensor,
+    ) -> None:
         params.mul_(column(1.0 - lr * self.weight_decay))
         super().move_(params, grads, moments, lr, applied)
 
 
 def column(value: Any) -> Any:
     """A value a run, (L,) -> (L, 1) float32, for matrices with a row a run; a plain number is one for all."""
-    return value.float().unsqueeze(1) if isinstance(value, Tensor) else value
+    return value.float().unsqueeze(1) if isinstance(value, torch.Tensor) else value
 
 
 def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:

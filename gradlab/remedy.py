@@ -169,8 +169,8 @@ def treated(cfg: DictConfig, given: list[str]) -> tuple[DictConfig, dict[str, An
 
     given: the overrides of the command line. Raises `DoesNotApply`.
     """
+    from gradlab.command import key
     from gradlab.config import to_config
-    from gradlab.verdict import key
 
     names = [str(name) for name in cfg.remedy]
     if not names:

@@ -113,14 +113,26 @@ def build_model(
     called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
     if not any(p.requires_grad for p in model.parameters()):
         raise Invalid("model", type(model).__name__, "has no parameter to train")
-    if config.init_from and not config.resume and world.main:  # DDP hands rank 0's weights to the others
-        path = Path(config.init_from)
-        state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device)
-        load_weights("init_from", config.init_from, model, state)
+    if config.init_from and not config.resume:
+        begin_from(config.init_from, model, device, world)
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
     return model, called
+
+
+def begin_from(given: str, model: torch.nn.Module, device: torch.device, world: World) -> None:
+    """Load a checkpoint's weights on rank 0, whose DDP hands to the others; all ranks learn whether they fit."""
+    refused = None
+    if world.main:
+        path = Path(given)
+        try:
+            state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device)
+            load_weights("init_from", given, model, state)
+        except Invalid as error:
+            refused = error
+    if (refused := world.broadcast(refused)) is not None:
+        raise refused
 
 
 def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:

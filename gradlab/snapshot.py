@@ -104,7 +104,11 @@ def save_crash(run: Trainer, error: str) -> None:
     if first is None or held is None or not run.world.main:
         return
     o = run.outcome
+    after = checkpoint.random_state()
+    checkpoint.set_random_state(first.random)  # data may be drawn
     batches, ranks = window_of(run, first)
+    random = checkpoint.random_state()
+    checkpoint.set_random_state(after)
     state = {
         "error": error,
         "attempt": o.first_failed_attempt,
@@ -115,7 +119,7 @@ def save_crash(run: Trainer, error: str) -> None:
         "ranks": ranks,
         "world_size": run.world.size,
         "device": run.device.type,
-        "random": first.random,
+        "random": random,
         "config": run.plain_config,
     }
     checkpoint.save(run.folder / "crash.pt", state)
@@ -161,6 +165,9 @@ def find_overflow(run: Trainer) -> Overflow | None:
     if moved is not None and run.held is not None:
         run.module.load_state_dict(run.held["model"])
     found = first_overflow(run.module, run.loss, precision, window_of(run, first)[0], run.world.size)
+    if found is None and first.batches:  # the data, asked once more, gave others
+        kept = [(b.inputs, b.targets) for b in first.batches if b.counts]
+        found = first_overflow(run.module, run.loss, precision, kept, run.world.size)
     if moved is not None:
         run.module.load_state_dict(moved)
     checkpoint.set_random_state(after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections import deque
@@ -34,8 +35,12 @@ class NonFiniteGradient(RuntimeError):
     """A gradient that is not finite, in a precision that does not skip."""
 
 
-FAILURES = (ScaleTooSmall, NonFiniteGradient)
-"""What ends a run as failed."""
+class Hopeless(RuntimeError):
+    """A loss that has been far above its first for so long that the rest of the run is not worth its time."""
+
+
+FAILURES = (ScaleTooSmall, NonFiniteGradient, Hopeless)
+"""What ends a run before its end."""
 
 
 @dataclass
@@ -43,7 +48,7 @@ class Outcome:
     """How a run ended."""
 
     status: str = "completed"
-    """completed, failed or interrupted."""
+    """completed, failed, stopped (given up as hopeless) or interrupted."""
     error: str | None = None
     attempts: int = 0
     """Updates tried, skipped ones included."""
@@ -103,6 +108,9 @@ class Trainer:
         self.low = False
         """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that they can be held."""
         self.warned = 1.0
+        self.first_loss = math.nan
+        self.lost = 0
+        """Updates in a row whose loss was hopeless."""
         self.interrupt = Interrupt()
         self.files = RunFiles()
         self.tick = time.perf_counter()
@@ -136,9 +144,12 @@ class Trainer:
 
     def failed(self, error: Exception) -> None:
         """The run ends by one of its FAILURES."""
-        self.outcome.status, self.outcome.error = "failed", str(error)
+        self.outcome.status, self.outcome.error = "stopped" if isinstance(error, Hopeless) else "failed", str(error)
         self.outcome.scale_too_small = isinstance(error, ScaleTooSmall)
-        snapshot.save_crash(self, str(error))
+        if isinstance(error, Hopeless):
+            self.save()
+        else:
+            snapshot.save_crash(self, str(error))
 
     def course(self) -> Iterator[Callable[[], None]]:
         """What there is to do from wherever the run is: `one_update`, epoch after epoch, and `evaluate`."""
@@ -199,7 +210,8 @@ class Trainer:
         stats, effect = self.effect(batches, record) if self.effect else (self.update(batches, record), {})
         layers = HostCopy(record.pack()) if record is not NOTHING else None
         where = (self.epoch, self.cursor, steps, following - self.cursor)
-        self.under_way.append(Attempt(*where, random, precision, HostCopy(pack(stats)), record, layers, effect))
+        measured = HostCopy(pack(stats))
+        self.under_way.append(Attempt(*where, random, precision, measured, record, layers, effect, batches))
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
@@ -272,6 +284,20 @@ class Trainer:
             self.warned = 1.0
         if isinstance(p, FP16) and attempts % p.check_every == 0:
             self.check_scale(scale)
+        if (limit := self.config.trainer.hopeless) is not None:
+            self.give_up(v["loss"], limit, where)
+
+    def give_up(self, loss: float, limit: float, where: str) -> None:
+        """Raise where the loss has been too high for too long."""
+        if math.isnan(self.first_loss):
+            self.first_loss = loss
+        fine = loss <= limit * self.first_loss or self.first_loss <= 0  # no factor of a negative loss means anything
+        self.lost = 0 if fine else self.lost + 1
+        if self.lost >= self.config.trainer.patience:
+            first, updates = self.first_loss, self.lost
+            raise Hopeless(
+                f"given up: for {updates} updates the loss was over {limit:g} times its first, {first:.3g} ({where})"
+            )
 
     def check_scale(self, scale: float) -> None:
         """Raise if the loss scale is under its floor; looked at every `check_every` updates and at the end."""

@@ -19,6 +19,10 @@ class TrainerOption:
     """Applied updates; null: no limit."""
     evaluate_every: int = 1
     """Epochs between two evaluations on the test set; 0: never."""
+    hopeless: Optional[float] = None
+    """End a run whose loss has been this many times its first, or not finite, for `patience` updates; null: never."""
+    patience: int = 20
+    """Updates in a row after which such a run is given up."""
     checkpoint_every: int = 0
     """Updates between two checkpoints; 0: only at the end."""
     device: str = "auto"
@@ -40,6 +44,8 @@ class TrainerOption:
         require(self.epochs >= 1, "epochs", self.epochs, ">= 1")
         require(self.updates is None or self.updates >= 1, "updates", self.updates, "null or >= 1")
         require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, ">= 0")
+        require(self.hopeless is None or self.hopeless > 1, "hopeless", self.hopeless, "null or > 1")
+        require(self.patience >= 1, "patience", self.patience, ">= 1")
         require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
         require(self.threads is None or self.threads >= 1, "threads", self.threads, "null or >= 1")
         one_of("device", self.device, ("auto", "cpu", "cuda"))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gradlab.command import command, key
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import Try
 from gradlab.diagnosis.replay import Overflow
 from gradlab.loggers.local import plain, write_whole
+from gradlab.sweep.measure import lost_at, measured
 from gradlab.trainer import Outcome
 
 
@@ -38,6 +39,7 @@ def write(
         "exit_code": exit_code,
     }
     content |= job
+    content["measured"] = measured(folder, lost_at(content))
     write_whole(folder / "diagnosis.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
@@ -72,7 +74,7 @@ def tell(
     if outcome.error and outcome.error != diagnosis.sentence:
         every = getattr(config.precision, "check_every", 1)
         looked = f" (looked at every {every} updates)" if outcome.scale_too_small and every > 1 else ""
-        lines.append(f"RuntimeError: {outcome.error}{looked}")
+        lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{looked}")
     if outcome.status == "failed":
         lines += course(diagnosis.evidence, outcome)
     if overflow is not None and not any(str(overflow) in f.sentence for f in diagnosis.findings):
@@ -117,15 +119,6 @@ def kept(overrides: list[str], replacing: list[str]) -> list[str]:
     """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
     replaced = {key(o) for o in replacing} | {"expect", "resume"}
     return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
-
-
-def key(override: str) -> str:
-    """What an override sets: the same for `a=1`, `+a=1`, `++a=1` and `~a`."""
-    return override.lstrip("+~").split("=")[0]
-
-
-def command(overrides: list[str]) -> str:
-    return shlex.join(["python", "-m", "gradlab", *overrides])
 
 
 def show(title: str, lines: list[str], good: bool) -> None:

@@ -13,8 +13,11 @@ from helpers import composed
 
 from gradlab.advise import main
 from gradlab.config import to_config
-from gradlab.diagnosis import advise as rules
-from gradlab.diagnosis.advise import batch_advice, clip_advice, finetuning_advice, settled, update_advice
+from gradlab.diagnosis.accumulation_advice import batch_advice
+from gradlab.diagnosis.advice import Advice
+from gradlab.diagnosis.clip_advice import clip_advice, settled
+from gradlab.diagnosis.lr_advice import finetuning_advice, update_advice
+from gradlab.effect import quantile
 
 
 def usual(number: int, median: float = 1.0, spread: float = 0.3, seed: int = 0) -> list[float]:
@@ -28,7 +31,7 @@ def with_spikes(norms: list[float], fraction: float, factor: float) -> list[floa
     return [n * factor if i % every == every - 1 else n for i, n in enumerate(norms)]
 
 
-def advised(norms: list[float], failed: bool = False, clip: str = "none", **rest: Any) -> rules.Advice:
+def advised(norms: list[float], failed: bool = False, clip: str = "none", **rest: Any) -> Advice:
     own = {"name": clip, **rest}
     return clip_advice(settled(norms, failed), None, own, 0.5, False)[0]
 
@@ -39,7 +42,7 @@ def test_max_norm_clips_the_spikes_and_not_the_usual(median: float, fraction: fl
     """Spikes of 30 times the usual: the limit lies between the two whatever the scale, and clips just them."""
     norms = usual(2000, median)
     limit = advised(with_spikes(norms, fraction, 30)).numbers["max_norm"]
-    assert rules.quantile(norms, 0.98) < limit < 30 * rules.quantile(norms, 0.01)
+    assert quantile(norms, 0.98) < limit < 30 * quantile(norms, 0.01)
     assert advised(with_spikes(norms, fraction, 30)).numbers["fraction"] == pytest.approx(fraction, abs=0.012)
     calm = advised(norms)
     assert calm.numbers["fraction"] < 0.012 and calm.override == f"clip=norm clip.max_norm={calm.numbers['max_norm']:g}"

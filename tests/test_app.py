@@ -15,10 +15,11 @@ import pytest
 import torch
 from forked import Commands, Result
 
-from gradlab import callbacks, errors, verdict
+from gradlab import errors, verdict
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import VERDICTS
 from gradlab.option import Invalid
+from gradlab.sweep.results import read
 
 SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
 
@@ -206,7 +207,7 @@ def test_a_killed_job_counts_as_failed(tmp_path: Path) -> None:
         (tmp_path / job / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
         if content:
             (tmp_path / job / "diagnosis.json").write_text(content)
-    assert [(row["job"], row["exit_code"]) for row in callbacks.sweep_ended(tmp_path)] == [
+    assert [(row["job"], row["exit_code"]) for row in read(tmp_path)] == [
         ("0", 0),
         ("1", 1),
         ("2", 0),
@@ -248,6 +249,14 @@ def test_cfg_prints_the_composed_configuration(gradlab: Commands, tmp_path: Path
     result = gradlab("--cfg", "job", "clip=norm", cwd=tmp_path)
     assert result.code == 0 and "clip:\n  max_norm: 1.0\n" in result.out and runs(tmp_path) == []
     assert gradlab("--cfg", "job", "--package", "clip", "clip=norm", cwd=tmp_path).out.endswith("max_norm: 1.0\n")
+    treated = gradlab("--cfg", "job", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
+    assert treated.code == 0 and "clip:\n  max_norm: 1.0\n" in treated.out and "expect: any\n" in treated.out
+    assert gradlab("--cfg", "job", "--package", "clip", "+remedy=clip_norm", cwd=tmp_path).out.endswith(
+        "# @package clip\nmax_norm: 1.0\n"
+    )
+    told(gradlab("--cfg", "job", "+remedy=clip_norm", "clip=norm", cwd=tmp_path))
+    story = ("--cfg", "job", "--resolve", "+remedy=lower_lr", "optimizer.lr=1.0", "story='at ${optimizer.lr}'")
+    assert "story: at 0.3" in gradlab(*story, cwd=tmp_path).out
     result = gradlab("--info", "config", cwd=tmp_path)
     assert result.code == 0 and "max_norm" not in result.out and "epochs: 5" in result.out, result
 

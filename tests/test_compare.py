@@ -13,9 +13,11 @@ from forked import Commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.compare import Run, compare, measure, read, report
+from gradlab.compare import compare
+from gradlab.comparison import report
 from gradlab.effect import T95, direction, final, improvement, judge, paired, quantile
 from gradlab.table import fitting, lines
+from gradlab.treated_run import Run, measure, read
 
 ILL, WELL = [True] * 3, [False] * 3
 SAME = [0.0] * 3

@@ -1,6 +1,7 @@
 """Several ranks are one machine, larger: the same trajectory as a plain loop in one process, and as each other."""
 
 import copy
+import json
 import math
 import signal
 import time
@@ -226,3 +227,16 @@ def test_rank_0_has_said_all_before_a_failed_run_is_ended(tmp_path: Path) -> Non
     ended = run(torchrun(2, "-m", "gradlab", *fails, "trainer.progress=none", "hydra.run.dir=run"), tmp_path)
     assert ended.returncode == 1 and "the output of the model (SlowToExplain)" in ended.stdout
     assert (tmp_path / "run" / "diagnosis.json").is_file() and (tmp_path / "run" / "crash.pt").is_file()
+
+
+@pytest.mark.slow
+def test_a_remedy_that_does_not_fit_the_weights_to_begin_with_does_not_end_a_sweep(tmp_path: Path) -> None:
+    """Rank 0 alone reads the weights: the others must not wait for it in the model's first collective."""
+    short = ("model=sigmoid_mlp", "model.width=8", "model.layers=2", "data=digits", "trainer.updates=3")
+    trainer(tmp_path / "begun", *short).run()
+    given = ["-m", *short, "trainer.progress=none", "init_from=begun", "+remedy=smaller_model,lower_lr,none"]
+    ended = run(torchrun(2, "-m", "gradlab", *given, "hydra.sweep.dir=sweep"), tmp_path, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    told = [json.loads((tmp_path / "sweep" / str(job) / "diagnosis.json").read_text()) for job in range(3)]
+    assert [one["verdict"] for one in told] == [None, "healthy", "healthy"]
+    assert not told[0]["remedy"]["applies"] and "does not fit the model" in told[0]["remedy"]["why_not"]

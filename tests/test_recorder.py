@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -113,6 +114,62 @@ def test_units_of_images_are_channels() -> None:
     y[:, 2] = 0
     y[0, 1] = 0
     assert statistics(nn.ReLU(), y)[3].item() == pytest.approx(1 / 5)
+
+
+class Moved(nn.Module):
+    """Channels of a convolution last for what follows, as for attention."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
+
+
+def kill(layer: Any, units: int) -> nn.Module:
+    """A layer whose first units are far below zero at every input, and the others far above."""
+    with torch.no_grad():
+        layer.bias.fill_(100.0)[:units] = -100.0
+    return layer
+
+
+def dead(model: nn.Sequential, x: torch.Tensor) -> list[float]:
+    """Dead units of the modules that have no weights, as they are seen."""
+    with recording_order(model) as called:
+        model(x)
+    seen = Activations(model, leaves(model, called))
+    for _ in range(2):  # the second forgets what the first ended with
+        with seen.watching():
+            model(x)
+    return [v for v in seen.table("cpu")[:, 3].tolist() if v == v]
+
+
+@pytest.mark.parametrize("length", [12, 6])
+def test_units_of_a_convolution_are_its_channels_wherever_they_stand(length: int) -> None:
+    """(B, C, T), with as many steps as channels too; a unit is dead where its channel is zero in all of the batch."""
+    torch.manual_seed(0)
+    conv, x = kill(nn.Conv1d(3, 6, 3, padding=1), 2), torch.randn(8, 3, length)
+    assert dead(nn.Sequential(conv, nn.ReLU()), x) == [pytest.approx(2 / 6)]
+    plain = torch.relu(conv(x))
+    assert (plain == 0).all(2).all(0).sum() == 2 and not (plain == 0).all(1).all(0).any()
+    assert dead(nn.Sequential(conv, nn.ReLU(), nn.MaxPool1d(2), nn.Dropout(0.0)), x) == [pytest.approx(2 / 6)] * 3
+    torch.nn.utils.parametrizations.weight_norm(conv)
+    assert dead(nn.Sequential(conv, nn.ReLU()), x)[-1] == pytest.approx(2 / 6)
+    for norm in (nn.BatchNorm1d(3), nn.GroupNorm(1, 3)):
+        assert dead(nn.Sequential(kill(norm, 1), nn.ReLU()), x) == [pytest.approx(1 / 3)]
+    head = kill(nn.Linear(6, 5), 4)
+    moved = nn.Sequential(conv, Moved(), nn.ReLU(), head, nn.ReLU())
+    assert dead(moved, torch.randn(8, 3, 12))[-2:] == [pytest.approx(2 / 6), pytest.approx(4 / 5)]
+    gated = nn.Sequential(kill(nn.Conv1d(3, 8, 3, padding=1), 2), nn.GLU(1), nn.ReLU())
+    assert dead(gated, x) == [0.0, pytest.approx(2 / 4)]
+
+
+def test_units_of_a_linear_layer_are_the_last_in_four_dimensions_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(kill(nn.Linear(3, 6), 2), nn.ReLU())
+    assert dead(model, torch.randn(2, 6, 4, 3)) == [pytest.approx(2 / 6)], "as many rows as units"
+    x = torch.randn(2, 3, 5).abs()
+    x[:, :, 0] = -1.0
+    assert dead(nn.Sequential(nn.ReLU(), nn.Conv1d(3, 3, 1)), x) == [pytest.approx(1 / 5)], "no layer before it"
+    volume = nn.Sequential(kill(nn.Conv3d(2, 4, 1), 1), nn.ReLU())
+    assert dead(volume, torch.randn(2, 2, 3, 3, 3)) == [pytest.approx(1 / 4)]
 
 
 class BackToFront(nn.Module):

@@ -44,6 +44,12 @@ def test_a_rising_loss_has_diverged_also_below_zero() -> None:
     assert verdict([line(i, -2 + i / 10) for i in range(1, 100)]).verdict == "diverged"
 
 
+@pytest.mark.parametrize("growth", [1.02, 1.1, 2.0])
+def test_a_loss_that_grows_exponentially_has_diverged(growth: float) -> None:
+    """As gradient descent beyond 2 / L: the spread of its last losses is as large as they are."""
+    assert verdict([line(i, 2.7 * growth**i) for i in range(1, 61)]).verdict == "diverged"
+
+
 @pytest.mark.parametrize(("best", "last"), [(1.0, 1.91), (1.59, 2.0), (-298.0, -18.0)])
 def test_a_loss_that_fell_and_is_back_has_diverged(best: float, last: float) -> None:
     """By at least a fifth, and nine tenths of the way; a little less of either is no loss of what was learnt."""
@@ -411,3 +417,58 @@ def test_noise_around_nothing_has_not_diverged() -> None:
     draw = random.Random(0)
     for _ in range(100):
         assert "diverged" not in run([draw.gauss(0.02, 0.05) for _ in range(100)])
+
+
+def heavy(kind: str, draw: random.Random) -> list[float]:
+    """Losses of a run that learns, on small batches: noise in proportion, samples that it gets wrong, a power law."""
+    falls = [max(math.exp(-i / 60), 0.05) for i in range(1000)]
+    noisy = {
+        "to 1e-6": lambda i, usual: 1e-6 ** (i / 1000) * math.exp(draw.gauss(0, 1.5)),
+        "in proportion": lambda i, usual: usual * math.exp(draw.gauss(0, 1.5)),
+        "wrong now and then": lambda i, usual: usual * draw.uniform(0.5, 2) + 4.0 * (draw.random() < 0.03),
+        "power law": lambda i, usual: usual * draw.paretovariate(1.5),
+    }
+    return [noisy[kind](i, usual) for i, usual in enumerate(falls)]
+
+
+@pytest.mark.parametrize("kind", ["to 1e-6", "in proportion", "wrong now and then", "power law"])
+def test_heavy_tails_are_no_spike_and_a_spike_in_them_is_one(kind: str) -> None:
+    """A run of small batches has losses far from the usual one, and two in a row, without any fault.
+
+    Three in a row above the hundred before them are met by chance once in 170,000 updates: here 20,000 are looked at.
+    """
+    draw, found, planted = random.Random(0), 0, 0
+    for _ in range(20):
+        losses = heavy(kind, draw)
+        found += "loss_spike_recovered" in run(losses)
+        height = 3 * max(losses[100:500])
+        planted += "loss_spike_recovered" in run([*losses[:500], height, 2 * height, height, height, *losses[500:]])
+    assert found <= 1 and planted == 20
+
+
+def spiked(losses: list[float]) -> int:
+    """How often the loss rose and came back."""
+    found = verdict([line(i, loss) for i, loss in enumerate(losses, 1)]).findings
+    return next((f.evidence["count"] for f in found if f.code == "loss_spike_recovered"), 0)
+
+
+def test_a_spike_is_three_losses_in_a_row_above_all_before_them() -> None:
+    def among(*losses: float, calm: int = 100, after: float = 1.4) -> int:
+        return spiked([*(2.0 - i / 2000 for i in range(calm)), *losses, *[after] * 40])
+
+    assert among(3.1, 3.2, 3.1) and among(2.2, 2.6, 3.0, 3.4), "at once or little by little"
+    assert not among(3.1, 3.2) and not among(3.1, 3.2, 1.9, 3.1, 3.2), "outliers, in pairs too"
+    assert not among(3.1, *[1.9] * 10, 3.0, 3.05, 3.05) and among(3.1, *[1.9] * 10, 3.2, 3.3, 3.2), "one came before"
+    assert among(*[3.5] * 4, *[1.9] * 10, *[3.2] * 4) == 2, "a lower one after it is one too"
+    assert among(*[3.2] * 4, calm=40) and not among(*[3.2] * 4, calm=39), "what is usual is not known at once"
+    falling = [3.0] * 20
+    assert spiked([*falling, *[1.9] * 80, *[4.0] * 4, *[2.05] * 40]) and not spiked(
+        [*falling, *[1.9] * 80, *[4.0] * 4, *[2.2] * 40]
+    ), "back to a tenth above the usual one"
+
+
+def test_a_spike_is_large_beside_the_noise_and_beside_what_the_run_began_with() -> None:
+    noise = [5.0] * 20 + [0.2, 0.6, 1.0, 1.4, 1.8] * 20
+    assert not spiked([*noise, *[5.5] * 4, *noise[20:]]) and spiked([*noise, *[6.1] * 4, *noise[20:]])
+    small = [1.0] * 20 + [1e-4] * 110
+    assert not spiked([*small, *[0.09] * 4, *[1e-4] * 40]) and spiked([*small, *[0.11] * 4, *[1e-4] * 40])

@@ -93,10 +93,10 @@ def too_high(runs: Runs):
 STUDY = Study(
     title="an RNN without clipping",
     about="""A ReLU RNN of width 64 (orthogonal recurrent weights, gain 1.5) on the adding problem of 30 steps, SGD
-with momentum 0.9 at 0.03. Backpropagation through time multiplies by the recurrent weights once a step; one steep
+at 0.2. Backpropagation through time multiplies by the recurrent weights once a step; one steep
 update throws the weights to where they are steeper still. Answering with the mean has a loss of 0.167.""",
     sweeps=[
-        Sweep("main", ["-m", "+experiment=exploding", f"+remedy={REMEDIES}", "seed=0,1,2", "trainer.epochs=3"]),
+        Sweep("main", ["-m", "+experiment=exploding", f"+remedy={REMEDIES}", "seed=0,1,2"]),
         Sweep(
             "max_norm",
             [
@@ -105,7 +105,6 @@ update throws the weights to where they are steeper still. Answering with the me
                 "clip=norm",
                 "clip.max_norm=0.5,1.0,5.0,100.0",
                 "seed=0,1,2",
-                "trainer.epochs=3",
                 "expect=any",
             ],
         ),
@@ -143,5 +142,6 @@ update throws the weights to where they are steeper still. Answering with the me
     ],
     tried="""(2026-11-21) Gains up to 1.1 with rates up to 0.1 do not diverge at all (ReLU halves the variance of
 each step, so that 1.5 is only just above the edge of 1.41); an LSTM under SGD diverges at a rate of 1, but by its
-linear head, not through time.""",
+linear head, not through time. With momentum 0.9 at 0.03 it explodes too, but it makes ten of a clipped step: in two of
+three seeds the loss of the clipped run rises tenfold now and then, and comes back.""",
 )

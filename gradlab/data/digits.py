@@ -6,6 +6,8 @@ Alpaydin and Kaynak 1998, UCI Machine Learning Repository.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Optional
 
 import torch
@@ -33,17 +35,33 @@ class DigitsData(Data):
         check_seed(self.seed)
 
     def load(self, device: torch.device) -> Splits:
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError as error:
-            raise Invalid("", "digits", f"needs scikit-learn, which does not import: {error}") from error
-
-        digits = load_digits()
-        order = torch.randperm(len(digits.target), generator=generator(self.seed))
-        images = torch.from_numpy(digits.images).float()[order].unsqueeze(1)  # (N, 1, 8, 8) in [0, 16]
-        labels = torch.from_numpy(digits.target).long()[order]  # (N,)
+        images, labels = scanned()
+        order = torch.randperm(len(labels), generator=generator(self.seed))
+        images, labels = images[order].unsqueeze(1), labels[order]  # (N, 1, 8, 8) in [0, 16], (N,)
         known = images[:-TEST]
         images = (images - known.mean()) / known.std()
         train, test = split_off(images.to(device), labels.to(device), TEST)
         train.inputs, train.targets = train.inputs[: self.samples], train.targets[: self.samples]
         return Splits(train, test, Spec("images", (1, 8, 8), "classes", 10), "digits")
+
+
+def scanned() -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (N, 8, 8) and their digits (N,), as `sklearn.datasets.load_digits` gives them.
+
+    Read from its file where that is: importing scikit-learn takes a second, and nothing else of it is needed.
+    """
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise Invalid("", "digits", "needs scikit-learn, which is not installed")
+    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if path.is_file():
+        import numpy as np
+
+        table = np.loadtxt(path, delimiter=",")
+        rows, digits = table[:, :-1].reshape(-1, 8, 8), table[:, -1]
+    else:
+        from sklearn.datasets import load_digits
+
+        found = load_digits()
+        rows, digits = found.images, found.target
+    return torch.from_numpy(rows).float(), torch.from_numpy(digits).long()

@@ -79,7 +79,11 @@ class Stalled(Rule):
 
 @dataclass
 class SpikeRecovered(Rule):
-    """The loss rose far above its usual range, and came back."""
+    """The loss rose far above its usual range, and came back.
+
+    What usual is, heavy tails must not hide: small batches have large losses now and then, and soon two in a row. That
+    `smooth` losses in a row are above all of the hundred before them is as rare whatever their distribution is.
+    """
 
     code = "loss_spike_recovered"
     needs = ("long",)
@@ -91,7 +95,7 @@ class SpikeRecovered(Rule):
     share: float = 0.1
     """And this part of the loss at the beginning: what is next to nothing may double."""
     smooth: int = 3
-    """Updates over which a loss is averaged."""
+    """Updates over which a loss is averaged; all of them are above whatever was before."""
 
     def begin(self) -> None:
         self.recent = Recent(100)
@@ -105,6 +109,8 @@ class SpikeRecovered(Rule):
         loss = line["train/loss"]
         if not math.isfinite(loss):
             return
+        if self.before is None and len(self.now) == self.smooth:
+            self.recent.add(self.now[0])
         self.now.append(loss)
         level = math.fsum(self.now) / len(self.now)
         if self.before is not None:
@@ -113,15 +119,12 @@ class SpikeRecovered(Rule):
                 self.count += 1
                 self.first = self.first or (self.at, self.before, self.height)
                 self.before = None
-            return
-        if len(self.recent.values) >= 2 * history.window:
+        elif len(self.recent.values) >= 2 * history.window and min(self.now) > self.recent.ordered[-1]:
             usual = self.recent.median
             rise = median(sorted(self.now)) - usual
             large = rise > (self.factor - 1) * abs(usual) and rise > self.share * abs(history.loss_early)
-            if large and rise > self.spread * self.recent.spread:  # most of them are, not one outlier
+            if large and rise > self.spread * self.recent.spread:
                 self.before, self.at, self.height = usual, line["attempt"], level
-                return
-        self.recent.add(loss)
 
     def find(self, run: Run) -> Finding | None:
         if self.first is None or not run.learns:

@@ -15,7 +15,8 @@ from gradlab.loss import Loss
 from gradlab.precision import Precision
 
 if TYPE_CHECKING:
-    from gradlab.diagnosis.trace import Call, Finding, Trace
+    from gradlab.diagnosis.trace import Trace
+    from gradlab.diagnosis.traced import Call, Finding
 
 __all__ = ["Overflow", "Replay", "first_overflow", "replay"]
 
@@ -67,7 +68,8 @@ def replay(
     batches: the update's micro-batches, those of all ranks. limit: a larger output or gradient is a finding too.
     The model, its gradients and the random state are the caller's to keep; buffers are put back.
     """
-    from gradlab.diagnosis.trace import Finding, Trace  # PyTorch at once: not before a configuration was checked
+    from gradlab.diagnosis.trace import Trace  # PyTorch at once: not before a configuration was checked
+    from gradlab.diagnosis.traced import Finding
 
     if broken := beforehand(model, batches):
         return Replay(broken)

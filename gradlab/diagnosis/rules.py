@@ -52,8 +52,9 @@ class Run:
         if self.long and h.last:
             spread = 1.4826 * median(sorted(abs(v - h.loss_last) for v in h.last))
             doubt = 1.25 * spread / len(h.last) ** 0.5  # standard error of a median
-            rise = h.loss_last - reference
-            return rise > (factor - 1) * abs(reference) and rise > 5 * doubt
+            rise, least = h.loss_last - reference, (factor - 1) * abs(reference)
+            every = min(h.last) - reference > least  # a loss that grows without end has a large spread, and no doubt
+            return rise > least and (rise > 5 * doubt or every)
         latest = list(h.last)[-3:]  # too few to average: only what is beyond doubt
         return (
             h.attempts >= 5 and not self.long and bool(latest) and min(latest) - reference > 2 * factor * abs(reference)

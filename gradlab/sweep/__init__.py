@@ -1,1 +1,1 @@
-"""Sweeps: grids, jobs in other processes, going on after an interruption."""
+"""Sweeps: grids, jobs in other processes, going on after an interruption, results and maps."""

@@ -6,9 +6,10 @@ last step, which is all that is done here again.
 
 from __future__ import annotations
 
-import copy
+import functools
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +22,87 @@ from omegaconf._utils import OmegaConfDumper, get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
 
+@dataclass
+class Composed:
+    """What Hydra makes of a job's overrides. Jobs that differ in values only take turns in the same object."""
+
+    whole: DictConfig
+    task: DictConfig
+    """The job's own configuration."""
+    hydra: DictConfig
+    """Hydra's part of it."""
+
+    @classmethod
+    def of(cls, whole: DictConfig) -> Composed:
+        names = [str(name) for name in whole if name != "hydra"]
+        return cls(whole, OmegaConf.masked_copy(whole, names), OmegaConf.masked_copy(whole, ["hydra"]))
+
+    def put(self, values: Sequence[Override], overrides: Sequence[str], name: str) -> None:
+        """Change values. name: hydra.job.override_dirname."""
+        for override in values:
+            for cfg in (self.whole, self.task):
+                OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+        for cfg in (self.whole, self.hydra):
+            for node in (cfg.hydra.overrides, cfg.hydra.job):
+                OmegaConf.set_readonly(node, False)
+            cfg.hydra.overrides.task, cfg.hydra.job.override_dirname = list(overrides), name
+
+    def settle(self, number: int) -> Path:
+        """Number the job, as Hydra's launchers do, and make it the one that is asked for; returns its folder."""
+        hydra = self.hydra.hydra
+        with read_write(hydra), open_dict(hydra):
+            for node in (hydra.job, hydra.runtime):
+                OmegaConf.set_readonly(node, None)
+            hydra.job.id = hydra.job.num = number
+            HydraConfig.instance().cfg = self.hydra  # type: ignore[assignment]
+            folder = os.path.join(str(hydra.sweep.dir), str(hydra.sweep.subdir))
+            hydra.runtime.output_dir = os.path.abspath(folder)
+        return Path(folder)
+
+    def write(self, folder: Path, task: DictConfig) -> None:
+        """The files that Hydra leaves in a job's folder. task: what runs, where it is not what was composed."""
+        hydra = self.hydra.hydra
+        place = folder / str(hydra.output_subdir)
+        place.mkdir(parents=True, exist_ok=True)
+        (folder / f"{hydra.job.name}.log").touch()
+        (place / "config.yaml").write_text(text(task))
+        (place / "hydra.yaml").write_text(text(self.hydra))
+        (place / "overrides.yaml").write_text(text(hydra.overrides.task))
+
+
 class Composer:
     """A Hydra configuration loader whose sweeps are composed quickly; everything else is the loader's own."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.parser = OverridesParser.create(config_loader=loader)
-        self.composed: dict[tuple[str, ...], DictConfig] = {}
+        self.known: dict[tuple[str, ...], Composed] = {}
         self.groups = set(loader.list_groups(""))
+        self.parsed = functools.cache(self.parser.parse_override)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
-        """The configuration of a job. The next call may change it, where it differs in values only."""
-        parsed = self.parser.parse_overrides(list(sweep_overrides))
-        plain = [self.is_value(o) for o in parsed]
-        key = tuple(o.key_or_group if p else str(o.input_line) for o, p in zip(parsed, plain, strict=True))
-        if key not in self.composed or not any(plain):
-            self.composed[key] = self.loader.load_sweep_config(master_config, list(sweep_overrides))
-            return self.composed[key]
-        cfg = self.composed[key]
+        """The configuration of a job. The next call may change it."""
+        return self.compose(master_config, sweep_overrides).whole
+
+    def compose(self, master: DictConfig, overrides: Sequence[str]) -> Composed:
+        parsed = [self.parsed(override) for override in overrides]
+        values = [o for o in parsed if self.is_value(o)]
+        key = tuple(str(o.key_or_group) if o in values else str(o.input_line) for o in parsed)
+        if key not in self.known:
+            self.known[key] = Composed.of(self.loader.load_sweep_config(master, list(overrides)))
+            return self.known[key]
+        composed = self.known[key]
+        parts = composed.hydra.hydra.job.config.override_dirname
+        named = sorted(str(o.input_line) for o in parsed if o.key_or_group not in parts.exclude_keys)
         try:
-            for override in (o for o, p in zip(parsed, plain, strict=True) if p):
-                OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
-        except OmegaConfBaseException:  # Hydra's own words for it
-            del self.composed[key]
-            return self.loader.load_sweep_config(master_config, list(sweep_overrides))
-        job = cfg.hydra.job
-        exclude = set(job.config.override_dirname.exclude_keys)
-        parts = job.config.override_dirname
-        named = sorted(str(o.input_line) for o in parsed if o.key_or_group not in exclude)
-        named = parts.item_sep.join(named).replace("=", parts.kv_sep)
-        with read_write(cfg.hydra), open_dict(cfg.hydra):
-            cfg.hydra.overrides.task = list(sweep_overrides)
-            job.override_dirname = named
-        return cfg
+            composed.put(values, overrides, parts.item_sep.join(named).replace("=", parts.kv_sep))
+        except OmegaConfBaseException:  # Hydra has its own words for it
+            del self.known[key]
+            return Composed.of(self.loader.load_sweep_config(master, list(overrides)))
+        return composed
 
     def is_value(self, override: Override) -> bool:
         """Whether an override sets a field that is there, and chooses no option."""
@@ -76,31 +122,3 @@ def text(node: Any) -> str:
     """As OmegaConf.to_yaml writes it."""
     container = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
     return yaml.dump(container, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=Dumper)
-
-
-def task_of(cfg: DictConfig) -> DictConfig:
-    """A job's configuration without Hydra's part."""
-    task = copy.copy(cfg)
-    with read_write(task), open_dict(task):
-        del task["hydra"]
-    return task
-
-
-def settle(cfg: DictConfig, number: int) -> Path:
-    """Number a job, as Hydra's launchers do; returns its folder."""
-    with read_write(cfg.hydra), open_dict(cfg.hydra):
-        cfg.hydra.job.id = cfg.hydra.job.num = number
-        HydraConfig.instance().set_config(cfg)
-        folder = os.path.join(str(cfg.hydra.sweep.dir), str(cfg.hydra.sweep.subdir))
-        cfg.hydra.runtime.output_dir = os.path.abspath(folder)
-    HydraConfig.instance().set_config(cfg)
-    return Path(folder)
-
-
-def write_hydra(cfg: DictConfig, task: DictConfig, folder: Path) -> None:
-    """The files that Hydra leaves in a job's folder."""
-    place = folder / str(cfg.hydra.output_subdir)
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "config.yaml").write_text(text(task))
-    (place / "hydra.yaml").write_text(text(OmegaConf.masked_copy(cfg, ["hydra"])))
-    (place / "overrides.yaml").write_text(text(cfg.hydra.overrides.task))

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gradlab.config import Config
-from gradlab.option import Invalid
+
+
+@dataclass
+class Planned:
+    """A job that is to run: its place in the sweep, and its configuration in full."""
+
+    number: int
+    overrides: list[str]
+    folder: Path
+    config: Config
+    plain: dict[str, Any]
+    group: str
+    """The experiment's name, or `run`."""
+    remedy: dict[str, Any] | None = None
+    """What remedies have changed in the configuration."""
+
 
 LANE_VALUES: dict[str, tuple[str, ...]] = {
     "optimizer": ("lr", "weight_decay", "momentum", "beta1", "beta2", "eps"),
@@ -54,9 +71,9 @@ def alone(config: Config) -> str | None:
     return None
 
 
-def groups(jobs: Iterable[Any]) -> tuple[list[list[Any]], list[tuple[Any, str]]]:
-    """Jobs (with `config` and `plain`) by program, in the order of the first of each; those that run alone, and why."""
-    together: dict[str, list[Any]] = {}
+def groups(jobs: Iterable[Planned]) -> tuple[list[list[Planned]], list[tuple[Planned, str]]]:
+    """Jobs by program, in the order of the first of each; those that run alone, and why."""
+    together: dict[str, list[Planned]] = {}
     single = []
     for job in jobs:
         if (why := alone(job.config)) is not None:
@@ -64,7 +81,3 @@ def groups(jobs: Iterable[Any]) -> tuple[list[list[Any]], list[tuple[Any, str]]]
         else:
             together.setdefault(program(job.config, job.plain), []).append(job)
     return list(together.values()), single
-
-
-class NotALane(Invalid):
-    """A model, or a loss, that cannot be trained as lanes."""

@@ -147,9 +147,18 @@ def pack(stats: Stats, lanes: int) -> Tensor:
 class Stack:
     """Lanes that are at the same place of their runs, until each has ended."""
 
-    def __init__(self, jobs: Sequence[Job], ended: Ended, used: Sequence[str] | None = None) -> None:
-        """jobs: their trainers are `Lane`s. ended: is told of each job's end and its exit code."""
-        self.jobs, self.ended = list(jobs), ended
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        ended: Ended,
+        used: Sequence[str] | None = None,
+        beat: Callable[[int], None] = lambda updates: None,
+    ) -> None:
+        """jobs: their trainers are `Lane`s. ended: is told of each job's end and its exit code; beat: of updates made.
+
+        used: names of the parameters that get a gradient; default: all.
+        """
+        self.jobs, self.ended, self.beat = list(jobs), ended, beat
         self.lanes: list[Lane] = [job.trainer for job in jobs]  # type: ignore[misc]
         self.update = StackedUpdate([lane.update for lane in self.lanes], [job.config for job in jobs], used)
         for lane in self.lanes:
@@ -208,6 +217,7 @@ class Stack:
 
         window: Any = self.shared(batches)
         m, number = lead.config.monitor, self.update.attempts + 1
+        self.beat(len(self.lanes))
         record = None
         if m.norms(number):
             record = LaneRecord(self.update, lead.update.names, m.steps(number), bool(lead.observed.recurrent))

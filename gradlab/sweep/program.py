@@ -6,9 +6,9 @@ import contextlib
 import ctypes
 import functools
 import io
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +19,17 @@ from gradlab.distributed import World
 from gradlab.errors import exit_code, explain
 from gradlab.job import Job
 from gradlab.option import Invalid
+from gradlab.sweep.grouping import Planned
 from gradlab.sweep.lanes import Lane, Stack
+from gradlab.sweep.unfinished import identity
 from gradlab.sweep.update import Batch
 
+CACHE = 48 * 2**20
+"""Bytes that the lanes of a chunk keep together on a CPU. More lanes share the cost of calls, but leave the cache."""
+MOST = 1024
+"""Lanes of a chunk at most."""
 ALIKE = 1e-2
 """Largest distance of a lane's first gradient from that of the same job alone, in units of its norm."""
-
-
-@dataclass
-class Planned:
-    """A job that is to run: its place in the sweep, and its configuration in full."""
-
-    number: int
-    overrides: list[str]
-    folder: Path
-    config: Any
-    plain: dict[str, Any]
-    group: str
-    remedy: dict[str, Any] | None = None
-
-
-Told = Callable[[Planned, int], None]
-"""Is told of each job's end and its exit code."""
 
 
 def keep_memory() -> None:
@@ -52,14 +41,30 @@ def keep_memory() -> None:
             libc.mallopt(option, value)
 
 
+def spare_compiler() -> None:
+    """Do not import the compiler, which takes seconds: optimizers load it to be left alone by it."""
+    for name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
+        inner: Any = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if inner is not None:
+            inner.__dynamo_disable = inner  # what torch._compile asks for before it imports anything
+
+
 class Program:
     """Jobs that are one program: what they share is made once."""
 
     def __init__(self, jobs: Sequence[Planned]) -> None:
+        """Raises `Invalid` where the jobs cannot be lanes."""
         self.jobs = list(jobs)
         first = self.jobs[0].config
         self.device = setup.pick_device(first, World())
         self.data = setup.load_data(first, self.device)
+        self.updates = setup.planned_updates(first, len(self.data[0].train), 1)
+        """Updates of each job if none is skipped."""
+        spare_compiler()
+        with setup.threads(1):
+            self.used, self.bytes = self.probe()
+        self.cost = self.updates * self.bytes
+        """Of a job, to weigh programs against each other."""
 
     def job(self, planned: Planned) -> Job:
         """A job whose trainer is a lane. What it has to say stands in its folder."""
@@ -76,8 +81,31 @@ class Program:
             make,
         )
 
-    def probe(self) -> list[str]:
-        """Names of the parameters that get a gradient. Raises `Invalid` unless a lane's is that of the job alone."""
+    def chunks(self, workers: int, lanes: int | None, memory: float | None) -> list[list[int]]:
+        """Places of the jobs that are trained together.
+
+        workers: processes among which to share them. lanes: of one chunk at most; None: as many as fit the cache.
+        memory: GiB of all processes; None: half of what is free.
+        """
+        fits = int((memory * 2**30 if memory else free_memory(self.device) / 2) / workers / self.bytes)
+        wanted = lanes or (MOST if self.device.type != "cpu" else min(MOST, CACHE // self.bytes))
+        size = max(1, min(wanted, fits, -(-len(self.jobs) // workers)))
+        by_seed: dict[int, list[int]] = {}
+        for place, job in enumerate(self.jobs):
+            by_seed.setdefault(job.config.seed, []).append(place)
+        made, rest = [], list[int]()
+        for places in by_seed.values():  # lanes of one seed share their samples
+            if 2 * len(places) < size and len(by_seed) > 1:
+                rest += places
+            else:
+                made += strided(places, size)
+        return made + strided(rest, size)
+
+    def probe(self) -> tuple[list[str], int]:
+        """Names of the parameters that get a gradient, and bytes of a lane.
+
+        Raises `Invalid` unless a lane's gradient is that of the job alone.
+        """
         with silence():
             jobs = [self.job(planned) for planned in self.jobs[:2]]
         lanes: list[Any] = [job.trainer for job in jobs]
@@ -100,10 +128,15 @@ class Program:
         alone.zero_grad()
         stack = Stack(jobs, lambda job, code: None, list(grads))
         update = stack.update
-        with update.precision.arithmetic():
-            with update.precision.autocast():
-                losses = update.sums(Batch(x, y, False))
-            (losses * weight).sum().backward()
+        kept = Kept()
+        try:
+            with update.precision.arithmetic(), kept.counting():
+                with update.precision.autocast():
+                    losses = update.sums(Batch(x, y, False))
+                (losses * weight).sum().backward()
+        except RuntimeError as error:
+            said = " ".join(str(error).split())[:200]
+            raise Invalid("model", type(first.module).__name__, f"cannot be trained under vmap: {said}") from None
         distance = norm = 0.0
         for name, rows in zip(update.names, update.weights.cut(update.slopes), strict=True):
             wanted = grads[name].double()
@@ -111,24 +144,62 @@ class Program:
             norm += wanted.square().sum().item()
         if norm < float("inf") and not distance <= ALIKE**2 * norm:
             raise Invalid("model", type(first.module).__name__, "has another gradient under vmap than alone")
-        return list(grads)
+        elements = update.weights.matrix[0].numel()
+        return list(grads), kept.bytes // len(jobs) + 4 * elements * (5 + len(update.moments))
 
-    def run(self, numbers: Sequence[int], used: Sequence[str], told: Told) -> None:
-        """Train these of the jobs together. A job that cannot begin fails, and not the others."""
-        begun: dict[int, Planned] = {}
+    def run(self, places: Sequence[int], ended: Callable[[int, int], None], beat: Callable[[int], None]) -> None:
+        """Train these of the jobs together. A job that cannot begin fails, and not the others.
+
+        ended: is told of each job's end, by its place, and its exit code. beat: of updates made.
+        """
+        begun: dict[int, int] = {}
         jobs = []
-        with silence():
-            for i in numbers:
-                planned = self.jobs[i]
+        with silence(), setup.threads(1 if self.device.type == "cpu" else None):
+            for place in places:
                 try:
-                    job = self.job(planned)
+                    job = self.job(self.jobs[place])
                 except Exception as error:
-                    told(planned, failed(planned, error))
+                    ended(place, failed(self.jobs[place], error))
                     continue
-                begun[id(job)] = planned
+                begun[id(job)] = place
                 jobs.append(job)
             if jobs:
-                Stack(jobs, lambda job, code: told(begun[id(job)], code), used).run()
+                Stack(jobs, lambda job, code: ended(begun[id(job)], code), self.used, beat).run()
+
+
+class Kept:
+    """Bytes that a forward pass keeps for its backward pass."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.seen.values())
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self.seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def counting(self) -> Any:
+        return torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor)
+
+
+def strided(places: list[int], size: int) -> list[list[int]]:
+    """Nearly equal parts of at most `size`, each with some of every region of a grid: some of them end early."""
+    parts = -(-len(places) // size)
+    return [places[i::parts] for i in range(parts)]
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 @contextlib.contextmanager
@@ -141,5 +212,5 @@ def silence() -> Iterator[None]:
 def failed(planned: Planned, error: Exception) -> int:
     """Leave word of a job that could not run; returns its exit code."""
     message = explain(error, planned.folder) or "".join(traceback.format_exception(error))
-    verdict.write_error(planned.folder, message, code := exit_code(error))
+    verdict.write_error(planned.folder, message, code := exit_code(error), None, identity(planned.overrides))
     return code

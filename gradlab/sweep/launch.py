@@ -1,0 +1,185 @@
+"""Launch the jobs of a sweep as lanes: compose, group, train, and say what was done how."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from omegaconf import OmegaConf, open_dict
+
+from gradlab import cli, verdict
+from gradlab.config import to_config
+from gradlab.errors import Usage, exit_code, explain
+from gradlab.remedy import DoesNotApply, treated
+from gradlab.sweep import unfinished
+from gradlab.sweep.grouping import Planned, groups
+from gradlab.sweep.progress import SweepProgress
+from gradlab.sweep.workers import Chunk, Workers
+
+
+def launch(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+    """Run all jobs; each has its folder as if it had run alone. Returns their exit codes as Hydra wants them."""
+    if "RANK" in os.environ:
+        raise Usage("hydra/launcher=vectorized: not under torchrun, whose processes share each job")
+    setup_globals()
+    folder = Path(str(launcher.config.hydra.sweep.dir))
+    folder.mkdir(parents=True, exist_ok=True)
+    codes: dict[int, int] = {}
+    before = HydraConfig.instance().cfg
+    try:
+        with unfinished.turn(folder):
+            planned = [plan(launcher, list(o), first + i, codes) for i, o in enumerate(job_overrides)]
+            Launch(launcher, [p for p in planned if p is not None], codes).run()
+    finally:
+        HydraConfig.instance().cfg = before
+    return [returned(list(o), codes.get(first + i, 1)) for i, o in enumerate(job_overrides)]
+
+
+def returned(overrides: list[str], code: int) -> JobReturn:
+    made = JobReturn()
+    made.overrides, made.status, made.return_value = overrides, JobStatus.COMPLETED, code
+    return made
+
+
+def plan(launcher: Any, overrides: list[str], number: int, codes: dict[int, int]) -> Planned | None:
+    """A job that is to run; None if it has run before, or cannot, with its exit code in `codes`."""
+    composed = launcher.hydra_context.config_loader.compose(launcher.config, overrides)
+    folder, task = composed.settle(number), composed.task
+    if cli.goes_on() and (code := unfinished.finished(folder, overrides)) is not None:
+        codes[number] = code
+        return None
+    if folder.is_dir():
+        unfinished.clear(folder)
+    try:
+        config = to_config(task)
+        cli.check(config)
+        treated_cfg, remedy = treated(task, overrides)
+        config = to_config(treated_cfg) if remedy else config
+        plain: Any = OmegaConf.to_container(treated_cfg, resolve=True)
+    except Exception as error:
+        composed.write(folder, task)
+        codes[number] = refused(folder, overrides, error)
+        return None
+    group = HydraConfig.get().runtime.choices.get("experiment") or "run"
+    return Planned(number, overrides, folder, config, plain, group, remedy)
+
+
+def refused(folder: Path, overrides: list[str], error: Exception) -> int:
+    """Leave word of a job that cannot run, as a job alone does; returns its exit code."""
+    message = explain(error, folder)
+    if message is None:
+        raise error
+    record = error.record() if isinstance(error, DoesNotApply) else None
+    code = 0 if record else exit_code(error)
+    print(f"gradlab: {message}", file=sys.stderr, flush=True)
+    verdict.write_error(folder, message, code, record, unfinished.identity(overrides))
+    return code
+
+
+class Launch:
+    """The jobs of one launch, in groups that are one program each."""
+
+    def __init__(self, launcher: Any, jobs: list[Planned], codes: dict[int, int]) -> None:
+        self.launcher, self.jobs, self.codes = launcher, jobs, codes
+        self.settings = launcher.settings
+        self.programs: list[Any] = []
+
+    def run(self) -> None:
+        began = time.monotonic()
+        together, alone = groups(self.jobs)
+        if together:
+            from gradlab.option import Invalid
+            from gradlab.sweep.program import Program
+
+            for jobs in together:
+                try:
+                    self.programs.append(Program(jobs))
+                except Invalid as error:
+                    alone += [(job, str(error)) for job in jobs]
+            self.train()
+        trained = len(self.codes)
+        if alone:
+            reasons = Counter(why for _, why in alone)
+            said = "; ".join(f"{number} ({why})" for why, number in reasons.items())
+            print(f"run one by one: {said}", flush=True)
+            for job, _ in alone:
+                self.codes[job.number] = self.by_itself(job)
+        if trained:
+            told = f"{sum(len(p.jobs) for p in self.programs)} jobs as lanes of {len(self.programs)} programs"
+            print(f"{told}, {len(alone)} one by one, {time.monotonic() - began:.0f} s", flush=True)
+
+    def train(self) -> None:
+        """All programs, cut into chunks, in as many processes as there are cores; on a CUDA device in this one."""
+        if not self.programs:
+            return
+        from gradlab.sweep.program import keep_memory
+
+        cuda = self.programs[0].device.type == "cuda"
+        wanted = self.settings.get("workers")
+        number = 0 if cuda else len(os.sched_getaffinity(0)) if wanted is None else wanted
+        memory = self.settings.get("memory")
+        chunks = [
+            Chunk(i, numbers)
+            for i, program in enumerate(self.programs)
+            for numbers in program.chunks(max(number, 1), self.settings.get("lanes"), memory)
+        ]
+        chunks.sort(key=lambda chunk: -self.programs[chunk.program].cost * len(chunk.numbers))
+        jobs = [job for program in self.programs for job in program.jobs]
+        progress = SweepProgress(len(jobs), sum(p.updates * len(p.jobs) for p in self.programs))
+        keep_memory()
+
+        def ended(chunk: Chunk, place: int, code: int) -> None:
+            job = self.programs[chunk.program].jobs[place]
+            self.codes[job.number] = code
+            progress.ended(self.programs[chunk.program].updates)
+
+        def lost(chunk: Chunk, places: list[int], why: str) -> None:
+            for place in places:
+                job = self.programs[chunk.program].jobs[place]
+                self.codes[job.number] = 1
+                verdict.write_error(job.folder, why, 1, None, unfinished.identity(job.overrides))
+            print(f"gradlab: {len(places)} jobs were lost: {why}", file=sys.stderr, flush=True)
+
+        if not number:
+            for chunk in chunks:
+                self.work(chunk, lambda place, code, chunk=chunk: ended(chunk, place, code), progress.made)  # type: ignore
+            progress.finish()
+            return
+        workers = Workers(self.work, min(number, len(chunks)))
+        try:
+            workers.run(chunks, ended, progress.made, lost)
+        finally:
+            workers.end()
+            progress.finish()
+
+    def work(self, chunk: Chunk, ended: Any, beat: Any) -> None:
+        """Train a chunk, in whatever process this is."""
+        program = self.programs[chunk.program]
+        for place in chunk.numbers:
+            job = program.jobs[place]
+            composed = self.launcher.hydra_context.config_loader.compose(self.launcher.config, job.overrides)
+            composed.settle(job.number)
+            composed.write(job.folder, treated(composed.task, job.overrides)[0] if job.remedy else composed.task)
+        program.run(chunk.numbers, ended, beat)
+
+    def by_itself(self, job: Planned) -> int:
+        """As Hydra's own launcher runs a job."""
+        context = self.launcher.hydra_context
+        cfg = context.config_loader.loader.load_sweep_config(self.launcher.config, job.overrides)
+        with open_dict(cfg):
+            cfg.hydra.job.id = cfg.hydra.job.num = job.number
+        made = run_job(
+            hydra_context=context,
+            task_function=self.launcher.task_function,
+            config=cfg,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
+        return int(made.return_value)

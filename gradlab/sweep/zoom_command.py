@@ -1,0 +1,42 @@
+"""`python -m gradlab.map` with overrides: `hydra/sweeper=quadtree` with its fields written short."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+from gradlab.command import exit_code
+from gradlab.errors import APPENDED, Usage, did_you_mean
+from gradlab.sweep.options import QuadtreeOption
+
+SHORT = [f.name for f in fields(QuadtreeOption) if not f.name.startswith("_") and f.name != "params"]
+
+
+def asks_for_runs(arguments: list[str]) -> bool:
+    """Whether the arguments of `python -m gradlab.map` are overrides of a map to be run, and no folder."""
+    return any("=" in argument and not argument.startswith("--") for argument in arguments)
+
+
+def overrides(arguments: list[str]) -> list[str]:
+    """The arguments of `python -m gradlab` that run the map."""
+    from gradlab.config import Config
+
+    made, known = [], [*Config.__dataclass_fields__, *APPENDED]
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        bare = name.lstrip("+~")
+        if equals and bare.isidentifier() and bare not in SHORT and bare not in known:
+            raise Usage(f"{name}: no such field{did_you_mean(name, [*SHORT, *known])}; a map has {', '.join(SHORT)}")
+        made.append(f"hydra.sweeper.{name}={value}" if equals and name in SHORT else argument)
+    first = next((i for i, argument in enumerate(made) if "=" in argument), len(made))
+    return [*made[:first], "hydra/sweeper=quadtree", *made[first:]]
+
+
+def run(arguments: list[str]) -> int:
+    """Run the map; returns the exit code."""
+    from gradlab import app
+    from gradlab.lazy import lazy_import
+
+    if "RANK" not in os.environ:
+        lazy_import("torch")  # a wrong command is told without
+    return exit_code(lambda: app.run(overrides(arguments)))

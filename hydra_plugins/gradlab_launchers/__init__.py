@@ -1,0 +1,1 @@
+"""hydra/launcher=vectorized; the work is in gradlab/sweep/."""

@@ -1,0 +1,189 @@
+"""Rows of a sweep: what became of each run, and the numbers that its files give."""
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sweeps
+from forked import Commands
+
+from gradlab.diagnosis.options import VERDICTS
+from gradlab.sweep.measure import curve, lines_of, lost_at, lowest, measured
+from gradlab.sweep.outcome import LOST, NAMES, STABLE, outcome_class, share, worst
+from gradlab.sweep.results import overrides_of, read, swept, value, write
+
+
+@pytest.fixture(scope="module")
+def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("commands"))
+    yield commands
+    commands.close()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "losses", "constant", "expected"),
+    [
+        ("healthy", "completed", (2.0, 1.0, 1.0), 2.0, "learnt"),
+        ("healthy", "completed", (2.0, 1.9, 1.9), None, "learnt"),
+        ("healthy", "completed", (2.0, 1.91, 1.91), None, "stalled"),
+        ("healthy", "completed", (9.0, 1.91, 1.91), 2.0, "stalled"),  # no better than a constant answer
+        ("healthy", "completed", (9.0, 1.9, 1.9), 2.0, "learnt"),
+        ("healthy", "completed", (9.0, 0.5, 0.99), 2.0, "learnt"),  # half of a constant answer's is no chance
+        ("saturated_units", "completed", (2.0, 2.0, 2.4), 2.0, "stalled"),
+        ("dominant_layer", "completed", (2.0, 1.0, 1.0), 2.0, "learnt"),  # ill, and yet it learns
+        ("loss_spike_recovered", "completed", (2.0, 1.0, 1.0), None, "spiked"),
+        ("diverged", "completed", (2.0, 1.0, 4.0), None, "diverged"),
+        ("exploding", "completed", (2.0, 1.0, 4.0), None, "exploded"),
+        ("nan_gradient", "failed", (2.0, 1.0, math.inf), None, "exploded"),
+        ("overflow_fp16", "failed", (2.0, 1.0, math.inf), None, "collapsed"),
+        ("scale_collapse", "failed", (2.0, 1.0, math.inf), None, "collapsed"),
+        ("stalled", "failed", (2.0, 1.0, math.inf), None, "exploded"),
+        ("stalled", "failed", (2.0, 1.0, 1.0), None, "exploded"),
+        ("healthy", "completed", (math.nan, math.nan, math.nan), None, "exploded"),
+        ("interrupted", "interrupted", (2.0, 1.0, 1.0), None, "stopped"),
+        ("exploding", "interrupted", (2.0, 1.0, 4.0), None, "exploded"),
+        (None, None, (math.nan,) * 3, None, "error"),
+    ],
+)
+def test_what_became_of_a_run(verdict, status, losses, constant, expected) -> None:  # type: ignore[no-untyped-def]
+    assert outcome_class(verdict, status, *losses, constant) == expected
+
+
+def test_an_evaluation_no_better_than_a_constant_answer_is_no_learning_whatever_the_best_batch_was() -> None:
+    assert outcome_class("healthy", "completed", 9.0, 0.14, 0.17, 0.17, 0.165) == "stalled"
+    assert outcome_class("healthy", "completed", 9.0, 0.14, 0.17, 0.17, 0.16) == "learnt"
+
+
+def test_every_class_and_verdict_is_one_that_exists() -> None:
+    assert set(LOST) <= set(VERDICTS) and set(LOST.values()) <= set(NAMES) - set(STABLE)
+
+
+def test_repeats_count_as_their_worst_and_those_not_judged_do_not_count() -> None:
+    assert worst(["learnt", "exploded", "spiked"]) == "exploded"
+    assert share(["learnt", "exploded", "stopped", "stalled"]) == pytest.approx(2 / 3)
+    assert math.isnan(share(["stopped", "error"]))
+
+
+def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    losses, norms = list(draws.uniform(1, 2, 100)), list(draws.lognormal(0, 2, 100))
+    losses[0], norms[50] = math.nan, math.inf
+    folder = sweeps.job(tmp_path / "0", ["a=1"], losses, norms)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update":101,"attempt":101,"train/loss":7.0,"grad/no')  # killed while it wrote
+    found, finite = measured(folder, began=41), np.array(norms)[np.isfinite(norms)]
+    assert found["loss/initial"] == losses[1] and found["loss/final"] == np.median(losses[-20:])
+    assert found["grad/norm_median"] == pytest.approx(np.median(finite))
+    assert found["grad/norm_p95"] == pytest.approx(np.quantile(finite, 0.95)) and found["grad/norm_max"] == max(finite)
+    assert (found["updates"], found["survived"], found["skipped"], found["clip/fraction"]) == (100, 40, 0, 0.25)
+    assert found["loss/best"] == min(np.median(losses[i : i + 19]) for i in (5, 24, 43, 62, 81))
+
+
+def test_the_best_loss_is_a_level_and_no_lucky_batch() -> None:
+    assert lowest([1.0] * 60 + [0.0] + [1.0] * 60) == 1.0
+    assert lowest([2.0] * 60 + [0.5] * 60 + [1.0] * 20) == 0.5
+    assert lowest([math.nan]) is None and lowest([3.0, math.inf]) == 3.0
+
+
+def test_a_job_that_left_nothing_has_no_numbers(tmp_path: Path) -> None:
+    found = measured(tmp_path)
+    assert found["loss/final"] is None and found["updates"] == found["survived"] == 0
+    assert curve(tmp_path / "metrics.jsonl") == [[], [], []]
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert curve(tmp_path / "metrics.jsonl") == [[], [], []] and lines_of(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize(("updates", "points"), [(50, 200), (1000, 200), (1000, 8), (1, 200)])
+def test_a_curve_is_spread_over_the_run_with_both_its_ends(tmp_path: Path, updates: int, points: int) -> None:
+    losses = [float(i) for i in range(updates)]
+    losses[-1] = math.inf
+    folder = sweeps.job(tmp_path / "0", ["a=1"], losses)
+    attempts, shown, _ = curve(folder / "metrics.jsonl", points)
+    assert attempts[0] == 1 and attempts[-1] == updates and len(attempts) <= points and shown[-1] is None
+    assert shown[:-1] == [a - 1 for a in attempts[:-1] if a is not None]
+    gaps = np.diff(np.array(attempts, dtype=float))
+    assert (gaps > 0).all() and (updates <= 1 or gaps.max() <= max(1, 1.3 * updates / points + 1))
+
+
+def test_swept_fields_are_those_that_differ() -> None:
+    assert swept([["a=1", "b=x", "+c=1"], ["a=2", "b=x"], ["a=1", "b=x"]]) == ["a", "c"]
+    assert [value(t) for t in ("1e-3", "4", "true", "null", "adam", "[1,2]", "nan")][:6] == [
+        1e-3,
+        4,
+        True,
+        None,
+        "adam",
+        "[1,2]",
+    ]
+
+
+def test_overrides_mean_what_yaml_says(tmp_path: Path) -> None:
+    import yaml
+
+    awkward = [
+        "a=1",
+        "+experiment=x",
+        "story=it's: #1",
+        "+remedy=[a,b]",
+        "b='x y'",
+        "path=C:/x",
+        "e=" + "long word " * 20,
+    ]
+    for given in ([], ["a=1", "+b.c=x", "++d=[1,2]"], *([one] for one in awkward)):
+        (tmp_path / ".hydra").mkdir(exist_ok=True)
+        (tmp_path / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(given))
+        assert overrides_of(tmp_path) == given
+
+
+def test_only_what_is_lost_has_a_beginning() -> None:
+    found = {"findings": [{"code": "exploding", "began": 7}, {"code": "overclipped", "began": 1}]}
+    assert lost_at(found | {"verdict": "exploding"}) == 7
+    assert lost_at(found | {"verdict": "overclipped"}) is None and lost_at({}) is None
+
+
+def test_a_sweep_writes_what_its_metrics_say(gradlab: Commands, tmp_path: Path) -> None:
+    short = ["model.layers=2", "model.width=8", "data.samples=64", "trainer.epochs=20", "trainer.progress=none"]
+    given = [*short, "optimizer=sgd", "optimizer.lr=0.3,1e6", "clip=norm", "clip.max_norm=1,10", "expect=any"]
+    result = gradlab("-m", *given, cwd=tmp_path)
+    assert result.code == 0, result
+    (folder,) = tmp_path.glob("outputs/run/sweep*")
+    rows = read(folder)
+    written = list(csv.DictReader((folder / "results.csv").open()))
+    assert [w["job"] for w in written] == ["0", "1", "2", "3"]
+    assert [(float(w["optimizer.lr"]), float(w["clip.max_norm"])) for w in written] == [
+        (0.3, 1.0),
+        (0.3, 10.0),
+        (1e6, 1.0),
+        (1e6, 10.0),
+    ]
+    assert {"overrides", "verdict", "eval/loss", "exit_code", "outcome", "loss/final", "why"} <= set(written[0])
+    assert all(row["outcome"] in STABLE for row in rows[:2]) and all(row["outcome"] not in STABLE for row in rows[2:])
+    losses = [line["train/loss"] for line in lines_of(folder / "0" / "metrics.jsonl") if "train/loss" in line]
+    assert rows[0]["updates"] == rows[0]["planned"] == len(losses)
+    assert rows[0]["loss/final"] == np.median(losses[-len(losses) // 5 :]) == float(written[0]["loss/final"])
+    for row in rows:  # written when a run ends; the same from its metrics, as of a run of an older version
+        path = folder / row["job"] / "diagnosis.json"
+        told = json.loads(path.read_text())
+        del told["measured"]
+        path.write_text(json.dumps(told))
+    assert read(folder) == rows
+
+
+def test_a_sweep_that_was_cut_short_still_gives_its_rows(tmp_path: Path) -> None:
+    folder = sweeps.sweep(tmp_path / "s", [0.1, 1.0], [1, 10], lambda y, seed: 0.5)
+    (folder / "0" / "diagnosis.json").write_text('{"verdict": "heal')
+    (folder / "1" / "diagnosis.json").write_text("[]")
+    (folder / "2" / "diagnosis.json").unlink()
+    (folder / "2" / "metrics.jsonl").unlink()
+    rows = read(folder)
+    assert [row["outcome"] for row in rows] == ["error", "error", "error", "exploded"]
+    assert rows[0]["exit_code"] == 1 and rows[0]["updates"] == 30 and rows[2]["updates"] == 0
+    assert rows[3]["loss/final"] == math.inf and rows[3]["survived"] == 10 and rows[3]["updates"] == 21
+    write(rows, folder / "results.csv")
+    shutil.rmtree(folder / "3" / ".hydra")
+    assert len(read(folder)) == 3

@@ -83,3 +83,36 @@ class SlowToExplain(Overflows):
         if len(self._forward_hooks) > 1:  # one is gradlab's own
             time.sleep(5)
         return super().forward(x)
+
+
+class Odd(nn.Module):
+    """A tied weight, one number, a frozen layer, a layer that is not used, and a buffer that training changes."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.first, self.second, self.tied = nn.Linear(64, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.tied.weight = self.second.weight
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.head, self.unused = nn.Linear(width, 10), nn.Linear(3, 3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1)).tanh()
+        if self.training:
+            self.seen += x.detach().square().mean()
+        x = self.tied(self.second(x).tanh()).tanh() + self.frozen(x)
+        return self.head(x * self.scale)
+
+
+class TwoCells(nn.Module):
+    """(B, T, 2) -> (B, 1) through two recurrent layers, of which the later one is defined first, and used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second, self.first = nn.GRU(8, 8, batch_first=True), nn.RNN(2, 8, batch_first=True)
+        self.never, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.second(self.first(x)[0])[0])[0]
+        return self.head(x[:, -1])

@@ -155,7 +155,7 @@ def test_taps_give_the_gradient_of_each_time_step(rules: None, cell: str, batch_
     torch.manual_seed(0)
     modules = recurrent(cell, torch.float32, FEATURES, WIDTH, 2, batch_first=batch_first)
     x = torch.randn(LANES, *((BATCH, STEPS) if batch_first else (STEPS, BATCH)), FEATURES)
-    taps: Taps = {}
+    taps = Taps()
     compare(modules, [x], taps=taps)
     (norms,) = taps.values()
     for lane, module in enumerate(modules):

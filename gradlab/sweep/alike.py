@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from gradlab import checkpoint
 from gradlab.activations import tensor_of
 from gradlab.loss import Loss
 from gradlab.sweep.kernels import lane_rules
@@ -18,6 +19,19 @@ NEAR = 1e-2
 """Largest distance of a lane's gradient from that of the job alone, in units of its norm, that needs no second look."""
 SAME = 1e-6
 """The same in double precision, where rounding explains nothing."""
+
+
+def drawn() -> tuple[Any, ...]:
+    """The state of every generator that a model or its data may draw from: another one once they have."""
+    state = checkpoint.all_random_state()
+    kind, keys, *rest = state.get("numpy", ("", torch.zeros(0)))
+    return state["cpu"].numpy().tobytes(), state["python"], kind, keys.numpy().tobytes(), *rest
+
+
+def plain_state(module: nn.Module) -> dict[tuple[str, str], Any]:
+    """Numbers and words that modules keep as plain attributes, which are the same for all lanes."""
+    kinds = (bool, int, float, str)
+    return {(n, k): v for n, m in module.named_modules() for k, v in vars(m).items() if isinstance(v, kinds)}
 
 
 @contextmanager

@@ -105,10 +105,11 @@ class Composer:
         return composed
 
     def is_value(self, override: Override) -> bool:
-        """Whether an override sets a field that is there, and chooses no option."""
+        """Whether an override sets a field that is there, to what replaces the last value: a mapping is merged."""
         name = override.key_or_group
         sets = not (override.is_add() or override.is_force_add() or override.is_delete() or override.package)
-        return sets and not name.startswith("hydra") and name not in self.groups
+        plain = not isinstance(override.value(), dict)
+        return sets and plain and not name.startswith("hydra") and name not in self.groups
 
 
 class Dumper(OmegaConfDumper if not yaml.__with_libyaml__ else yaml.CDumper):  # type: ignore[misc]

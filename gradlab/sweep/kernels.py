@@ -22,7 +22,14 @@ from gradlab.sweep.recurrent import gru, layers_of, lstm, rnn
 SHORT = 256
 """Up to so many steps a CPU is faster with a whole matrix of attention weights than with the fused kernel."""
 
-Taps = list[Tensor]
+
+class Taps(dict[str, Tensor]):
+    """Gradient norms of recurrent modules' inputs at each time step, (L, T), by the module's name."""
+
+    name = ""
+    """The module under way."""
+
+
 is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_batchedtensor
 
 
@@ -137,7 +144,7 @@ class LaneRules(TorchFunctionMode):
     """Replaces calls of functions that have a rule here by that rule."""
 
     def __init__(self, taps: Taps | None = None) -> None:
-        """taps: where given, gets the gradient norms of a recurrent layer's inputs, (L, T), in the backward pass."""
+        """taps: where given, gets the gradient norms of a recurrent layer's inputs in the backward pass."""
         super().__init__()
         self.taps = taps
 
@@ -236,12 +243,11 @@ def recurrent_rule(layer: Callable[..., Any], fused: Callable[..., Any] | None =
 def tapped(x: Tensor, taps: Taps, time: int) -> Tensor:
     """Ask for the gradient of a recurrent module's inputs, and keep its norm at each step, (L, T)."""
     x = x if x.requires_grad else x.detach().requires_grad_()
-    place = len(taps)
-    taps.append(x.new_zeros(0))
+    name = taps.name
 
     def after(grad: Tensor) -> None:
         dims = tuple(d for d in range(1, grad.dim()) if d != time)
-        taps[place] = torch.linalg.vector_norm(grad, dim=dims, dtype=torch.float64)
+        taps[name] = torch.linalg.vector_norm(grad, dim=dims, dtype=torch.float64)
 
     x.register_hook(after)
     return x

@@ -6,7 +6,9 @@ L lanes, P parameters
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from gradlab.gradients import Gradients
 from gradlab.job import Job
 from gradlab.recorder import Layers, Recorder, late_to_early, ratios
 from gradlab.step import Stats
+from gradlab.sweep import sharing
 from gradlab.sweep.kernels import lane_rules
 from gradlab.sweep.update import Batch, StackedUpdate, lane_norms
 from gradlab.trainer import FAILURES, Trainer
@@ -45,7 +48,10 @@ class Lane(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.random = checkpoint.random_state()
+        self.random, self.generators = checkpoint.random_state(), checkpoint.all_random_state()
+        self.fault: Exception | None = None
+        """What ended it that is no failure of training, such as a full disk."""
+        self.began = time.monotonic()
         self.asks: Iterator[Callable[[], None]] = iter(())
         self.ask: Callable[[], None] | None = None
 
@@ -53,26 +59,37 @@ class Lane(Trainer):
     def scale(self) -> float:
         return self.latest.measured.read()[FIELDS.index("next_scale")] if self.latest else 1.0
 
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Whatever is raised inside ends this lane, and no other; `ask` then is None."""
+        self.ask = None
+        try:
+            try:
+                yield
+            except FAILURES as error:
+                self.failed(error)
+        except Exception as error:
+            self.fault = error
+
     def begin(self) -> None:
-        self.open_files()
-        self.asks = self.course()
-        self.go_on()
+        self.began = time.monotonic()
+        with self.guarded():
+            self.open_files()
+            self.asks = self.course()
+            self.ask = next(self.asks, None)
 
     def go_on(self) -> None:
-        """Move to the next thing to do; `ask` is None at the end of the run, whatever ended it."""
-        try:
+        """Move to the next thing to do; `ask` is None at the end of the run."""
+        with self.guarded():
             self.ask = next(self.asks, None)
-        except FAILURES as error:
-            self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        self.ask = None
         self.stack.hand_back(self)
         super().failed(error)
 
     def save(self) -> None:
         self.stack.hand_back(self)
-        checkpoint.set_random_state(self.random)
+        checkpoint.set_random_state(self.generators)
         super().save()
 
     def hold(self) -> None:
@@ -83,47 +100,60 @@ class Lane(Trainer):
         """Take in what the stack measured of this lane's update."""
         self.update.attempts += 1
         self.cursor, self.outcome.epoch = following, self.epoch + 1
-        try:
+        with self.guarded():
             self.observe(attempt)
-        except FAILURES as error:
-            self.failed(error)
-        else:
-            self.go_on()
+            self.ask = next(self.asks, None)
 
 
 class LaneRecord(Recorder):
     """Of every parameter of every lane: the norm of its gradient, and where asked how far it moves (see `Record`)."""
 
-    def __init__(self, update: StackedUpdate, names: list[str], steps: bool, recurrent: bool) -> None:
-        """names: of all parameters, without a gradient too. recurrent: whether to follow gradients through time."""
+    def __init__(self, update: StackedUpdate, names: list[str], steps: bool, recurrent: list[str]) -> None:
+        """names: of all parameters, without a gradient too. recurrent: modules whose gradients are followed in time."""
         self.update, self.names, self.steps = update, names, steps
+        self.still = [name for name in names if name not in update.names]
         self.measured: dict[str, Tensor] = {}
         self.before: Tensor | None = None
-        self.recurrent = update.follows_time = recurrent and steps
+        self.recurrent = recurrent if steps else []
+        update.follows_time = bool(self.recurrent)
+
+    @contextmanager
+    def forward(self, window: Sequence[Any] = ()) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name in self.recurrent:
+                hook = functools.partial(self.enter, name)
+                stack.callback(self.update.module.get_submodule(name).register_forward_pre_hook(hook).remove)
+            yield
+
+    def enter(self, name: str, module: Any, inputs: Any) -> None:
+        assert self.update.taps is not None
+        self.update.taps.name = name
 
     def gradients(self, gradients: Gradients) -> None:
         self.measured["grad/layer"] = gradients.norms
         if self.steps:
             self.before = self.update.weights.matrix.clone()
-            self.measured["param/norm"] = lane_norms(self.update.weights.views)
+            still = [self.update.buffers[name] for name in self.still]
+            self.measured["param/norm"] = lane_norms([*self.update.weights.views, *still])
 
     def stepped(self) -> None:
         if self.before is not None:
-            moved = self.update.weights.cut(self.update.weights.matrix - self.before)
-            self.measured["update/norm"] = lane_norms(moved)
+            moved = lane_norms(self.update.weights.cut(self.update.weights.matrix - self.before))
+            self.measured["update/norm"] = torch.nn.functional.pad(moved, (0, len(self.still)))
 
-    def rows(self, origin: Tensor | None) -> list[Layers]:
+    def rows(self, origin: Tensor | None = None) -> list[Layers]:
         """One record a row. origin: of which row each was made since the backward pass."""
-        given = {name: i for i, name in enumerate(self.update.names)}
-        at = [given.get(name) for name in self.names]
+        place = {name: i for i, name in enumerate([*self.update.names, *self.still])}
+        at = [place[name] for name in self.names]
         columns = {key: values.tolist() for key, values in self.measured.items()}
-        taps = [norms if origin is None else norms[origin] for norms in self.update.through_time]
-        times = [[late_to_early(row).item() for row in norms] for norms in taps]
+        nothing = torch.full((self.update.lanes, 1), torch.nan)
+        taps = {k: v if origin is None else v[origin] for k, v in self.update.through_time.items()}
+        times = [taps.get(name, nothing) for name in self.recurrent]
         made: list[Layers] = []
         for lane in range(self.update.lanes):
-            layers: Layers = {k: [v[lane][i] if i is not None else None for i in at] for k, v in columns.items()}
+            layers: Layers = {k: [v[lane][i] if i < len(v[lane]) else None for i in at] for k, v in columns.items()}
             if self.recurrent:
-                layers["time/ratio"] = [values[lane] for values in times]
+                layers["time/ratio"] = [late_to_early(norms[lane]).item() for norms in times]
             if "update/norm" in layers:
                 layers["update/ratio"] = ratios(layers["update/norm"], layers["param/norm"])
                 layers["grad/ratio"] = ratios(layers["grad/layer"], layers["param/norm"])
@@ -155,17 +185,20 @@ class Stack:
         self,
         jobs: Sequence[Job],
         ended: Ended,
+        lost: Callable[[Job, Exception], int],
         used: Sequence[str] | None = None,
         beat: Callable[[int], None] = lambda updates: None,
         width: int | None = None,
     ) -> None:
         """jobs: their trainers are `Lane`s. ended: is told of each job's end and its exit code; beat: of updates made.
 
+        lost: is told of what ended a job that is no failure of training, and gives the exit code.
         used: names of the parameters that get a gradient; default: all. width: rows that go through the model together.
         """
-        self.jobs, self.ended, self.beat = list(jobs), ended, beat
+        self.jobs, self.ended, self.lost, self.beat = list(jobs), ended, lost, beat
         self.lanes: list[Lane] = [job.trainer for job in jobs]  # type: ignore[misc]
-        self.update = StackedUpdate([lane.update for lane in self.lanes], [job.config for job in jobs], used)
+        configs = [job.config for job in jobs]
+        self.update = StackedUpdate([lane.update for lane in self.lanes], configs, used, sharing.rows(configs))
         self.update.width = width or self.update.width
         for number, lane in enumerate(self.lanes):
             lane.stack, lane.number = self, number
@@ -191,11 +224,21 @@ class Stack:
             return
         for i in done:
             job, lane = self.jobs[i], self.lanes[i]
-            lane.files.close()
-            self.ended(job, job.end(functools.partial(getattr, lane, "outcome")))
+            self.ended(job, self.end(job, lane))
         self.update.without({self.lanes[i].number for i in done})
         left = [i for i in range(len(self.lanes)) if i not in done]
         self.jobs, self.lanes = [self.jobs[i] for i in left], [self.lanes[i] for i in left]
+
+    def end(self, job: Job, lane: Lane) -> int:
+        """Close a lane's books; returns the job's exit code."""
+        try:
+            lane.outcome.seconds = time.monotonic() - lane.began
+            lane.files.close()
+            if lane.fault is not None:
+                raise lane.fault
+            return job.end(lambda: lane.outcome)
+        except Exception as error:
+            return self.lost(job, error)
 
     def hand_back(self, lane: Lane) -> None:
         """Give a lane its weights and the state of its update."""
@@ -226,7 +269,7 @@ class Stack:
         self.beat(len(self.lanes))
         record = None
         if m.norms(number):
-            record = LaneRecord(self.update, lead.update.names, m.steps(number), bool(lead.observed.recurrent))
+            record = LaneRecord(self.update, lead.update.names, m.steps(number), lead.observed.recurrent)
         scales, before = self.scales(), self.update.row_of
         stats = self.update(window, record) if record else self.update(window)
         self.update.follows_time = False

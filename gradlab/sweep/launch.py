@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,27 +104,27 @@ class Launch:
                     self.programs.append(Program(jobs))
                 except Invalid as error:
                     alone += [(job, str(error)) for job in jobs]
+                except (Exception, SystemExit) as error:  # each job will say it
+                    alone += [(job, f"{type(error).__name__} as they began") for job in jobs]
             self.train()
-        trained = len(self.codes)
         if alone:
             reasons = Counter(why for _, why in alone)
             said = "; ".join(f"{number} ({why})" for why, number in reasons.items())
             print(f"run one by one: {said}", flush=True)
             for job, _ in alone:
                 self.codes[job.number] = self.by_itself(job)
-        if trained:
+        if self.jobs:
             told = f"{sum(len(p.jobs) for p in self.programs)} jobs as lanes of {len(self.programs)} programs"
             print(f"{told}, {len(alone)} one by one, {time.monotonic() - began:.0f} s", flush=True)
 
     def train(self) -> None:
-        """All programs, cut into chunks, in as many processes as there are cores; on a CUDA device in this one."""
+        """All programs, cut into chunks, in as many processes as there are cores; beside a CUDA device in this one."""
         if not self.programs:
             return
-        from gradlab.sweep.program import keep_memory
+        from gradlab.sweep.program import can_fork, keep_memory
 
-        cuda = self.programs[0].device.type == "cuda"
         wanted = self.settings.get("workers")
-        number = 0 if cuda else len(os.sched_getaffinity(0)) if wanted is None else wanted
+        number = 0 if not can_fork() else len(os.sched_getaffinity(0)) if wanted is None else wanted
         memory = self.settings.get("memory")
         chunks = [
             Chunk(i, numbers)
@@ -149,7 +150,7 @@ class Launch:
 
         if not number:
             for chunk in chunks:
-                self.work(chunk, lambda place, code, chunk=chunk: ended(chunk, place, code), progress.made)  # type: ignore
+                self.in_turn(chunk, ended, progress.made, lost)
             progress.finish()
             return
         workers = Workers(self.work, min(number, len(chunks)))
@@ -158,6 +159,19 @@ class Launch:
         finally:
             workers.end()
             progress.finish()
+
+    def in_turn(self, chunk: Chunk, ended: Any, beat: Any, lost: Any) -> None:
+        """Train a chunk in this process; what goes wrong costs the others nothing."""
+        left = list(chunk.numbers)
+
+        def told(place: int, code: int) -> None:
+            left.remove(place)
+            ended(chunk, place, code)
+
+        try:
+            self.work(chunk, told, beat)
+        except Exception:
+            lost(chunk, left, traceback.format_exc())
 
     def work(self, chunk: Chunk, ended: Any, beat: Any) -> None:
         """Train a chunk, in whatever process this is."""

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import io
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from gradlab.errors import exit_code, explain
 from gradlab.job import Job
 from gradlab.option import Invalid
 from gradlab.sweep import sharing
-from gradlab.sweep.alike import NEAR, dtypes, near, same_in_double
+from gradlab.sweep.alike import NEAR, drawn, dtypes, near, plain_state, same_in_double
 from gradlab.sweep.grouping import Planned
 from gradlab.sweep.lanes import Lane, Stack
 from gradlab.sweep.unfinished import identity
@@ -40,6 +41,11 @@ def keep_memory() -> None:
         libc = ctypes.CDLL(None)
         for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
             libc.mallopt(option, value)
+
+
+def can_fork() -> bool:
+    """Whether a forked process can train: threads of autograd, one for each CUDA device, do not come with it."""
+    return not torch.cuda.is_available()
 
 
 def spare_compiler() -> None:
@@ -64,6 +70,8 @@ class Program:
         spare_compiler()
         with setup.threads(1):
             self.used, self.kept, self.state = self.probe()
+        self.width = max(1, CACHE // self.kept if self.device.type == "cpu" else MOST)
+        """Lanes that go through the model together."""
         self.cost = self.updates * self.kept
         """Of a job, to weigh programs against each other."""
 
@@ -90,8 +98,7 @@ class Program:
         half of what is free.
         """
         budget = int((memory * 2**30 if memory else free_memory(self.device) / 2) / workers)
-        cached = CACHE // self.kept if self.device.type == "cpu" else MOST
-        self.width = max(1, min(cached, budget // (2 * self.kept)))
+        self.width = max(1, min(self.width, budget // (2 * self.kept)))
         fits = (budget - self.width * self.kept) // self.state
         jobs = len(self.jobs)
         wanted = lanes or max(LEAST, -(-jobs // (4 * workers)))
@@ -114,43 +121,48 @@ class Program:
         with silence():
             jobs = [self.job(planned) for planned in self.jobs[:2]]
         lanes: list[Any] = [job.trainer for job in jobs]
-        first = lanes[0]
+        first, alone, module = lanes[0], lanes[0].update, lanes[0].module
+        refuse = functools.partial(Invalid, "model", type(module).__name__)
+        if odd := [p.dtype for p in module.parameters() if p.dtype != torch.float32]:
+            raise refuse(f"has parameters of {odd[0]}, and lanes are of torch.float32")
+        before = {n: b.clone() for n, b in module.named_buffers()}
+        generators, plain = drawn(), plain_state(module)
         batches, _ = first.batches(0, 0, 1)
         x, y = batches[0].inputs, batches[0].targets
-        alone = first.update
-        before = [b.clone() for b in first.module.buffers()]
-        random = first.random
         weight = 1.0 / alone.loss.divisor(alone.loss.count(y).clamp(min=1))
         with alone.precision.arithmetic():
-            with alone.precision.autocast(), dtypes(first.module) as kinds:
-                loss = alone.loss.sum(first.module(x), y)
+            with alone.precision.autocast(), dtypes(module) as kinds:
+                loss = alone.loss.sum(module(x), y)
             (loss * weight).backward()
-        for b, old in zip(first.module.buffers(), before, strict=True):
-            b.copy_(old)
-        if not torch.equal(torch.get_rng_state(), random["cpu"]):
-            raise Invalid("model", type(first.module).__name__, "draws random numbers in its forward pass")
+        if drawn() != generators:
+            raise refuse("draws random numbers in its forward pass, or its data does")
+        if changed := [k for k, v in plain_state(module).items() if v != plain.get(k)]:
+            raise refuse(f"counts or remembers in {'.'.join(filter(None, changed[0]))}, which lanes would share")
+        after = {n: b.clone() for n, b in module.named_buffers()}
+        for name, buffer in module.named_buffers():
+            buffer.copy_(before[name])
         grads = {n: p.grad for n, p in zip(alone.names, alone.params, strict=True) if p.grad is not None}
         alone.zero_grad()
-        stack = Stack(jobs, lambda job, code: None, list(grads))
-        update = stack.update
+        update = Stack(jobs, lambda job, code: None, lambda job, error: 1, list(grads)).update
         kept = Kept()
         try:
             with update.precision.arithmetic(), kept.counting():
                 part = update.weights.matrix.clone().requires_grad_()
-                with update.precision.autocast(), dtypes(first.module) as lane_kinds:
+                with update.precision.autocast(), dtypes(module) as lane_kinds:
                     losses = update.sums(Batch(x, y, False), part, slice(None))
                 (grad,) = torch.autograd.grad((losses * weight).sum(), part)
-        except RuntimeError as error:
-            said = " ".join(str(error).split())[:200]
-            raise Invalid("model", type(first.module).__name__, f"cannot be trained under vmap: {said}") from None
-        for (name, kind), (_, wanted) in zip(lane_kinds, kinds, strict=False):
+        except Exception as error:
+            raise refuse(f"cannot be trained under vmap: {' '.join(str(error).split())[:200]}") from None
+        for (name, kind), (_, wanted) in zip(lane_kinds, kinds):
             if kind != wanted:
-                where = name or type(first.module).__name__
-                raise Invalid("model", where, f"gives {kind} under vmap, and {wanted} alone")
+                raise refuse(f"gives {kind} under vmap in {name or 'its outputs'}, and {wanted} alone")
+        for name, old in before.items():
+            if torch.equal(after[name], old) != torch.equal(update.buffers[name][0], old):
+                raise refuse(f"replaces its buffer {name}, which has no effect under vmap")
         slopes = [rows[0] for rows in update.weights.cut(grad)]
         trusted = near(slopes, [grads[name] for name in update.names], NEAR)
-        if not trusted and not same_in_double(first.module, alone.loss, x, y, update.names):
-            raise Invalid("model", type(first.module).__name__, "has another gradient under vmap than alone")
+        if not trusted and not same_in_double(module, alone.loss, x, y, update.names):
+            raise refuse("has another gradient under vmap than alone")
         state = 4 * update.weights.matrix[0].numel() * (5 + len(update.moments))
         return list(grads), max(1, kept.bytes // update.lanes), state
 
@@ -165,13 +177,18 @@ class Program:
             for place in places:
                 try:
                     job = self.job(self.jobs[place])
-                except Exception as error:
+                except (Exception, SystemExit) as error:  # a user's module may call sys.exit
                     ended(place, failed(self.jobs[place], error))
                     continue
                 begun[id(job)] = place
                 jobs.append(job)
             if jobs:
-                Stack(jobs, lambda job, code: ended(begun[id(job)], code), self.used, beat, self.width).run()
+
+                def lost(job: Job, error: Exception) -> int:
+                    return failed(self.jobs[begun[id(job)]], error)
+
+                told: Any = lambda job, code: ended(begun[id(job)], code)  # noqa: E731
+                Stack(jobs, told, lost, self.used, beat, self.width).run()
 
 
 class Kept:
@@ -210,8 +227,11 @@ def silence() -> Iterator[None]:
         yield
 
 
-def failed(planned: Planned, error: Exception) -> int:
-    """Leave word of a job that could not run; returns its exit code."""
-    message = explain(error, planned.folder) or "".join(traceback.format_exception(error))
+def failed(planned: Planned, error: BaseException) -> int:
+    """Say why a job could not run, and leave word of it; returns its exit code."""
+    message = explain(error, planned.folder)
+    shown = f"gradlab: {message}" if message else "".join(traceback.format_exception(error))
+    print(f"job {planned.number}: {shown}", file=sys.stderr, flush=True)
+    message = message or repr(error)
     verdict.write_error(planned.folder, message, code := exit_code(error), None, identity(planned.overrides))
     return code

@@ -5,6 +5,7 @@ L lanes (runs that differ in numbers only; here those of one row are one), P par
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -72,12 +73,19 @@ class LaneGradients(Gradients):
 class StackedUpdate(Update):
     """The updates of L lanes, made of those of the lanes alone; everything that `Update` keeps has a lane dimension."""
 
-    def __init__(self, alone: Sequence[Update], options: Sequence[Any], used: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        alone: Sequence[Update],
+        options: Sequence[Any],
+        used: Sequence[str] | None = None,
+        rows: list[sharing.Row] | None = None,
+    ) -> None:
         """alone: the lanes' own updates, whose weights this one begins with. options: their configurations.
 
-        used: names of the parameters that get a gradient; default: all.
+        used: names of the parameters that get a gradient; default: all. rows: lanes that begin as one (see `sharing`);
+        default: none do.
         """
-        self.rows = sharing.rows(options)
+        self.rows = rows or [[(math.inf, lane)] for lane in range(len(alone))]
         """The lanes of each row, by their places in `alone`."""
         self.shares = any(len(row) > 1 for row in self.rows)
         self.origin: Tensor | None = None
@@ -97,7 +105,8 @@ class StackedUpdate(Update):
         self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
         self.precision.one = torch.ones(lanes, device=device)
         if isinstance(options[0].precision, FP16):
-            scale = LossScale(stacked([o.precision for o in options], device), device)
+            scale = LossScale(options[0].precision, device)
+            scale.option = stacked([o.precision for o in options], device)
             scale.scale, scale.growth_tracker = (
                 torch.stack([getattr(u.precision.loss_scale, n) for u in alone]) for n in ("scale", "growth_tracker")
             )
@@ -126,8 +135,10 @@ class StackedUpdate(Update):
         self.saved: dict[str, Tensor] = {}
         self.follows_time = False
         """Whether the next update measures the gradients of recurrent layers' inputs."""
-        self.through_time: list[Tensor] = []
-        """Their norms, (L, T), of each such layer."""
+        self.taps: Taps | None = None
+        """Where those of the rows under way are put."""
+        self.through_time: dict[str, Tensor] = {}
+        """Their norms at each step, (L, T), by the layer's name."""
         self.width = lanes
         """Rows that go through the model together; more would leave the processor's cache."""
         self.slopes = torch.zeros(0, device=device)
@@ -187,7 +198,7 @@ class StackedUpdate(Update):
         for flat in (self.weights, *self.moments):
             flat.keep(index)
 
-    def sums(self, batch: Batch, weights: Tensor, rows: slice, taps: Taps | None = None) -> Tensor:
+    def sums(self, batch: Batch, weights: Tensor, rows: slice) -> Tensor:
         """Sums of the losses of a micro-batch, of some of the rows with these weights, (rows, N) -> (rows,)."""
 
         def one(params: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
@@ -196,7 +207,7 @@ class StackedUpdate(Update):
         params = dict(zip(self.names, self.weights.cut(weights), strict=True))
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
         inputs, targets = (t[rows] if batch.own else t for t in (batch.inputs, batch.targets))
-        with lane_rules(taps):
+        with lane_rules(self.taps):
             each = vmap(one, in_dims=(0, 0, batch.dim, batch.dim), randomness="error")
             return each(params, buffers, inputs, targets)
 
@@ -215,22 +226,24 @@ class StackedUpdate(Update):
 
     def backward(self, window: Sequence[Any], i: int, weight: Tensor) -> Tensor:
         """As alone, some rows after the other."""
-        losses, times = [], []
+        losses, times = [], list[Taps]()
         if not i:
+            self.through_time = {}
             self.slopes = torch.zeros_like(self.weights.matrix)
         for begin in range(0, self.lanes, self.width):
             rows = slice(begin, begin + self.width)
             part: Tensor = self.weights.matrix[rows].detach().requires_grad_()
-            taps: Taps | None = [] if self.follows_time else None
+            self.taps = Taps() if self.follows_time else None
             with self.precision.arithmetic():
                 with self.precision.autocast():
-                    loss = self.sums(window[i], part, rows, taps)
+                    loss = self.sums(window[i], part, rows)
                 (loss * weight[rows]).sum().backward()
             if part.grad is not None:
                 self.slopes[rows] += part.grad
             losses.append(loss.detach())
-            times.append(taps or [])
-        self.through_time = [torch.cat(norms) for norms in zip(*times, strict=True)]
+            times.append(self.taps or Taps())
+        for name in times[0]:
+            self.through_time[name] = torch.cat([taps[name] for taps in times])
         return torch.cat(losses)
 
     def unscale(self) -> None:
@@ -297,7 +310,7 @@ class StackedUpdate(Update):
         if (scale := self.precision.loss_scale) is not None and alone.precision.loss_scale is not None:
             alone.precision.loss_scale.scale = scale.scale[lane].clone()
             alone.precision.loss_scale.growth_tracker = scale.growth_tracker[lane].clone()
-        if not int(alone.applied):
+        if not int(alone.applied) or alone.optimizer.defaults.get("momentum") == 0:  # nothing is remembered
             return
         params = dict(zip(alone.names, alone.params, strict=True))
         for i, name in enumerate(self.names):

@@ -52,6 +52,9 @@ def serve(work: Work, pipe: Connection) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError, Orphan):
         while True:
             pipe.send(("ready",))
+            while not pipe.poll(1.0):  # this process too holds the other end: it would wait for ever
+                if os.getppid() != parent:
+                    return
             chunk: Chunk | None = pipe.recv()
             if chunk is None:
                 return

@@ -116,3 +116,62 @@ class TwoCells(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.second(self.second(self.first(x)[0])[0])[0]
         return self.head(x[:, -1])
+
+
+class Branching(Tiny):
+    """Takes another way where its input says so."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.mean() > 1e9 else x * 2) if self[1].weight.sum() < 1e9 else x
+
+
+class Replacing(Tiny):
+    """Puts a new tensor in the place of its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return super().forward(x)
+
+
+class Drawing(Tiny):
+    """Draws its noise from NumPy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        import numpy
+
+        return super().forward(x + float(numpy.random.randn()))
+
+
+class Heads(nn.Module):
+    """A digit as its rows, through one of PyTorch's attention layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1, 2)
+        return self.head(self.attention(x, x, x)[0].mean(1))
+
+
+def doubled() -> Tiny:
+    return Tiny().double()
+
+
+class Halved(Tiny):
+    """Weights in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to(torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(torch.bfloat16)).float()
+
+
+def quits() -> nn.Module:
+    raise SystemExit(3)

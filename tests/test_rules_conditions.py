@@ -102,6 +102,8 @@ def test_spikes_of_the_norm_are_beyond_its_spread_and_finite() -> None:
     wide = [1.0, 2.0, 4.0, 8.0, 16.0] * 20  # median 4, spread 4.4
     assert "spike" not in run(FALLING, [*wide[:60], 40.0, *wide[61:]])
     assert "spike" in run(FALLING, [*wide[:60], 50.0, *wide[61:]])
+    for at in (0, 30):  # the first and the middle one of those known are looked at before their median
+        assert "spike" in run(FALLING, [1.0] * at + [20.0] + [1.0] * (59 - at) + [50.0] + [1.0] * 39)
     assert began("spike", [*ONES, 50.0, *[1.0] * 9, 60.0, *ONES]) == 61
 
 

@@ -183,3 +183,19 @@ def test_every_diagnosis_comes_with_its_numbers_and_the_rest_is_told_beside_the_
     assert {f.code for f in found.findings} == {"diverged", *(f.code for f in remaining(found))}
     assert "diverged" not in {f.code for f in remaining(found)} and remaining(found)
     assert "loss_of_constant_answer" not in verdict([line(i, 2.0) for i in range(100)]).evidence
+
+
+def test_a_scale_has_collapsed_where_it_fell_far_and_still_falls() -> None:
+    def told(last: float, skips: int, scaled: bool = True, ended: bool = False) -> str | None:
+        """A scale that falls evenly over the last 40 updates, so many of them skipped."""
+        lines = [line(i, FLAT[0]) for i in range(60)]
+        for i in range(40):
+            skipped = i >= 40 - skips
+            lines.append(line(60 + i, 2.0, skipped=skipped, scale=last ** (max(i + 1 - 40 + skips, 0) / skips)))
+        found = one(verdict(lines, scaled=scaled, scale_too_small=ended), "scale_collapse")
+        return found.sentence if found else None
+
+    assert "falls" in (told(0.9e-3, 15) or "") and told(1.1e-3, 15) is None
+    assert told(0.9e-3, 10) is None, "a quarter of the last updates"
+    assert told(0.9e-3, 15, scaled=False) is None
+    assert (told(0.9e-3, 15, ended=True) or "").startswith("no loss scale helps any more")

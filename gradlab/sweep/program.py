@@ -103,15 +103,19 @@ class Program:
         jobs = len(self.jobs)
         wanted = lanes or max(LEAST, -(-jobs // (4 * workers)))
         size = max(1, min(wanted, fits, -(-jobs // workers), MOST))
-        units: dict[str, list[int]] = {}
+        units: dict[tuple[int, str], list[int]] = {}  # jobs that begin as one row stay together
         for place, job in enumerate(self.jobs):
-            units.setdefault(sharing.apart(job.config), []).append(place)
-        parts = -(-jobs // size)
-        made: list[list[int]] = [[] for _ in range(parts)]
-        by_seed = sorted(units.values(), key=lambda unit: self.jobs[unit[0]].config.seed)
-        for unit in by_seed:  # dealt out, so that each chunk has some of every region of a grid: some end early
-            made[min(range(parts), key=lambda i: len(made[i]))] += unit
-        return [part[i : i + size] for part in made for i in range(0, len(part), size)]
+            units.setdefault((job.config.seed, sharing.apart(job.config)), []).append(place)
+        by_seed: dict[int, list[list[int]]] = {}
+        for (seed, _), unit in units.items():
+            by_seed.setdefault(seed, []).append(unit)
+        made, few = [], list[list[int]]()
+        for group in by_seed.values():  # lanes of one seed share their samples
+            if 2 * sum(map(len, group)) < size and len(by_seed) > 1:
+                few += group
+            else:
+                made += dealt(group, size)
+        return made + dealt(few, size)
 
     def probe(self) -> tuple[list[str], int, int]:
         """Names of the parameters that get a gradient; bytes that a lane keeps for its backward pass, and of its state.
@@ -208,6 +212,14 @@ class Kept:
 
     def counting(self) -> Any:
         return torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor)
+
+
+def dealt(units: list[list[int]], size: int) -> list[list[int]]:
+    """Parts of at most `size`, each with units from all over: in a grid, some of which end early."""
+    parts: list[list[int]] = [[] for _ in range(-(-sum(map(len, units)) // size))]
+    for unit in units:
+        min(parts, key=len).extend(unit)
+    return [part[i : i + size] for part in parts for i in range(0, len(part), size)]
 
 
 def free_memory(device: torch.device) -> int:

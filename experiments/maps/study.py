@@ -137,7 +137,16 @@ by search, for several remedies and three seeds. All of it trained as lanes of o
         ),
         Sweep(
             "edges",
-            ["-m", "hydra/sweeper=boundary", "+experiment=exploding", "trainer.epochs=2", f"+remedy={REMEDIES}", "hydra.sweeper.seeds=[0,1,2]", "hydra.sweeper.points_per_round=5", LANES],
+            [
+                "-m",
+                "hydra/sweeper=boundary",
+                "+experiment=exploding",
+                "trainer.epochs=2",
+                f"+remedy={REMEDIES}",
+                "hydra.sweeper.seeds=[0,1,2]",
+                "hydra.sweeper.points_per_round=5",
+                LANES,
+            ],
         ),
     ],
     claims=[

@@ -67,6 +67,8 @@ class Study:
     shown: tuple[str, ...] = ()
     """Names of the sweeps that the figure shows; none: the first."""
     tried: str = ""
+    own: Callable[[Runs, Path], list[str]] | None = None
+    """What the page shows instead of the table and the curves, which it may write into the study's folder."""
 
 
 def check(condition: bool, text: str) -> Measured:

@@ -97,12 +97,20 @@ def write(name: str, study: Study, runs: Runs) -> None:
     claims = judged(study, runs)
     told = {"title": study.title, "machine": machine(), "claims": claims}
     (folder / "results.json").write_text(json.dumps(told, indent=1) + "\n")
-    draw(study, runs, folder / "figure.png")
+    if study.own is None:
+        shown = [
+            *table(study, runs),
+            "",
+            "Numbers are medians over the seeds; losses are those of the last 20 updates.",
+        ]
+        shown += ["", "![curves of the first seed](figure.png)"]
+        draw(study, runs, folder / "figure.png")
+    else:
+        shown = study.own(runs, folder)
     lines = [f"# {name}: {study.title}", "", study.about.strip(), "", "```bash"]
     lines += [sweep.command for sweep in study.sweeps]
     lines += ["```", "", f"`make reproduce NAME={name}` runs this and writes this page. On {machine()}:", ""]
-    lines += [*table(study, runs), "", "Numbers are medians over the seeds; losses are those of the last 20 updates."]
-    lines += ["", "![curves of the first seed](figure.png)", ""]
+    lines += [*shown, ""]
     if claims:
         lines += ["| claim | source | here | measured |", "|---|---|---|---|"]
         lines += [f"| {c['claim']} | {c['source']} | **{c['verdict']}** | {c['measured']} |" for c in claims]

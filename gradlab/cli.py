@@ -27,6 +27,8 @@ SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree")
 """Sweepers that decide by themselves what to run."""
 INTERRUPTED = 130
 """Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
+SILENT = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
+"""Overrides of the ranks that neither write nor speak."""
 _STAMP: list[str] = []
 
 HELP = """\
@@ -181,8 +183,7 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
                 print_config(treated, args)
             return 0
     if not main_rank:
-        silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
-        arguments = inserted(arguments, args, [], silent)
+        arguments = inserted(arguments, args, [], SILENT)
     sys.argv = [sys.argv[0], *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -29,6 +29,13 @@ class Clipped(NamedTuple):
 @dataclass
 class Clip:
     """Base of the strategies: `init` gives the state of the first update, `clip_` acts on the gradients in place."""
+
+    threshold: ClassVar[str | None] = None
+    """The field below which gradients are left alone, in strategies that remember nothing; see `reach`."""
+
+    def reach(self, gradients: Gradients) -> torch.Tensor:
+        """The least threshold that leaves these gradients alone: () or, of many runs, (L,)."""
+        raise NotImplementedError
 
     def init(self, device: torch.device) -> State:
         return {}
@@ -72,11 +79,15 @@ class NoClip(Clip):
 class NormClip(Clip):
     """Scale the whole gradient to at most max_norm (Pascanu, Mikolov, Bengio 2013, algorithm 1)."""
 
+    threshold = "max_norm"
     max_norm: float = 1.0
     """Largest L2 norm of the whole gradient."""
 
     def __post_init__(self) -> None:
         require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+
+    def reach(self, gradients: Gradients) -> torch.Tensor:
+        return gradients.total
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         return scaled(gradients, norm_coefficient(gradients.total, self.max_norm), state)
@@ -130,11 +141,16 @@ class PerLayerClip(Clip):
     Every parameter belongs to exactly one layer, so that none is clipped twice or never.
     """
 
+    threshold = "max_norm"
     max_norm: float = 1.0
     """Largest L2 norm of one layer's gradient."""
 
     def __post_init__(self) -> None:
         require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+
+    def reach(self, gradients: Gradients) -> torch.Tensor:
+        layer, count = layer_index(tuple(gradients.names), gradients.norms.device)
+        return layer_norms(gradients.norms, layer, count).amax(-1)
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         layer, count = layer_index(tuple(gradients.names), gradients.norms.device)

@@ -34,6 +34,11 @@ class FastGemm(TorchDispatchMode):
     fp32: evaluate under `torch.no_grad`.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under it. PyTorch would import its compiler to say so, and do so again at every op."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

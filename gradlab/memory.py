@@ -59,6 +59,11 @@ class Held:
 class Alive(TorchDispatchMode):
     """Tensors that operations make, from then until the last reference to their storage is gone."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under it. PyTorch would import its compiler to say so, and do so again at every op."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[int, int] = {}

@@ -142,6 +142,7 @@ def main() -> None:
         found = same(place, name) if name in SAME else cases[name](place)
         torch.save(found, f"{name}.{place.rank}.pt")
     leave()
+    os._exit(0)  # a thread of the process group may abort the interpreter as it ends
 
 
 if __name__ == "__main__":

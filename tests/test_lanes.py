@@ -1,5 +1,6 @@
 """Updates of many lanes at once against the same updates alone."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,6 +21,7 @@ from gradlab.option import OPTIONS
 from gradlab.precision import FP16, LossScale
 from gradlab.recorder import Record, totals
 from gradlab.schedule import Constant, Schedule, StepDecay, Warmup, WarmupCosine
+from gradlab.sweep import sharing
 from gradlab.sweep.lanes import LaneRecord
 from gradlab.sweep.stacking import Flat, chosen, stacked
 from gradlab.sweep.update import Batch, LaneGradients, StackedUpdate, lane_norms
@@ -503,3 +505,39 @@ def test_what_is_recorded_of_every_layer_is_what_the_run_alone_records(model: st
                 got, expected = ([-1.0 if v is None else v for v in row] for row in (layers[key], values))
                 assert got == pytest.approx(expected, rel=1e-3, abs=1e-7, nan_ok=True), key
             assert totals(layers) == pytest.approx(totals(columns), rel=1e-4)
+
+
+def test_rows_part_where_a_gradient_passes_a_threshold_and_only_there() -> None:
+    rows = [[(1.0, 0), (2.0, 3), (2.0, 5), (9.0, 1)], [(4.0, 2)], [(1.0, 4), (3.0, 6)]]
+    parted, origin = sharing.split(rows, [2.0, 100.0, math.nan])
+    assert parted == [[(2.0, 3), (2.0, 5), (9.0, 1)], [(4.0, 2)], [(1.0, 4), (3.0, 6)], [(1.0, 0)]]
+    assert origin == [0, 1, 2, 0]
+    parted, origin = sharing.split(rows, [100.0, 1.0, 2.0])  # all of the first act: the last has the row
+    assert parted == [[(9.0, 1)], [(4.0, 2)], [(3.0, 6)], [(1.0, 0)], [(2.0, 3)], [(2.0, 5)], [(1.0, 4)]]
+    assert origin == [0, 1, 2, 0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("clip", ["norm", "per_layer"])
+def test_lanes_that_share_a_row_are_the_runs_alone_and_share_it_while_they_can(clip: str) -> None:
+    """Three bounds above every norm, and one that every gradient passes."""
+    base = options_of("sgd", clip, "fp32", 0)
+    changes = [base | {"clip": OPTIONS["clip", clip](max_norm=bound)} for bound in (1e6, 2e6, 1e-3, 1e6)]
+    model = next(iter(SMALL))
+    runs, alone = trainers(model, changes), trainers(model, changes)
+    configs = [run.config for run in runs]
+    rows = sharing.rows(configs)
+    assert sorted(lane for row in rows for _, lane in row) == [0, 1, 2, 3] and len(rows) == 1
+    together = StackedUpdate([run.update for run in runs], configs, None, rows)
+    for cursor in cursors(model, 4):
+        own, batches = window(alone, cursor)
+        together(batches)  # type: ignore[arg-type]
+        for run, micro_batches in zip(alone, own):
+            run.update(micro_batches)
+    assert together.lanes == 2 and len(together.row_of) == 4
+    for lane, run in enumerate(alone):
+        together.hand_back(together.row_of[lane], runs[lane].update)
+        assert (weights(runs[lane]) - weights(run)).norm() < 1e-5 * weights(run).norm()
+    together.without({0, 1})
+    assert together.lanes == 2 and sorted(together.row_of) == [2, 3]
+    together.without({3})
+    assert together.lanes == 1 and sorted(together.row_of) == [2]

@@ -17,7 +17,7 @@ from test_vectorized import planned
 from gradlab.config import to_config
 from gradlab.option import Invalid
 from gradlab.sweep.grouping import alone, groups, program
-from gradlab.sweep.program import CACHE, Program, strided
+from gradlab.sweep.program import LEAST, Program, dealt
 from gradlab.sweep.workers import Chunk, Workers
 
 TINY = ("model=custom", "data=digits", "data.batch_size=16", "expect=any", "trainer.updates=3")
@@ -158,7 +158,7 @@ def test_every_shipped_model_is_lanes_in_every_precision(
     tmp_path: Path, precision: str, overrides: tuple[str, ...]
 ) -> None:
     made = probed(tmp_path, *overrides, f"precision={precision}")
-    assert made.bytes > 0 and made.used
+    assert made.kept > 0 and made.state > 0 and made.used
 
 
 def test_jobs_of_several_seeds_are_one_program(tmp_path: Path) -> None:
@@ -168,12 +168,22 @@ def test_jobs_of_several_seeds_are_one_program(tmp_path: Path) -> None:
 def test_chunks_hold_every_job_once_and_fit(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, 0, "model=sigmoid_mlp")] * 100
     made = Program(jobs)
-    for workers, lanes, memory, most in ((1, None, None, CACHE // made.bytes), (2, 7, None, 7), (2, None, 3e-3, 4)):
+    for workers, lanes, memory, most in (
+        (1, None, None, LEAST),
+        (2, 7, None, 7),
+        (2, None, 3e-3, 100),
+        (1, None, 0.02, 100),
+    ):
         chunks = made.chunks(workers, lanes, memory)
         assert sorted(i for chunk in chunks for i in chunk) == list(range(100))
         assert max(map(len, chunks)) <= most and len(chunks) >= workers
+        if memory is not None:
+            held = [len(chunk) * made.state + made.width * made.kept for chunk in chunks]
+            assert max(held) <= memory * 2**30 / workers or max(map(len, chunks)) == 1
     assert all(len(chunk) == 1 for chunk in made.chunks(1, None, 1e-9))  # one always runs
-    assert strided(list(range(7)), 3) == [[0, 3, 6], [1, 4], [2, 5]]
+    assert dealt([[0], [1], [2], [3], [4], [5], [6]], 3) == [[0, 3, 6], [1, 4], [2, 5]]
+    assert dealt([[0, 1, 2, 3], [4, 5], [6, 7]], 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert dealt([[0, 1, 2, 3, 4]], 2) == [[0, 1], [2, 3], [4]]
 
 
 def test_lanes_of_one_seed_are_together_where_there_are_enough(tmp_path: Path) -> None:

@@ -472,3 +472,43 @@ def test_a_spike_is_large_beside_the_noise_and_beside_what_the_run_began_with() 
     assert not spiked([*noise, *[5.5] * 4, *noise[20:]]) and spiked([*noise, *[6.1] * 4, *noise[20:]])
     small = [1.0] * 20 + [1e-4] * 110
     assert not spiked([*small, *[0.09] * 4, *[1e-4] * 40]) and spiked([*small, *[0.11] * 4, *[1e-4] * 40])
+
+
+def codes(lines: list[dict], status: str = "completed", **rest) -> set[str]:
+    return {f.code for f in verdict(lines, status, **rest).findings}
+
+
+def evaluated(*losses: float) -> list[dict]:
+    return [{"eval/loss": loss} for loss in losses]
+
+
+def test_a_short_run_has_diverged_only_beyond_doubt() -> None:
+    short = [line(i, 2.0) for i in range(4)]
+    assert "diverged" in verdict([*short, *evaluated(1.5)]).unchecked
+    assert verdict([*short, *evaluated(1.5, math.nan)]).verdict == "diverged"
+    assert verdict([line(i, 2.0 * 2**i) for i in range(10)]).verdict == "diverged"
+    dead = [*short, *(line(4 + i, math.nan) for i in range(20))]
+    assert "diverged" not in codes([*dead, *evaluated(math.nan)]), "of weights that are lost, that is no news"
+
+
+def test_a_flat_loss_is_no_stall_where_evaluations_fall_or_the_run_was_stopped() -> None:
+    flat = [line(i, 2.0) for i in range(100)]
+    assert "stalled" in codes([*flat, *evaluated(2.0, 1.995)]) and "stalled" not in codes(
+        [*flat, *evaluated(2.0, 1.98)]
+    )
+    assert "stalled" not in codes(flat, "interrupted") and "stalled" in codes([*flat, *evaluated(1.9)])
+
+
+def test_of_several_spikes_the_first_is_told_and_those_of_a_run_that_does_not_learn_are_not() -> None:
+    calm = [2.0 - i / 2000 for i in range(100)]
+    losses = [*calm, *[3.5] * 4, *[1.9] * 9, math.nan, *[4.5] * 4, *[1.4] * 40]
+    found = verdict([line(i, loss) for i, loss in enumerate(losses, 1)])
+    assert found.verdict == "loss_spike_recovered" and found.evidence["height"] == 3.5, found
+    assert (found.evidence["count"], found.sentence.endswith("(2 times)")) == (2, True)
+    once = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 40], 1)])
+    assert once.sentence.endswith("at update 103, and came back")
+    assert "loss_spike_recovered" not in run([*[2.0] * 100, *[3.5] * 4, *[2.0] * 40])
+
+
+def test_small_gradients_are_said_to_be_no_fault_only_where_the_run_is_well() -> None:
+    assert "small_but_healthy" not in run(FLAT, 0.9e-6) and "small_but_healthy" not in run(FALLING, 0.9e-6, **FAILED)

@@ -1,6 +1,6 @@
 """Exploding gradients through time: what cures them, and what people try."""
 
-from lab import Claim, Runs, Study, Sweep, check
+from lab import Claim, Runs, Study, Sweep, check, depends
 
 REMEDIES = (
     "none,clip_norm,clip_value,clip_per_layer,autoclip,zclip,lower_lr,lower_lr_10,warmup,cosine,orthogonal_init,gated,"
@@ -29,6 +29,24 @@ def ill(remedy: str):
     def measure(runs: Runs):
         chosen = runs.where(remedy=remedy)
         return check(not any(r.verdict in WELL for r in chosen), f"{remedy}: {chosen.told}")
+
+    return measure
+
+
+def still_fails(remedy: str):
+    """Under each seed, or under some."""
+
+    def measure(runs: Runs):
+        chosen = runs.where(remedy=remedy)
+        return depends([r.verdict not in WELL for r in chosen], f"{remedy}: {chosen.told}")
+
+    return measure
+
+
+def may_fail(remedy: str):
+    def measure(runs: Runs):
+        chosen = runs.where(remedy=remedy)
+        return check(any(r.verdict in ("exploding", "diverged") for r in chosen), f"{remedy}: {chosen.told}")
 
     return measure
 
@@ -81,7 +99,8 @@ def value_slower(runs: Runs):
 def max_norms(runs: Runs):
     told = {v: runs.where("max_norm", clip__max_norm=v) for v in ("0.5", "1.0", "5.0", "100.0")}
     text = "; ".join(f"{v}: {t.told}, final loss {t.median(lambda r: r.final):.3g}" for v, t in told.items())
-    return check(well(told["0.5"]) and well(told["1.0"]), text)
+    best = min(told, key=lambda v: told[v].median(lambda r: r.final))
+    return depends([well(told["0.5"]) and well(told["1.0"]), best in ("0.5", "1.0")], text)
 
 
 def too_high(runs: Runs):
@@ -92,8 +111,8 @@ def too_high(runs: Runs):
 
 STUDY = Study(
     title="an RNN without clipping",
-    about="""A ReLU RNN of width 64 (orthogonal recurrent weights, gain 1.5) on the adding problem of 30 steps, SGD
-at 0.2. Backpropagation through time multiplies by the recurrent weights once a step; one steep
+    about="""A ReLU RNN of width 64 (orthogonal recurrent weights, gain 1.7) on the adding problem of 30 steps, SGD
+at 0.03. Backpropagation through time multiplies by the recurrent weights once a step; one steep
 update throws the weights to where they are steeper still. Answering with the mean has a loss of 0.167.""",
     sweeps=[
         Sweep("main", ["-m", "+experiment=exploding", f"+remedy={REMEDIES}", "seed=0,1,2"]),
@@ -116,8 +135,12 @@ update throws the weights to where they are steeper still. Answering with the me
             "GM: Exploding Gradients",
             verdict_of("clip_norm"),
         ),
-        Claim("a lower learning rate treats the symptom: a third of it still fails", "GM: Pitfall 1", ill("lower_lr")),
-        Claim("a tenth of the rate may still diverge", "GM: Pitfall 1", ill("lower_lr_10")),
+        Claim(
+            "a lower learning rate treats the symptom: a third of it still fails",
+            "GM: Pitfall 1",
+            still_fails("lower_lr"),
+        ),
+        Claim("a tenth of the rate may still diverge", "GM: Pitfall 1", may_fail("lower_lr_10")),
         Claim("clipping is usually better than a lower rate, which slows all learning", "GM: Solution 2", faster),
         Claim("clipping and a reasonable rate together are best", "GM: Solution 2", both),
         Claim("clipping after the step is useless", "GM: Pitfall 3", ill("clip_after_step")),
@@ -141,7 +164,8 @@ update throws the weights to where they are steeper still. Answering with the me
         Claim("a warm-up prevents the explosion", "GC: Additional Stabilization", verdict_of("warmup")),
     ],
     tried="""(2026-11-21) Gains up to 1.1 with rates up to 0.1 do not diverge at all (ReLU halves the variance of
-each step, so that 1.5 is only just above the edge of 1.41); an LSTM under SGD diverges at a rate of 1, but by its
-linear head, not through time. With momentum 0.9 at 0.03 it explodes too, but it makes ten of a clipped step: in two of
-three seeds the loss of the clipped run rises tenfold now and then, and comes back.""",
+each step: the edge is at a gain of 1.41). A gain of 1.5 with momentum 0.9 explodes too, but momentum makes ten of a
+clipped step: in two of three seeds the loss of the clipped run rises sevenfold, and comes back. Without momentum a
+gain of 1.5 needs a rate of 0.2 to explode under each of six seeds, and clipped runs then have single losses of up to
+70 times the usual. An LSTM under SGD diverges at a rate of 1, but by its linear head, not through time.""",
 )

@@ -30,6 +30,11 @@ def storage(tensor: torch.Tensor) -> int:
 class Operations(TorchDispatchMode):
     """Knows of every tensor which operation made it, and of one that is not finite where that came from."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under it. PyTorch would import its compiler to say so, and do so again at every op."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []  # in the order in which they ended

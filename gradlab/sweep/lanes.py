@@ -21,7 +21,8 @@ from gradlab.gradients import Gradients
 from gradlab.job import Job
 from gradlab.recorder import Layers, Recorder, late_to_early, ratios
 from gradlab.step import Stats
-from gradlab.sweep.kernels import Taps, lane_rules
+from gradlab.sweep import sharing
+from gradlab.sweep.kernels import lane_rules
 from gradlab.sweep.update import Batch, StackedUpdate, lane_norms
 from gradlab.trainer import FAILURES, Trainer
 
@@ -42,6 +43,8 @@ class Lane(Trainer):
     """A run whose updates and evaluations are made for it."""
 
     stack: Stack
+    number: int
+    """Its place in the stack as that began."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,7 +115,7 @@ class LaneRecord(Recorder):
         self.measured: dict[str, Tensor] = {}
         self.before: Tensor | None = None
         self.recurrent = recurrent if steps else []
-        self.taps = update.taps = Taps() if self.recurrent else None
+        update.follows_time = bool(self.recurrent)
 
     @contextmanager
     def forward(self, window: Sequence[Any] = ()) -> Iterator[None]:
@@ -123,28 +126,29 @@ class LaneRecord(Recorder):
             yield
 
     def enter(self, name: str, module: Any, inputs: Any) -> None:
-        assert self.taps is not None
-        self.taps.name = name
+        assert self.update.taps is not None
+        self.update.taps.name = name
 
     def gradients(self, gradients: Gradients) -> None:
         self.measured["grad/layer"] = gradients.norms
         if self.steps:
-            self.before = self.update.weights.matrix.detach().clone()
+            self.before = self.update.weights.matrix.clone()
             still = [self.update.buffers[name] for name in self.still]
             self.measured["param/norm"] = lane_norms([*self.update.weights.views, *still])
 
     def stepped(self) -> None:
         if self.before is not None:
-            moved = lane_norms(self.update.weights.cut(self.update.weights.matrix.detach() - self.before))
+            moved = lane_norms(self.update.weights.cut(self.update.weights.matrix - self.before))
             self.measured["update/norm"] = torch.nn.functional.pad(moved, (0, len(self.still)))
 
-    def rows(self) -> list[Layers]:
-        """One record a lane."""
+    def rows(self, origin: Tensor | None = None) -> list[Layers]:
+        """One record a row. origin: of which row each was made since the backward pass."""
         place = {name: i for i, name in enumerate([*self.update.names, *self.still])}
         at = [place[name] for name in self.names]
         columns = {key: values.tolist() for key, values in self.measured.items()}
         nothing = torch.full((self.update.lanes, 1), torch.nan)
-        times = [nothing if self.taps is None else self.taps.get(name, nothing) for name in self.recurrent]
+        taps = {k: v if origin is None else v[origin] for k, v in self.update.through_time.items()}
+        times = [taps.get(name, nothing) for name in self.recurrent]
         made: list[Layers] = []
         for lane in range(self.update.lanes):
             layers: Layers = {k: [v[lane][i] if i < len(v[lane]) else None for i in at] for k, v in columns.items()}
@@ -167,9 +171,11 @@ class RowRecord(Recorder):
         return self.layers
 
 
-def pack(stats: Stats, lanes: int) -> Tensor:
-    """(L, 9) float64, FIELDS."""
-    return torch.stack([getattr(stats, name).double().expand(lanes) for name in FIELDS], 1)
+def pack(stats: Stats, rows: int, origin: Tensor | None) -> Tensor:
+    """(L, 9) float64, FIELDS. origin: of which row each row was made since the backward pass."""
+    if origin is not None:
+        stats = stats._replace(loss=stats.loss[origin])
+    return torch.stack([getattr(stats, name).double().expand(rows) for name in FIELDS], 1)
 
 
 class Stack:
@@ -182,17 +188,20 @@ class Stack:
         lost: Callable[[Job, Exception], int],
         used: Sequence[str] | None = None,
         beat: Callable[[int], None] = lambda updates: None,
+        width: int | None = None,
     ) -> None:
         """jobs: their trainers are `Lane`s. ended: is told of each job's end and its exit code; beat: of updates made.
 
         lost: is told of what ended a job that is no failure of training, and gives the exit code.
-        used: names of the parameters that get a gradient; default: all.
+        used: names of the parameters that get a gradient; default: all. width: rows that go through the model together.
         """
         self.jobs, self.ended, self.lost, self.beat = list(jobs), ended, lost, beat
         self.lanes: list[Lane] = [job.trainer for job in jobs]  # type: ignore[misc]
-        self.update = StackedUpdate([lane.update for lane in self.lanes], [job.config for job in jobs], used)
-        for lane in self.lanes:
-            lane.stack = self
+        configs = [job.config for job in jobs]
+        self.update = StackedUpdate([lane.update for lane in self.lanes], configs, used, sharing.rows(configs))
+        self.update.width = width or self.update.width
+        for number, lane in enumerate(self.lanes):
+            lane.stack, lane.number = self, number
 
     def run(self) -> None:
         """Until the last lane has ended."""
@@ -216,10 +225,9 @@ class Stack:
         for i in done:
             job, lane = self.jobs[i], self.lanes[i]
             self.ended(job, self.end(job, lane))
+        self.update.without({self.lanes[i].number for i in done})
         left = [i for i in range(len(self.lanes)) if i not in done]
         self.jobs, self.lanes = [self.jobs[i] for i in left], [self.lanes[i] for i in left]
-        if left:
-            self.update.keep(torch.tensor(left, device=self.update.device))
 
     def end(self, job: Job, lane: Lane) -> int:
         """Close a lane's books; returns the job's exit code."""
@@ -234,12 +242,13 @@ class Stack:
 
     def hand_back(self, lane: Lane) -> None:
         """Give a lane its weights and the state of its update."""
-        self.update.hand_back(self.lanes.index(lane), lane.update)
+        self.update.hand_back(self.update.row_of[lane.number], lane.update)
 
     def shared(self, of: Callable[[Lane], list[tuple[Tensor, Tensor]]]) -> list[Batch]:
-        """Micro-batches of all lanes; those of the same seed have the same samples."""
-        seeds = [job.config.seed for job in self.jobs]
-        first = {seed: of(self.lanes[seeds.index(seed)]) for seed in dict.fromkeys(seeds)}
+        """Micro-batches of all rows; those of the same seed have the same samples."""
+        seeds = self.update.seeds
+        lanes = {lane.config.seed: lane for lane in self.lanes}
+        first = {seed: of(lanes[seed]) for seed in dict.fromkeys(seeds)}
         if len(first) == 1:
             return [Batch(x, y, False) for x, y in first[seeds[0]]]
         rows = torch.tensor([list(first).index(seed) for seed in seeds], device=self.update.device)
@@ -261,43 +270,48 @@ class Stack:
         record = None
         if m.norms(number):
             record = LaneRecord(self.update, lead.update.names, m.steps(number), lead.observed.recurrent)
-        scales = self.scales()
+        scales, before = self.scales(), self.update.row_of
         stats = self.update(window, record) if record else self.update(window)
-        self.update.taps = None
-        rows = pack(stats, len(self.lanes)).tolist()
-        layers = record.rows() if record else None
-        for i, lane in enumerate(list(self.lanes)):
+        self.update.follows_time = False
+        origin, now = self.update.origin, self.update.row_of
+        rows = pack(stats, self.update.lanes, origin).tolist()
+        layers = record.rows(origin) if record else None
+        for lane in list(self.lanes):
+            i = now[lane.number]
             given = RowRecord(layers[i]) if layers else Recorder()
-            place = (epoch, cursor, steps, following - cursor, lane.random, scales(i), Row(rows[i]), given)
+            scale = scales(before[lane.number])
+            place = (epoch, cursor, steps, following - cursor, lane.random, scale, Row(rows[i]), given)
             lane.take(Attempt(*place, Row([]) if layers else None), following)
 
     def scales(self) -> Callable[[int], dict[str, Tensor]]:
-        """The state of a lane's loss scale as it is now."""
+        """The state of a row's loss scale as it is now."""
         scale = self.update.precision.loss_scale
         if scale is None:
-            return lambda lane: {}
+            return lambda row: {}
         now, good = scale.scale, scale.growth_tracker  # replaced, never changed, by an update
-        return lambda lane: {"scale": now[lane], "growth_tracker": good[lane]}
+        return lambda row: {"scale": now[row], "growth_tracker": good[row]}
 
     def evaluate(self, lanes: list[int]) -> None:
         """Look at the test set with some of the lanes, as `evaluate` does with one."""
         lead = self.lanes[lanes[0]]
         if lead.unseen() is not None:
-            index = torch.tensor(lanes, device=self.update.device)
-            for i, measured in zip(lanes, self.measured(index, lead), strict=True):
-                self.lanes[i].evaluated(measured)
+            row_of = self.update.row_of
+            rows = [row_of[self.lanes[i].number] for i in lanes]
+            wanted = sorted(set(rows))
+            parts = torch.tensor(wanted, device=self.update.device).split(self.update.width)
+            found = [measured for part in parts for measured in self.measured(part, lead)]
+            for i, row in zip(lanes, rows, strict=True):
+                self.lanes[i].evaluated(found[wanted.index(row)])
         for i in lanes:
             self.lanes[i].go_on()
 
     @torch.no_grad()
     def measured(self, lanes: Tensor, lead: Lane) -> list[dict[str, float]]:
-        """eval/loss, and eval/accuracy where there are classes, of each of these lanes."""
+        """eval/loss, and eval/accuracy where there are classes, of each of these rows."""
         update, split, loss = self.update, lead.data.test, lead.loss
         assert split is not None
-        all_of_them = len(lanes) == update.lanes
-        weights = [view if all_of_them else view[lanes] for view in update.weights.views]
-        params = dict(zip(update.names, weights, strict=True))
-        buffers = {k: v if all_of_them else v[lanes] for k, v in update.buffers.items()}
+        params = {name: view[lanes] for name, view in zip(update.names, update.weights.views, strict=True)}
+        buffers = {name: buffer[lanes] for name, buffer in update.buffers.items()}
 
         def one(params: Any, buffers: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             outputs = functional_call(update.module, (params, buffers), (inputs,))

@@ -20,6 +20,7 @@ from gradlab.distributed import World
 from gradlab.errors import exit_code, explain
 from gradlab.job import Job
 from gradlab.option import Invalid
+from gradlab.sweep import sharing
 from gradlab.sweep.alike import NEAR, drawn, dtypes, near, plain_state, same_in_double
 from gradlab.sweep.grouping import Planned
 from gradlab.sweep.lanes import Lane, Stack
@@ -27,9 +28,10 @@ from gradlab.sweep.unfinished import identity
 from gradlab.sweep.update import Batch
 
 CACHE = 48 * 2**20
-"""Bytes that the lanes of a chunk keep together on a CPU. More lanes share the cost of calls, but leave the cache."""
-MOST = 1024
-"""Lanes of a chunk at most."""
+"""Bytes that lanes may keep for their backward passes together on a CPU: more share the cost of calls, but leave the
+cache."""
+LEAST, MOST = 64, 1024
+"""Lanes of a chunk, at least where there are so many jobs, and at most."""
 
 
 def keep_memory() -> None:
@@ -67,8 +69,10 @@ class Program:
         """Updates of each job if none is skipped."""
         spare_compiler()
         with setup.threads(1):
-            self.used, self.bytes = self.probe()
-        self.cost = self.updates * self.bytes
+            self.used, self.kept, self.state = self.probe()
+        self.width = max(1, CACHE // self.kept if self.device.type == "cpu" else MOST)
+        """Lanes that go through the model together."""
+        self.cost = self.updates * self.kept
         """Of a job, to weigh programs against each other."""
 
     def job(self, planned: Planned) -> Job:
@@ -89,25 +93,32 @@ class Program:
     def chunks(self, workers: int, lanes: int | None, memory: float | None) -> list[list[int]]:
         """Places of the jobs that are trained together.
 
-        workers: processes among which to share them. lanes: of one chunk at most; None: as many as fit the cache.
-        memory: GiB of all processes; None: half of what is free.
+        workers: processes among which to share them. lanes: of one chunk at most; None: some chunks for each process,
+        so that all are busy to the end and a sweep that is killed loses little. memory: GiB of all processes; None:
+        half of what is free.
         """
-        fits = int((memory * 2**30 if memory else free_memory(self.device) / 2) / workers / self.bytes)
-        wanted = lanes or (MOST if self.device.type != "cpu" else min(MOST, CACHE // self.bytes))
-        size = max(1, min(wanted, fits, -(-len(self.jobs) // workers)))
-        by_seed: dict[int, list[int]] = {}
+        budget = int((memory * 2**30 if memory else free_memory(self.device) / 2) / workers)
+        self.width = max(1, min(self.width, budget // (2 * self.kept)))
+        fits = (budget - self.width * self.kept) // self.state
+        jobs = len(self.jobs)
+        wanted = lanes or max(LEAST, -(-jobs // (4 * workers)))
+        size = max(1, min(wanted, fits, -(-jobs // workers), MOST))
+        units: dict[tuple[int, str], list[int]] = {}  # jobs that begin as one row stay together
         for place, job in enumerate(self.jobs):
-            by_seed.setdefault(job.config.seed, []).append(place)
-        made, rest = [], list[int]()
-        for places in by_seed.values():  # lanes of one seed share their samples
-            if 2 * len(places) < size and len(by_seed) > 1:
-                rest += places
+            units.setdefault((job.config.seed, sharing.apart(job.config)), []).append(place)
+        by_seed: dict[int, list[list[int]]] = {}
+        for (seed, _), unit in units.items():
+            by_seed.setdefault(seed, []).append(unit)
+        made, few = [], list[list[int]]()
+        for group in by_seed.values():  # lanes of one seed share their samples
+            if 2 * sum(map(len, group)) < size and len(by_seed) > 1:
+                few += group
             else:
-                made += strided(places, size)
-        return made + strided(rest, size)
+                made += dealt(group, size)
+        return made + dealt(few, size)
 
-    def probe(self) -> tuple[list[str], int]:
-        """Names of the parameters that get a gradient, and bytes of a lane.
+    def probe(self) -> tuple[list[str], int, int]:
+        """Names of the parameters that get a gradient; bytes that a lane keeps for its backward pass, and of its state.
 
         Raises `Invalid` unless a lane's gradient is that of the job alone.
         """
@@ -140,9 +151,10 @@ class Program:
         kept = Kept()
         try:
             with update.precision.arithmetic(), kept.counting():
+                part = update.weights.matrix.clone().requires_grad_()
                 with update.precision.autocast(), dtypes(module) as lane_kinds:
-                    losses = update.sums(Batch(x, y, False))
-                (losses * weight).sum().backward()
+                    losses = update.sums(Batch(x, y, False), part, slice(None))
+                (grad,) = torch.autograd.grad((losses * weight).sum(), part)
         except Exception as error:
             raise refuse(f"cannot be trained under vmap: {' '.join(str(error).split())[:200]}") from None
         for (name, kind), (_, wanted) in zip(lane_kinds, kinds):
@@ -151,12 +163,12 @@ class Program:
         for name, old in before.items():
             if torch.equal(after[name], old) != torch.equal(update.buffers[name][0], old):
                 raise refuse(f"replaces its buffer {name}, which has no effect under vmap")
-        slopes = [rows[0] for rows in update.weights.cut(update.slopes)]
+        slopes = [rows[0] for rows in update.weights.cut(grad)]
         trusted = near(slopes, [grads[name] for name in update.names], NEAR)
         if not trusted and not same_in_double(module, alone.loss, x, y, update.names):
             raise refuse("has another gradient under vmap than alone")
-        elements = update.weights.matrix[0].numel()
-        return list(grads), kept.bytes // len(jobs) + 4 * elements * (5 + len(update.moments))
+        state = 4 * update.weights.matrix[0].numel() * (5 + len(update.moments))
+        return list(grads), max(1, kept.bytes // update.lanes), state
 
     def run(self, places: Sequence[int], ended: Callable[[int, int], None], beat: Callable[[int], None]) -> None:
         """Train these of the jobs together. A job that cannot begin fails, and not the others.
@@ -179,7 +191,8 @@ class Program:
                 def lost(job: Job, error: Exception) -> int:
                     return failed(self.jobs[begun[id(job)]], error)
 
-                Stack(jobs, lambda job, code: ended(begun[id(job)], code), lost, self.used, beat).run()
+                told: Any = lambda job, code: ended(begun[id(job)], code)  # noqa: E731
+                Stack(jobs, told, lost, self.used, beat, self.width).run()
 
 
 class Kept:
@@ -201,10 +214,12 @@ class Kept:
         return torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor)
 
 
-def strided(places: list[int], size: int) -> list[list[int]]:
-    """Nearly equal parts of at most `size`, each with some of every region of a grid: some of them end early."""
-    parts = -(-len(places) // size)
-    return [places[i::parts] for i in range(parts)]
+def dealt(units: list[list[int]], size: int) -> list[list[int]]:
+    """Parts of at most `size`, each with units from all over: in a grid, some of which end early."""
+    parts: list[list[int]] = [[] for _ in range(-(-sum(map(len, units)) // size))]
+    for unit in units:
+        min(parts, key=len).extend(unit)
+    return [part[i : i + size] for part in parts for i in range(0, len(part), size)]
 
 
 def free_memory(device: torch.device) -> int:

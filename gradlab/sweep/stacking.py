@@ -40,7 +40,7 @@ class Flat:
 
     @property
     def views(self) -> list[torch.Tensor]:
-        return self.cut(self.matrix.detach())
+        return self.cut(self.matrix)
 
     def cut(self, matrix: torch.Tensor) -> list[torch.Tensor]:
         """The parts of an (L, N) matrix."""
@@ -53,4 +53,4 @@ class Flat:
 
     def keep(self, index: torch.Tensor) -> None:
         """Go on with these lanes only."""
-        self.matrix = self.matrix.detach()[index]
+        self.matrix = self.matrix[index]

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.cli import INTERRUPTED
+from gradlab.cli import INTERRUPTED, SILENT
 from gradlab.option import Invalid
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def begun_with(folder: Path, given: list[str]) -> tuple[list[str], list[str], li
     if changed:
         raise Invalid("resume", folder, f"a sweep goes on as it began; {' '.join(changed)} would make it another")
     mine = [o.partition("=")[0].lstrip("+") for o in given]
+    others = [o for o in others if o not in SILENT]  # every rank writes multirun.yaml, and rank 0 not always last
     replaced = {"hydra.mode", "hydra.sweep.dir", "hydra.callbacks.gradlab.goes_on", *mine}
     groups = tuple(f"{name.replace('/', '.')}." for name in mine if "/" in name)  # its fields go with an option
     kept = [

@@ -1,0 +1,160 @@
+"""Maps of rate against bound, and where the edge of stability is."""
+
+import json
+import math
+from pathlib import Path
+
+from lab import Claim, Runs, Study, Sweep, check
+
+LANES = "hydra/launcher=vectorized"
+RATE, BOUND = "optimizer.lr", "clip.max_norm"
+
+
+def grid_of(folder: Path):
+    from gradlab.sweep import results
+    from gradlab.sweep.map_grid import grids
+
+    return grids(results.read(folder), RATE, BOUND)[0]
+
+
+def lines_of(runs: Runs, sweep: str):
+    """The rows of a map, by their bound."""
+    from gradlab.sweep.map_advice import lines
+
+    folder = runs.where(sweep)[0].folder.parent
+    return {float(line.y): line for line in lines(grid_of(folder))}
+
+
+def largest(line) -> float:
+    """The largest stable rate of a row, 0 where none is."""
+    return 0.0 if line.edge.stable is None else float(line.edge.stable)
+
+
+def clipping_moves(runs: Runs):
+    rows = lines_of(runs, "exploding")
+    low, high = largest(rows[min(rows)]), largest(rows[max(rows)])
+    return check(low > 2 * high, f"stable up to {low:.3g} at max_norm {min(rows):g}, up to {high:.3g} at {max(rows):g}")
+
+
+def usual_bounds(runs: Runs):
+    rows = lines_of(runs, "exploding")
+    best = min(line.best for line in rows.values() if not math.isnan(line.best))
+    usual = {bound: line.best for bound, line in rows.items() if 0.4 <= bound <= 2.5}
+    text = ", ".join(f"{loss:.3g} at {bound:.2g}" for bound, loss in usual.items())
+    return check(all(loss < 1.5 * best for loss in usual.values()), f"lowest loss {text}; of all bounds {best:.3g}")
+
+
+def only_when_needed(runs: Runs):
+    """Runs whose bound lies above every one of their norms."""
+    kept: dict[str, set[tuple[float, ...]]] = {}
+    for run in runs.where("exploding"):
+        if run.completed and run.norms and max(run.norms) < float(run.overrides[BOUND]):
+            kept.setdefault(run.overrides[RATE], set()).add(tuple(run.series("train/loss")))
+    alone = [rate for rate, losses in kept.items() if len(losses) > 1]
+    text = (
+        f"at {len(kept)} rates runs under bounds that they never reach; other losses than the others' at {len(alone)}"
+    )
+    return check(bool(kept) and not alone, text)
+
+
+def clipping_and_fp16(runs: Runs):
+    edges = [largest(line) for line in lines_of(runs, "fp16_collapse").values()]
+    return check(max(edges) > 2 * min(edges), f"stable up to {min(edges):.3g} to {max(edges):.3g} over all bounds")
+
+
+def lower(runs: Runs):
+    edges = [largest(line) for line in lines_of(runs, "fp16_collapse").values()]
+    return check(
+        min(edges) >= 0.07 / 10, f"0.07 collapses unclipped; stable up to {min(edges):.3g} or more under every bound"
+    )
+
+
+def edge_table(folder: Path) -> list[str]:
+    """What a search has found, as Markdown."""
+    told = json.loads((folder / "edges.json").read_text())
+    rows = ["| run | largest stable rate, median | lowest | highest | seeds | runs |", "|---|---|---|---|---|---|"]
+    for point in told["points"]:
+        cells = [point["point"] or "-", *point["shown"], str(point["seeds"]), str(point["runs"])]
+        rows.append("| " + " | ".join(cells) + " |")
+    rows += ["", "| remedy | moves the edge by | 95% interval | seeds |", "|---|---|---|---|"]
+    for effect in told["effects"]:
+        mean, low, high = effect["mean"], effect["low"], effect["high"]
+        factor = "-" if mean is None else f"{effect['bound']} x{mean:.3g}".strip()
+        interval = "-" if None in (low, high) else f"x{low:.3g} to x{high:.3g}"
+        rows.append(f"| {effect['value']} | {factor} | {interval} | {effect['seeds'] or 0} |")
+    return rows
+
+
+def shown(runs: Runs, here: Path) -> list[str]:
+    """The figures, the edges row by row, and the table of the search."""
+    from gradlab.sweep.map_advice import recommend
+    from gradlab.sweep.map_figure import draw
+
+    page = []
+    for name in ("exploding", "fp16_collapse"):
+        folder = runs.where(name)[0].folder.parent
+        grid = grid_of(folder)
+        for figure in draw(grid, here / name):
+            if figure.suffix == ".svg":
+                figure.unlink()
+        rows = lines_of(runs, name)
+        best = recommend(grid, list(rows.values()))
+        page += [f"## {name}", "", f"![outcomes and losses]({name}.png)", ""]
+        page += [
+            f"| {BOUND} | stable up to | learns up to | sensitivity | lowest loss | at |",
+            "|---|---|---|---|---|---|",
+        ]
+        for bound, line in rows.items():
+            ends = [f"{e.stable:.3g}" if e.stable is not None else "-" for e in (line.edge, line.learning)]
+            page.append(
+                f"| {bound:.3g} | {' | '.join(ends)} | {line.sensitivity:.3g} | {line.best:.3g} | {line.best_at:.3g} |"
+            )
+        page += ["", f"Recommended: {best.says}.", ""]
+    return [
+        *page,
+        "## How far remedies move the edge of exploding",
+        "",
+        *edge_table(runs.where("edges")[0].folder.parent),
+    ]
+
+
+SWEEP = ["-m", "+sweep=lr_max_norm", "trainer.epochs=2", LANES]
+REMEDIES = "none,clip_norm,clip_value,agc,zclip,adam,orthogonal_init,warmup"
+
+STUDY = Study(
+    title="where training is stable",
+    about="""Sixteen learning rates by sixteen bounds on the gradient's norm, every run of the same seed: the recurrent
+network that explodes, and the fine-tuning whose fp16 loss scale collapses. Then, for the first, the largest stable rate
+by search, for several remedies and three seeds. All of it trained as lanes of one program.""",
+    sweeps=[
+        Sweep(
+            "exploding",
+            [*SWEEP, "+experiment=exploding", f"{RATE}=logspace(1e-3,1,16)", f"{BOUND}=logspace(1e-2,1000,16)"],
+        ),
+        Sweep(
+            "fp16_collapse",
+            [*SWEEP, "+experiment=fp16_collapse", f"{RATE}=logspace(1e-3,1,16)", f"{BOUND}=logspace(10,1e5,16)"],
+        ),
+        Sweep(
+            "edges",
+            [
+                "-m",
+                "hydra/sweeper=boundary",
+                "+experiment=exploding",
+                "trainer.epochs=2",
+                f"+remedy={REMEDIES}",
+                "hydra.sweeper.seeds=[0,1,2]",
+                "hydra.sweeper.points_per_round=5",
+                LANES,
+            ],
+        ),
+    ],
+    claims=[
+        Claim("clipping keeps a run stable at rates that would explode", "GM: Exploding Gradients", clipping_moves),
+        Claim("a max_norm of 1, or of 0.5 or 2", "GM: How to Choose max_norm", usual_bounds),
+        Claim("clipping changes nothing where the norm is below max_norm", "GM: Gradient Clipping", only_when_needed),
+        Claim("clipping prevents the collapse", "GC: Additional Stabilization", clipping_and_fp16),
+        Claim("a rate 3 to 10 times lower mends the collapse", "GC: Primary Fix", lower),
+    ],
+    own=shown,
+)

@@ -322,7 +322,7 @@ def distances(model: str, changes: Sequence[dict[str, Any]], updates: int = 2) -
         ends = [weights(lanes[lane]), *([weights(exact[lane])] if exact else [weights(run)])]
         found.append(tuple((end - weights(run)).norm().item() / way for end in ends))
         for a, b in zip(lanes[lane].module.buffers(), run.module.buffers(), strict=True):
-a, b = a.double(), b.double()
+            a, b = a.double(), b.double()
             assert (a - b).norm() <= (1e-3 if precision == "fp32" else 0.05) * b.norm()
     return found
 

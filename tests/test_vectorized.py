@@ -285,7 +285,7 @@ MAPS: dict[str, tuple[str, ...]] = {
         *("precision=fp16", "precision.min_scale=1", "precision.init_scale=1024", "model.norm=none"),
     ),
     "resnet": (
-        *("model=resnet", "model.norm=none", "optimizer=sgd", "data.batch_size=2", "trainer.updates=4", *UPDATES[:2]),
+        *("model=resnet", "model.norm=none", "optimizer=sgd", "data.batch_size=2", "trainer.updates=3", *UPDATES[:2]),
         *("trainer.evaluate_every=0", "trainer.threads=1", "monitor=none"),
     ),
 }

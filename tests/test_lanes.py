@@ -104,7 +104,7 @@ SCHEDULES: list[list[Schedule]] = [
 def test_schedules_of_lanes(options: list[Schedule]) -> None:
     together = stacked(options, CPU)
     for first in range(25):
-        updates = torch.tensor([first, max(first - 4, 0), 2 * first])  # lanes have skipped differently many
+        updates = torch.tensor([2 * first, max(first - 4, 0), first])  # lanes have skipped differently many
         factors = together.factor(updates)
         assert factors.dtype == torch.float64
         for lane, option in enumerate(options):

@@ -229,9 +229,11 @@ def test_a_process_that_is_killed_loses_its_jobs_and_no_others(tmp_path: Path) -
     assert sorted(codes) == ["0", "0", "1", "1"]
     lost = codes.index("1")
     assert "its process ended" in Left(tmp_path / "sweep" / str(lost)).diagnosis["sentence"]
+    stale = tmp_path / "sweep" / str(lost) / "report.html"
+    stale.write_text("of the run that was lost")
     again = run(command("resume=sweep"), tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "2 jobs as lanes" in again.stdout
+    assert "2 jobs as lanes" in again.stdout and not stale.exists()
     assert [row["exit_code"] for row in rows(tmp_path / "sweep")] == ["0"] * 4
 
 

@@ -187,6 +187,24 @@ def test_jobs_whose_loss_scale_collapses_leave_what_they_leave_alone(tmp_path: P
     assert [(tmp_path / "lanes" / str(i) / "crash.pt").is_file() for i in range(4)] == [True, False, False, True]
 
 
+def test_a_streak_of_failures_is_kept_although_an_update_comes_through_after_it(tmp_path: Path) -> None:
+    """A loss so large that fp16 has its gradient only with a scale far below 1; the floor is looked at much later."""
+    base = (
+        *("model=lstm", "data=adding", "data.length=8", "data.samples=1000", "data.batch_size=16", "optimizer=sgd"),
+        *("loss=mse", "loss.unit=3000", "precision=fp16", "precision.init_scale=64", "precision.min_scale=0.5"),
+        *("precision.check_every=25", "precision.growth_interval=3", "clip=norm", *SHORT),
+    )
+    found = same_jobs(tmp_path, [(*base, f"optimizer.lr={lr}") for lr in (0.05, 0.1)], rel=0.05)
+    for i, told in enumerate(found):
+        o = told["outcome"]
+        assert o["scale_too_small"] and 20 < o["first_failed_attempt"] < 25 == o["attempts"] and o["applied"] > 3
+        alone, lane = (Left(tmp_path / kind / str(i)).state("crash")["model"] for kind in ("alone", "lanes"))
+        first = Left(tmp_path / "alone" / "0").state("crash")["model"]
+        for k, v in alone.items():
+            assert (lane[k] - v).norm() < 1e-3 * v.norm()  # not those of the beginning
+            assert not i or (first[k] - v).norm() > 1e-2 * v.norm()
+
+
 def test_the_others_do_not_notice_a_lane_that_dies(tmp_path: Path) -> None:
     """Batch norm, whose statistics a lane that overflows would spoil; the first of all dies, and with others."""
     well = [(*MLP, f"optimizer.lr={lr}", f"seed={seed}") for lr, seed in ((0.001, 0), (0.01, 1), (0.003, 0))]
@@ -206,11 +224,11 @@ def test_the_others_do_not_notice_a_lane_that_dies(tmp_path: Path) -> None:
 def test_a_lane_resumed_alone_goes_on_as_the_run_alone(tmp_path: Path) -> None:
     """Adam's moments, a clip that remembers, a schedule, statistics and noise, from the middle of an epoch."""
     base = (
-        *("model=sigmoid_mlp", "model.norm=batch", "data.batch_size=64", "expect=any", "clip=autoclip", "seed=1"),
+        *("model=sigmoid_mlp", "model.norm=batch", "data.batch_size=64", "expect=any", "clip=autoclip"),
         *("clip.history=5", "schedule=warmup_cosine", "schedule.warmup=3", "schedule.updates=30", "noise=gaussian"),
         *("noise.eta=1e-4", "trainer.epochs=2", "optimizer.eps=1e-4"),
     )
-    jobs = [(*base, f"optimizer.lr={lr}") for lr in (0.003, 0.01)]
+    jobs = [(*base, f"optimizer.lr={lr}", f"seed={seed}") for lr, seed in ((0.003, 1), (0.01, 2))]
     one_by_one(tmp_path / "alone", [(*job, "trainer.updates=30") for job in jobs])
     as_lanes(tmp_path / "lanes", [(*job, "trainer.updates=13") for job in jobs])
     for i, overrides in enumerate(jobs):
@@ -243,7 +261,10 @@ def test_lanes_begin_with_the_weights_that_they_are_given(tmp_path: Path) -> Non
 
 
 def test_checkpoints_on_the_way_are_those_of_the_job_alone(tmp_path: Path) -> None:
-    base = ("model=sigmoid_mlp", "data.batch_size=64", "expect=any", "trainer.checkpoint_every=4", "trainer.updates=12")
+    base = (
+        *("model=sigmoid_mlp", "model.norm=batch", "data.batch_size=256", "expect=any", "trainer.checkpoint_every=4"),
+        *("trainer.updates=12", "trainer.epochs=2"),
+    )
     kept: dict[str, list[Any]] = {"alone": [], "lanes": []}
     save = checkpoint.save
 

@@ -192,12 +192,12 @@ def test_a_streak_of_failures_is_kept_although_an_update_comes_through_after_it(
     base = (
         *("model=lstm", "data=adding", "data.length=8", "data.samples=1000", "data.batch_size=16", "optimizer=sgd"),
         *("loss=mse", "loss.unit=3000", "precision=fp16", "precision.init_scale=64", "precision.min_scale=0.5"),
-        *("precision.check_every=27", "precision.growth_interval=3", "clip=norm", *SHORT),
+        *("precision.check_every=35", "precision.growth_interval=3", "clip=norm", *SHORT),
     )
     found = same_jobs(tmp_path, [(*base, f"optimizer.lr={lr}") for lr in (0.05, 0.1)], rel=0.05)
     for i, told in enumerate(found):
         o = told["outcome"]
-        assert o["scale_too_small"] and 20 < o["first_failed_attempt"] < 27 == o["attempts"] and o["applied"] > 3
+        assert o["scale_too_small"] and 20 < o["first_failed_attempt"] < 35 == o["attempts"] and o["applied"] > 3
         alone, lane = (Left(tmp_path / kind / str(i)).state("crash")["model"] for kind in ("alone", "lanes"))
         first = Left(tmp_path / "alone" / "0").state("crash")["model"]
         for k, v in alone.items():

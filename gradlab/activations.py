@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradlab.gradients import largest
-from gradlab.units import LAYERS, Layout, dead_fraction, layout
+from gradlab.units import Layout, dead_fraction, layout, places_units
 
 FIELDS = ("rms", "max", "saturated", "dead")
 """Of each module's output: root mean square, largest magnitude, fraction of elements at saturation, of dead units."""
@@ -71,7 +71,7 @@ class Activations:
         self.before = None
         with ExitStack() as stack:
             for module in self.model.modules():
-                if isinstance(module, LAYERS):  # no leaf where its weight is parametrized
+                if places_units(module):  # no leaf where its weight is parametrized
                     stack.callback(module.register_forward_hook(self.note).remove)
             for name in self.names:
                 module = self.model.get_submodule(name)

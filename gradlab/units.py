@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 import torch
 
-CHANNELS_FIRST = (
-    torch.nn.modules.conv._ConvNd,
-    torch.nn.modules.batchnorm._NormBase,
-    torch.nn.GroupNorm,
-)
-UNITS_LAST = (torch.nn.Linear, torch.nn.Bilinear, torch.nn.Embedding, torch.nn.RNNBase)
-LAYERS = CHANNELS_FIRST + UNITS_LAST
-"""Those that say where their units are; others leave them where they were."""
+
+def channels_first(module: torch.nn.Module) -> bool:
+    """Whether a layer's units are in the dimension after the batch's."""
+    nn = torch.nn  # not before a configuration was checked
+    return isinstance(module, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm))
+
+
+def places_units(module: torch.nn.Module) -> bool:
+    """Whether a module says where its units are; others leave them where they were."""
+    nn = torch.nn
+    return channels_first(module) or isinstance(module, (nn.Linear, nn.Bilinear, nn.Embedding, nn.RNNBase))
 
 
 class Layout(NamedTuple):
@@ -25,10 +28,10 @@ class Layout(NamedTuple):
 
 
 def layout(module: torch.nn.Module, y: torch.Tensor) -> Layout | None:
-    """Where one of LAYERS puts its units; None of a single number a sample."""
+    """Where a layer that `places_units` has them; None of a single number a sample."""
     if y.dim() < 2:
         return None
-    dim = 1 if isinstance(module, CHANNELS_FIRST) else y.dim() - 1
+    dim = 1 if channels_first(module) else y.dim() - 1
     return Layout(dim, y.shape[dim], y.dim())
 
 

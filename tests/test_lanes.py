@@ -541,3 +541,25 @@ def test_lanes_that_share_a_row_are_the_runs_alone_and_share_it_while_they_can(c
     assert together.lanes == 2 and sorted(together.row_of) == [2, 3]
     together.without({3})
     assert together.lanes == 1 and sorted(together.row_of) == [2]
+
+
+@pytest.mark.parametrize("seeds", [(0, 0, 0), (0, 1, 2)], ids=["shared samples", "own samples"])
+@pytest.mark.parametrize("model", ["custom", "two cells", "mlp, batch norm", "transformer"])
+def test_rows_go_through_the_model_in_parts_as_they_do_together(model: str, seeds: tuple[int, ...]) -> None:
+    """Two rows and one: weights, what is measured, what is recorded in time, and buffers."""
+    changes = [options_of("sgd", "norm", "fp32", lane) | {"seed": seed} for lane, seed in enumerate(seeds)]
+    ends = []
+    for width in (3, 2):
+        runs = trainers(model, changes)
+        used = [n for n in runs[0].update.names if not n.startswith(("unused", "never"))]
+        together = StackedUpdate([run.update for run in runs], [run.config for run in runs], used)
+        together.width = width
+        made: list[Any] = []
+        for cursor in (0, 16):
+            record = LaneRecord(together, runs[0].update.names, True, runs[0].observed.recurrent)
+            stats = together(window(runs, cursor)[1], record)
+            made += [stats.loss, stats.grad_norm, *together.through_time.values()]
+        assert bool(together.through_time) == (model == "two cells")
+        ends.append([*made, together.weights.matrix, *together.buffers.values()])
+    for a, b in zip(*ends, strict=True):
+        assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6)

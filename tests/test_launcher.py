@@ -19,7 +19,7 @@ from test_vectorized import Left, same_states
 from gradlab.replay import main as replay
 
 SMALL = ("data.samples=400", "data.test_samples=50", "model.width=16", "data.length=20", "trainer.epochs=2")
-EXPLODING = ("+experiment=exploding", "clip=norm", "expect=any", *SMALL)
+EXPLODING = ("+experiment=exploding", "model.gain=1.5", "optimizer.momentum=0.9", "clip=norm", "expect=any", *SMALL)
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path:
             its["exit_code"],
         )
     verdicts = [row["verdict"] for row in rows(vectorized)]
-    assert [v == "exploding" for v in verdicts] == [False] * 4 + [True, True, False, False]
+    assert verdicts[4] == verdicts[5] == "exploding" and 2 <= verdicts.count("exploding") < 8
     assert replay([str(vectorized / "4")]) == 0 == replay([str(basic / "4")])
     told = [json.loads((f / "4" / "replay.json").read_text()) for f in (vectorized, basic)]
     assert told[0]["attempt"] == told[1]["attempt"] and told[0]["first"]["module"] == told[1]["first"]["module"]

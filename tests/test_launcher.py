@@ -81,9 +81,9 @@ def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path:
     assert replay([str(vectorized / "4")]) == 0 == replay([str(basic / "4")])
     told = [json.loads((f / "4" / "replay.json").read_text()) for f in (vectorized, basic)]
     assert told[0]["attempt"] == told[1]["attempt"] and told[0]["first"]["module"] == told[1]["first"]["module"]
-    again = gradlab("resume=vectorized/1", "trainer.epochs=3", cwd=tmp_path)
+    again = gradlab("resume=vectorized/2", "trainer.epochs=3", cwd=tmp_path)
     assert again.code == 0, again.err
-    assert Left(vectorized / "1").diagnosis["outcome"]["epochs_completed"] == 3
+    assert Left(vectorized / "2").diagnosis["outcome"]["epochs_completed"] == 3
 
 
 def test_jobs_that_are_refused_are_refused_as_by_hydras_launcher(gradlab: Commands, tmp_path: Path) -> None:

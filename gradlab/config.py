@@ -5,6 +5,7 @@ Importing this module imports neither Hydra nor (on the command line, see `gradl
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -87,12 +88,18 @@ def register() -> None:
         store.store(group=f"schema/{group}", name=name, node=cls)
 
 
-def to_config(composed: DictConfig) -> Config:
-    """The typed tree of a composed configuration; `Invalid` names the full field, such as clip.max_norm."""
+def to_config(composed: DictConfig, known: Config | None = None, differ: Collection[str] = ()) -> Config:
+    """The typed tree of a composed configuration; `Invalid` names the full field, such as clip.max_norm.
+
+    known: that of another one, which has the same in all fields but those of `differ`.
+    """
     values: dict[str, Any] = {}
     names = [f.name for f in fields(Config)]
     no_extras(composed, names)
     for key in names:
+        if known is not None and key not in differ:
+            values[key] = getattr(known, key)
+            continue
         if OmegaConf.is_missing(composed, key):
             raise Invalid(key, "???", f"must be chosen: {', '.join(options(key))}")
         try:

@@ -49,7 +49,7 @@ class Job:
         remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
         those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
         """
-        if config.pretrain and not config.resume:
+        if config.pretrain and not config.resume and not config.init_from:
             config.init_from = pretrained(config, place)
         self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
         self.remedy = remedy

@@ -48,7 +48,7 @@ class Outcome:
     """How a run ended."""
 
     status: str = "completed"
-    """completed, failed, stopped (given up as hopeless) or interrupted."""
+    """completed, failed, given_up (as hopeless) or interrupted."""
     error: str | None = None
     attempts: int = 0
     """Updates tried, skipped ones included."""
@@ -144,7 +144,7 @@ class Trainer:
 
     def failed(self, error: Exception) -> None:
         """The run ends by one of its FAILURES."""
-        self.outcome.status, self.outcome.error = "stopped" if isinstance(error, Hopeless) else "failed", str(error)
+        self.outcome.status, self.outcome.error = "given_up" if isinstance(error, Hopeless) else "failed", str(error)
         self.outcome.scale_too_small = isinstance(error, ScaleTooSmall)
         if isinstance(error, Hopeless):
             self.save()

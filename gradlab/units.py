@@ -8,15 +8,15 @@ import torch
 
 
 def channels_first(module: torch.nn.Module) -> bool:
-    """Whether dimension 1 of the module's output is that of its units."""
-    nn = torch.nn
-    return isinstance(module, nn.modules.conv._ConvNd | nn.modules.batchnorm._NormBase | nn.GroupNorm)
+    """Whether a layer's units are in the dimension after the batch's."""
+    nn = torch.nn  # not before a configuration was checked
+    return isinstance(module, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm))
 
 
 def places_units(module: torch.nn.Module) -> bool:
-    """Whether the module says where its units are; others leave them where they were."""
+    """Whether a module says where its units are; others leave them where they were."""
     nn = torch.nn
-    return channels_first(module) or isinstance(module, nn.Linear | nn.Bilinear | nn.Embedding | nn.RNNBase)
+    return channels_first(module) or isinstance(module, (nn.Linear, nn.Bilinear, nn.Embedding, nn.RNNBase))
 
 
 class Layout(NamedTuple):
@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
 
 def layout(module: torch.nn.Module, y: torch.Tensor) -> Layout | None:
-    """Where a module that places its units puts them; None of a single number a sample."""
+    """Where a layer that `places_units` has them; None of a single number a sample."""
     if y.dim() < 2:
         return None
     dim = 1 if channels_first(module) else y.dim() - 1

@@ -19,7 +19,7 @@ from test_vectorized import Left, same_states
 from gradlab.replay import main as replay
 
 SMALL = ("data.samples=400", "data.test_samples=50", "model.width=16", "data.length=20", "trainer.epochs=2")
-EXPLODING = ("+experiment=exploding", "clip=norm", "expect=any", *SMALL)
+EXPLODING = ("+experiment=exploding", "model.gain=1.5", "optimizer.momentum=0.9", "clip=norm", "expect=any", *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,13 @@ def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path:
             its["exit_code"],
         )
     verdicts = [row["verdict"] for row in rows(vectorized)]
-    assert verdicts[4:6] == ["exploding"] * 2 and "exploding" not in verdicts[2:4] + verdicts[6:]
+    assert verdicts[4] == verdicts[5] == "exploding" and 2 <= verdicts.count("exploding") < 8
     assert replay([str(vectorized / "4")]) == 0 == replay([str(basic / "4")])
     told = [json.loads((f / "4" / "replay.json").read_text()) for f in (vectorized, basic)]
     assert told[0]["attempt"] == told[1]["attempt"] and told[0]["first"]["module"] == told[1]["first"]["module"]
-    again = gradlab("resume=vectorized/3", "trainer.epochs=3", cwd=tmp_path)
+    again = gradlab("resume=vectorized/2", "trainer.epochs=3", cwd=tmp_path)
     assert again.code == 0, again.err
-    assert Left(vectorized / "3").diagnosis["outcome"]["epochs_completed"] == 3
+    assert Left(vectorized / "2").diagnosis["outcome"]["epochs_completed"] == 3
 
 
 def test_jobs_that_are_refused_are_refused_as_by_hydras_launcher(gradlab: Commands, tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_a_hopeless_run_is_given_up_with_its_reason_and_another_is_not(tmp_path:
     base = ("model=sigmoid_mlp", "optimizer=sgd", "trainer.hopeless=2", "trainer.patience=5", "trainer.updates=30")
     outcome = trainer(tmp_path / "lost", *base, "optimizer.lr=1000").run()
     seen = losses(tmp_path / "lost")
-    assert outcome.status == "stopped" and "2 times its first" in str(outcome.error)
+    assert outcome.status == "given_up" and "2 times its first" in str(outcome.error)
     assert all(loss > 2 * seen[0] for loss in seen[-5:]) and seen[-6] <= 2 * seen[0]
     assert (tmp_path / "lost" / "checkpoint.pt").is_file() and not (tmp_path / "lost" / "crash.pt").exists()
     assert trainer(tmp_path / "fine", *base, "optimizer.lr=0.1").run().status == "completed"

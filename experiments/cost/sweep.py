@@ -73,15 +73,15 @@ def sweep(launcher: str, overrides: list[str], folder: Path) -> Sweep:
     return Sweep(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, rows)
 
 
-def apart(a: list[dict[str, str]], b: list[dict[str, str]]) -> tuple[int, float]:
-    """Verdicts that differ, and the largest relative difference of the healthy jobs' last losses."""
+def apart(a: list[dict[str, str]], b: list[dict[str, str]]) -> tuple[int, float, float]:
+    """Verdicts that differ, and the median and the largest relative difference of the healthy jobs' last losses."""
     differ = sum(x["verdict"] != y["verdict"] for x, y in zip(a, b, strict=True))
     losses = [
         abs(float(x["loss/final"]) / float(y["loss/final"]) - 1)
         for x, y in zip(a, b, strict=True)
         if x["verdict"] == y["verdict"] == "healthy"
     ]
-    return differ, statistics.median(losses) if losses else float("nan")
+    return (differ, statistics.median(losses), max(losses)) if losses else (differ, float("nan"), float("nan"))
 
 
 def spread(values: list[float]) -> str:
@@ -105,9 +105,11 @@ def main() -> None:
                     made[launcher].append(sweep(launcher, overrides, Path(folder) / "sweep"))
         print(f"{name}: {args.size * args.size} jobs")
         for launcher, sweeps in made.items():
-            differ, loss = apart(made["basic"][0].rows, sweeps[0].rows)
+            differ, loss, most = apart(made["basic"][0].rows, sweeps[0].rows)
             seconds, cpu = spread([s.seconds for s in sweeps]), spread([s.cpu for s in sweeps])
-            told = f"{differ} other verdicts, losses {loss:.1e} apart" if launcher != "basic" else ""
+            told = (
+                f"{differ} other verdicts, losses {loss:.1e} apart, at most {most:.1e}" if launcher != "basic" else ""
+            )
             print(f"  {launcher:10}  {seconds} s, CPU {cpu} s  {told}")
         fastest = [min(b.seconds, j.seconds) for b, j in zip(made["basic"], made["joblib"], strict=True)]
         ratios = [f / v.seconds for f, v in zip(fastest, made["vectorized"], strict=True)]

@@ -29,6 +29,8 @@ class Diverged(Rule):
         h = run.history
         if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead:
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
+        if run.status == "given_up":
+            return self.found("critical", str(run.error))
         if run.rose(self.factor):
             return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
         began = max(h.loss_first, h.loss_early)
@@ -45,7 +47,7 @@ class Diverged(Rule):
         lost = h.evaluations and not math.isfinite(h.evaluations[-1])
         return (
             None
-            if run.long or lost or run.rose(self.factor)
+            if run.long or lost or run.status == "given_up" or run.rose(self.factor)
             else f"the run has {h.attempts} updates, fewer than {2 * run.window}"
         )
 

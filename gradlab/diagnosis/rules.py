@@ -20,7 +20,7 @@ class Run:
 
     history: History
     status: str = "completed"
-    """completed, failed or interrupted."""
+    """completed, failed, given_up or interrupted."""
     error: str | None = None
     scale_too_small: bool = False
     """Whether it was the loss scale that ended the run."""

@@ -6,10 +6,10 @@ last step, which is all that is done here again.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +17,63 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import OmegaConfDumper, get_omega_conf_dumper
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+
+from gradlab.config import Config, to_config
 
 
-@dataclass
 class Composed:
     """What Hydra makes of a job's overrides. Jobs that differ in values only take turns in the same object."""
 
-    whole: DictConfig
-    task: DictConfig
-    """The job's own configuration."""
-    hydra: DictConfig
-    """Hydra's part of it."""
-
-    @classmethod
-    def of(cls, whole: DictConfig) -> Composed:
+    def __init__(self, whole: DictConfig, values: Sequence[Override]) -> None:
+        """values: the overrides that set a plain value; in another job the same fields, with other values."""
         names = [str(name) for name in whole if name != "hydra"]
-        return cls(whole, OmegaConf.masked_copy(whole, names), OmegaConf.masked_copy(whole, ["hydra"]))
+        self.whole = whole
+        self.task = OmegaConf.masked_copy(whole, names)
+        """The job's own configuration."""
+        self.hydra = OmegaConf.masked_copy(whole, ["hydra"])
+        """Hydra's part of it."""
+        for node in (self.hydra.hydra.overrides, self.hydra.hydra.job, self.hydra.hydra.runtime):
+            OmegaConf.set_readonly(node, False)
+            OmegaConf.set_struct(node, False)
+        raw: Any = OmegaConf.to_container(self.task, resolve=False)
+        self.differ = {name for name, value in raw.items() if "${" in repr(value)}
+        """Fields in which jobs may differ: those that take something from others, and those that are set."""
+        self.differ |= {str(override.key_or_group).split(".")[0] for override in values}
+        self.typed: Config | None = None
+        self.plain: dict[str, Any] = {}
 
     def put(self, values: Sequence[Override], overrides: Sequence[str], name: str) -> None:
         """Change values. name: hydra.job.override_dirname."""
         for override in values:
-            for cfg in (self.whole, self.task):
-                OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
-        for cfg in (self.whole, self.hydra):
-            for node in (cfg.hydra.overrides, cfg.hydra.job):
-                OmegaConf.set_readonly(node, False)
-            cfg.hydra.overrides.task, cfg.hydra.job.override_dirname = list(overrides), name
+            for cfg in (self.whole, self.task):  # the first knows the schema of fields outside of groups
+                OmegaConf.update(cfg, str(override.key_or_group), override.value(), merge=True)
+        self.hydra.hydra.overrides.task, self.hydra.hydra.job.override_dirname = list(overrides), name
 
     def settle(self, number: int) -> Path:
         """Number the job, as Hydra's launchers do, and make it the one that is asked for; returns its folder."""
         hydra = self.hydra.hydra
-        with read_write(hydra), open_dict(hydra):
-            for node in (hydra.job, hydra.runtime):
-                OmegaConf.set_readonly(node, None)
-            hydra.job.id = hydra.job.num = number
-            HydraConfig.instance().cfg = self.hydra  # type: ignore[assignment]
+        hydra.job.id = hydra.job.num = number
+        HydraConfig.instance().cfg = self.hydra  # type: ignore[assignment]
+        try:
             folder = os.path.join(str(hydra.sweep.dir), str(hydra.sweep.subdir))
-            hydra.runtime.output_dir = os.path.abspath(folder)
+        except InterpolationResolutionError:  # a folder's name may hold the job's own values
+            both = OmegaConf.merge(self.task, self.hydra)
+            folder = os.path.join(str(both.hydra.sweep.dir), str(both.hydra.sweep.subdir))
+        hydra.runtime.output_dir = os.path.abspath(folder)
         return Path(folder)
+
+    def config(self) -> tuple[Config, dict[str, Any]]:
+        """The job's configuration as objects and as plain values, made anew only where jobs may differ."""
+        if self.typed is None:
+            self.typed = to_config(self.task)
+            self.plain = OmegaConf.to_container(self.task, resolve=True)  # type: ignore[assignment]
+        else:
+            self.typed = to_config(self.task, self.typed, self.differ)
+            self.plain = self.plain | {name: plain(self.task[name]) for name in self.differ}
+        return copy.copy(self.typed), self.plain
 
     def write(self, folder: Path, task: DictConfig) -> None:
         """The files that Hydra leaves in a job's folder. task: what runs, where it is not what was composed."""
@@ -84,7 +100,7 @@ class Composer:
         return getattr(self.loader, name)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
-        """The configuration of a job. The next call may change it."""
+        """The configuration of the first job like this one: to compose a job is to check it, and this is for that."""
         return self.compose(master_config, sweep_overrides).whole
 
     def compose(self, master: DictConfig, overrides: Sequence[str]) -> Composed:
@@ -92,7 +108,7 @@ class Composer:
         values = [o for o in parsed if self.is_value(o)]
         key = tuple(str(o.key_or_group) if o in values else str(o.input_line) for o in parsed)
         if key not in self.known:
-            self.known[key] = Composed.of(self.loader.load_sweep_config(master, list(overrides)))
+            self.known[key] = Composed(self.loader.load_sweep_config(master, list(overrides)), values)
             return self.known[key]
         composed = self.known[key]
         parts = composed.hydra.hydra.job.config.override_dirname
@@ -101,7 +117,7 @@ class Composer:
             composed.put(values, overrides, parts.item_sep.join(named).replace("=", parts.kv_sep))
         except OmegaConfBaseException:  # Hydra has its own words for it
             del self.known[key]
-            return Composed.of(self.loader.load_sweep_config(master, list(overrides)))
+            return Composed(self.loader.load_sweep_config(master, list(overrides)), values)
         return composed
 
     def is_value(self, override: Override) -> bool:
@@ -110,6 +126,11 @@ class Composer:
         sets = not (override.is_add() or override.is_force_add() or override.is_delete() or override.package)
         plain = not isinstance(override.value(), dict)
         return sets and plain and not name.startswith("hydra") and name not in self.groups
+
+
+def plain(node: Any) -> Any:
+    """A field's value without OmegaConf."""
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 class Dumper(OmegaConfDumper if not yaml.__with_libyaml__ else yaml.CDumper):  # type: ignore[misc]

@@ -306,10 +306,14 @@ class Stack:
             self.lanes[i].go_on()
 
     @torch.no_grad()
-    def measured(self, lanes: Tensor, lead: Lane) -> list[dict[str, float]]:
-        """eval/loss, and eval/accuracy where there are classes, of each of these rows."""
+    def measured(self, lanes: Tensor, lead: Lane, batches: int | None = None) -> list[dict[str, float]]:
+        """eval/loss, and eval/accuracy where there are classes, of each of these rows.
+
+        batches: of the test set, the first; default: all.
+        """
         update, split, loss = self.update, lead.data.test, lead.loss
-        assert split is not None
+        if split is None or not len(split):
+            return []
         params = {name: view[lanes] for name, view in zip(update.names, update.weights.views, strict=True)}
         buffers = {name: buffer[lanes] for name, buffer in update.buffers.items()}
 
@@ -322,7 +326,7 @@ class Stack:
         counted = 0
         update.module.eval()
         with update.precision.arithmetic():
-            for part in torch.arange(len(split), device=update.device).split(lead.evaluation_batch):
+            for part in torch.arange(len(split), device=update.device).split(lead.evaluation_batch)[:batches]:
                 inputs, targets = split.batch(part)
                 with lane_rules(), update.precision.autocast():
                     found = vmap(one, in_dims=(0, 0, None, None))(params, buffers, inputs, targets)

@@ -18,10 +18,11 @@ from omegaconf import OmegaConf, open_dict
 from gradlab import cli, verdict
 from gradlab.config import to_config
 from gradlab.errors import Usage, exit_code, explain
+from gradlab.option import require
 from gradlab.remedy import DoesNotApply, treated
-from gradlab.sweep import unfinished
+from gradlab.sweep import composing, unfinished
 from gradlab.sweep.grouping import Planned, groups
-from gradlab.sweep.progress import SweepProgress
+from gradlab.sweep.progress import PLAIN_SECONDS, SweepProgress
 from gradlab.sweep.workers import Chunk, Workers
 
 
@@ -29,41 +30,57 @@ def launch(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) ->
     """Run all jobs; each has its folder as if it had run alone. Returns their exit codes as Hydra wants them."""
     if "RANK" in os.environ:
         raise Usage("hydra/launcher=vectorized: not under torchrun, whose processes share each job")
+    settings = launcher.settings
+    for name, least in (("workers", 0), ("lanes", 1), ("memory", 0)):
+        given = settings.get(name)
+        fits = given is None or (given > 0 if name == "memory" else given >= least)
+        require(fits, f"hydra.launcher.{name}", given, f"null or {'> 0' if name == 'memory' else f'>= {least}'}")
     setup_globals()
     folder = Path(str(launcher.config.hydra.sweep.dir))
     folder.mkdir(parents=True, exist_ok=True)
     codes: dict[int, int] = {}
+    folders: dict[int, Path] = {}
     before = HydraConfig.instance().cfg
     try:
         with unfinished.turn(folder):
-            planned = [plan(launcher, list(o), first + i, codes) for i, o in enumerate(job_overrides)]
+            planned, said = [], time.monotonic()
+            for i, overrides in enumerate(job_overrides):
+                planned.append(plan(launcher, list(overrides), first + i, codes, folders))
+                if time.monotonic() - said > PLAIN_SECONDS:
+                    said = time.monotonic()
+                    print(f"{i + 1} of {len(job_overrides)} jobs composed", flush=True)
             Launch(launcher, [p for p in planned if p is not None], codes).run()
     finally:
         HydraConfig.instance().cfg = before
-    return [returned(list(o), codes.get(first + i, 1)) for i, o in enumerate(job_overrides)]
+    return [returned(list(o), codes.get(first + i, 1), folders.get(first + i)) for i, o in enumerate(job_overrides)]
 
 
-def returned(overrides: list[str], code: int) -> JobReturn:
+def returned(overrides: list[str], code: int, folder: Path | None) -> JobReturn:
     made = JobReturn()
     made.overrides, made.status, made.return_value = overrides, JobStatus.COMPLETED, code
+    if folder is not None:
+        made.hydra_cfg = OmegaConf.create({"hydra": {"runtime": {"output_dir": str(folder.absolute())}}})
     return made
 
 
-def plan(launcher: Any, overrides: list[str], number: int, codes: dict[int, int]) -> Planned | None:
+def plan(
+    launcher: Any, overrides: list[str], number: int, codes: dict[int, int], folders: dict[int, Path]
+) -> Planned | None:
     """A job that is to run; None if it has run before, or cannot, with its exit code in `codes`."""
     composed = launcher.hydra_context.config_loader.compose(launcher.config, overrides)
     folder, task = composed.settle(number), composed.task
+    folders[number] = folder
     if cli.goes_on() and (code := unfinished.finished(folder, overrides)) is not None:
         codes[number] = code
         return None
     if folder.is_dir():
         unfinished.clear(folder)
     try:
-        config = to_config(task)
+        config, plain = composed.config()
         cli.check(config)
         treated_cfg, remedy = treated(task, overrides)
-        config = to_config(treated_cfg) if remedy else config
-        plain: Any = OmegaConf.to_container(treated_cfg, resolve=True)
+        if remedy:
+            config, plain = to_config(treated_cfg), composing.plain(treated_cfg)
     except Exception as error:
         composed.write(folder, task)
         codes[number] = refused(folder, overrides, error)
@@ -94,14 +111,16 @@ class Launch:
 
     def run(self) -> None:
         began = time.monotonic()
+        self.pretrain()
         together, alone = groups(self.jobs)
         if together:
             from gradlab.option import Invalid
             from gradlab.sweep.program import Program
 
+            loaded: dict[str, Any] = {}
             for jobs in together:
                 try:
-                    self.programs.append(Program(jobs))
+                    self.programs.append(Program(jobs, loaded))
                 except Invalid as error:
                     alone += [(job, str(error)) for job in jobs]
                 except (Exception, SystemExit) as error:  # each job will say it
@@ -116,6 +135,29 @@ class Launch:
         if self.jobs:
             told = f"{sum(len(p.jobs) for p in self.programs)} jobs as lanes of {len(self.programs)} programs"
             print(f"{told}, {len(alone)} one by one, {time.monotonic() - began:.0f} s", flush=True)
+
+    def pretrain(self) -> None:
+        """Give the jobs the weights that they begin with, as each would find them alone; a seed's are the same."""
+        wanted = [job for job in self.jobs if job.config.pretrain and not job.config.init_from]
+        if not wanted:
+            return
+        from gradlab import setup
+        from gradlab.distributed import World
+        from gradlab.pretrain import pretrained
+
+        found: dict[tuple[Any, ...], str] = {}
+        for job in wanted:
+            c = job.config
+            key = (c.pretrain, c.trainer.device, c.trainer.threads, c.seed)
+            try:
+                if key not in found:
+                    with setup.threads(c.trainer.threads):
+                        found[key] = pretrained(c, World())
+            except Exception as error:
+                self.codes[job.number] = refused(job.folder, job.overrides, error)
+            else:
+                c.init_from = found[key]
+        self.jobs = [job for job in self.jobs if job.number not in self.codes]
 
     def train(self) -> None:
         """All programs, cut into chunks, in as many processes as there are cores; beside a CUDA device in this one."""

@@ -65,7 +65,7 @@ def outcome_class(
     constant: float | None = None,
     evaluated: float = math.nan,
 ) -> str:
-    """The class of a run from its verdict, how it ended (completed, failed, interrupted) and its losses.
+    """The class of a run from its verdict, how it ended (completed, failed, given_up, interrupted) and its losses.
 
     first, best, last: in training, smoothed. constant: loss of the best constant answer, which the best evaluation (or
     without any the last loss) must beat; half of it in training is no chance either. As the diagnosis judges learning.
@@ -76,6 +76,8 @@ def outcome_class(
         return LOST[verdict]
     if status == "interrupted":
         return "stopped"
+    if status == "given_up":
+        return "diverged"
     if status == "failed" or not math.isfinite(last):
         return "exploded"
     if verdict == "loss_spike_recovered":

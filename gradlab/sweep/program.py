@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import io
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gradlab import setup, verdict
+from gradlab import checkpoint, setup, verdict
 from gradlab.distributed import World
 from gradlab.errors import exit_code, explain
 from gradlab.job import Job
@@ -59,12 +60,15 @@ def spare_compiler() -> None:
 class Program:
     """Jobs that are one program: what they share is made once."""
 
-    def __init__(self, jobs: Sequence[Planned]) -> None:
-        """Raises `Invalid` where the jobs cannot be lanes."""
-        self.jobs = list(jobs)
+    def __init__(self, jobs: Sequence[Planned], loaded: dict[str, Any] | None = None) -> None:
+        """loaded: data of other programs, and the place for this one's. Raises `Invalid` for jobs that are no lanes."""
+        self.jobs, loaded = list(jobs), {} if loaded is None else loaded
         first = self.jobs[0].config
         self.device = setup.pick_device(first, World())
-        self.data = setup.load_data(first, self.device)
+        name = repr((first.data, first.loss, self.device))
+        if name not in loaded:
+            loaded[name] = self.load(first)
+        self.data = loaded[name]
         self.updates = setup.planned_updates(first, len(self.data[0].train), 1)
         """Updates of each job if none is skipped."""
         spare_compiler()
@@ -74,6 +78,15 @@ class Program:
         """Lanes that go through the model together."""
         self.cost = self.updates * self.kept
         """Of a job, to weigh programs against each other."""
+
+    def load(self, first: Any) -> Any:
+        """The data and the loss of all jobs. Raises `Invalid` for data that each seed would make another."""
+        checkpoint.seed_all(first.seed)
+        before = drawn()
+        data = setup.load_data(first, self.device)
+        if drawn() != before:
+            raise Invalid("data", data[0].name, "draws from the generators that a job's seed decides")
+        return data
 
     def job(self, planned: Planned) -> Job:
         """A job whose trainer is a lane. What it has to say stands in its folder."""
@@ -147,7 +160,8 @@ class Program:
             buffer.copy_(before[name])
         grads = {n: p.grad for n, p in zip(alone.names, alone.params, strict=True) if p.grad is not None}
         alone.zero_grad()
-        update = Stack(jobs, lambda job, code: None, lambda job, error: 1, list(grads)).update
+        stack = Stack(jobs, lambda job, code: None, lambda job, error: 1, list(grads))
+        update = stack.update
         kept = Kept()
         try:
             with update.precision.arithmetic(), kept.counting():
@@ -163,6 +177,10 @@ class Program:
         for name, old in before.items():
             if torch.equal(after[name], old) != torch.equal(update.buffers[name][0], old):
                 raise refuse(f"replaces its buffer {name}, which has no effect under vmap")
+        try:
+            stack.measured(torch.zeros(1, dtype=torch.long, device=self.device), first, batches=1)
+        except Exception as error:
+            raise refuse(f"cannot be evaluated under vmap: {' '.join(str(error).split())[:200]}") from None
         slopes = [rows[0] for rows in update.weights.cut(grad)]
         trusted = near(slopes, [grads[name] for name in update.names], NEAR)
         if not trusted and not same_in_double(module, alone.loss, x, y, update.names):
@@ -193,6 +211,8 @@ class Program:
 
                 told: Any = lambda job, code: ended(begun[id(job)], code)  # noqa: E731
                 Stack(jobs, told, lost, self.used, beat, self.width).run()
+        del jobs
+        gc.collect()  # a lane, its job and its stack know each other: unasked, they would stay for many chunks
 
 
 class Kept:
@@ -226,10 +246,14 @@ def free_memory(device: torch.device) -> int:
     """Bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    with contextlib.suppress(OSError, ValueError):  # a container's limit; "max" where there is none
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)
+    return max(free, 0)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -37,6 +38,7 @@ class Orphan(Exception):
 def serve(work: Work, pipe: Connection) -> None:
     """A worker's life: ask, train, tell, until there is nothing left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    gc.freeze()  # what was there before is not looked through again and again
     parent, last, updates = os.getppid(), time.monotonic(), 0
 
     def beat(made: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from pathlib import Path
 
 from gradlab.command import exit_code
 from gradlab.errors import APPENDED, Usage, did_you_mean
@@ -14,7 +15,8 @@ SHORT = [f.name for f in fields(QuadtreeOption) if not f.name.startswith("_") an
 
 def asks_for_runs(arguments: list[str]) -> bool:
     """Whether the arguments of `python -m gradlab.map` are overrides of a map to be run, and no folder."""
-    return any("=" in argument and not argument.startswith("--") for argument in arguments)
+    given = [argument for argument in arguments if not argument.startswith("--")]
+    return any("=" in argument and not Path(argument).is_dir() for argument in given)
 
 
 def overrides(arguments: list[str]) -> list[str]:

@@ -17,7 +17,8 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf, open_dict
 
 from gradlab import cli
-from gradlab.config import conf_dir
+from gradlab.config import conf_dir, to_config
+from gradlab.option import Invalid
 from gradlab.sweep.composing import Composer
 
 
@@ -118,6 +119,25 @@ def test_each_jobs_files_are_those_that_hydra_writes(loader: Any, tmp_path: Path
         assert got == wanted, overrides
         known = max(known, len(composer.known))
     assert known < len(JOBS)  # some were composed once for several
+
+
+def test_each_jobs_objects_are_those_of_its_own_configuration(loader: Any, tmp_path: Path) -> None:
+    """A field that is wrong in one job is wrong in that one alone."""
+    composer, master = Composer(loader), begun(loader, tmp_path)
+    wrong = [["optimizer.lr=-1", "seed=0"], ["optimizer.lr=0.1", "seed=-1"], ["clip=norm", "clip.max_norm=-2"]]
+    right = [["optimizer.lr=0.4", "seed=7"], ["clip=norm", "clip.max_norm=2"]]
+    for overrides in [*wrong, *right, *wrong[:1], *[job for job in JOBS if "~story" not in job], *right]:
+        composed = composer.compose(master, overrides)
+        composed.settle(0)
+        if overrides in wrong:
+            with pytest.raises(Invalid) as wanted:
+                to_config(composed.task)
+            with pytest.raises(Invalid) as got:
+                composed.config()
+            assert str(got.value) == str(wanted.value)
+            continue
+        config, plain = composed.config()
+        assert config == to_config(composed.task) and plain == OmegaConf.to_container(composed.task, resolve=True)
 
 
 def test_the_folder_is_where_the_sweep_says(loader: Any, tmp_path: Path) -> None:

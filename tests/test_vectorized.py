@@ -21,6 +21,7 @@ from gradlab.distributed import World
 from gradlab.job import Job
 from gradlab.loggers.local import read_lines
 from gradlab.sweep.grouping import Planned
+from gradlab.sweep.lanes import Lane
 from gradlab.sweep.program import Program
 
 
@@ -276,6 +277,34 @@ def test_checkpoints_on_the_way_are_those_of_the_job_alone(tmp_path: Path) -> No
         patch.setattr(checkpoint, "save", spy)
         same_jobs(tmp_path, [(*base, "optimizer.lr=0.01"), (*base, "optimizer.lr=0.001", "seed=1")])
     assert sorted(kept["lanes"], key=str) == sorted(kept["alone"], key=str) and len(kept["lanes"]) == 8
+
+
+def test_a_fault_that_is_not_of_training_costs_one_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that is full for one lane's metrics; a diagnosis that breaks; a folder that cannot be written to."""
+    write, diagnose = Lane.write, Job.diagnose
+
+    def full(self: Lane, metrics: dict[str, Any], layers: Any) -> None:
+        if self.folder.name == "1" and metrics["attempt"] == 3:
+            raise OSError(28, "No space left on device")
+        write(self, metrics, layers)
+
+    def broken(self: Job, outcome: Any) -> Any:
+        if self.folder.name == "2":
+            raise ZeroDivisionError("by zero")
+        return diagnose(self, outcome)
+
+    monkeypatch.setattr(Lane, "write", full)
+    monkeypatch.setattr(Job, "diagnose", broken)
+    jobs = [("model=sigmoid_mlp", *SHORT, "trainer.updates=6", f"optimizer.lr={lr}") for lr in (0.1, 0.2, 0.3, 0.4)]
+    (tmp_path / "3" / "metrics.jsonl").mkdir(parents=True)
+    assert as_lanes(tmp_path, jobs) == [0, 1, 1, 1]
+    assert Left(tmp_path / "0").diagnosis["outcome"]["applied"] == 6
+    says = [Left(tmp_path / str(i)).diagnosis["sentence"] for i in (1, 2, 3)]
+    assert "No space left" in says[0] and "by zero" in says[1] and "Is a directory" in says[2]
+    told = capsys.readouterr().err
+    assert all(f"job {i}: " in told for i in (1, 2, 3))
 
 
 LRS, NORMS = ([start * (stop / start) ** (i / 7) for i in range(8)] for start, stop in ((1e-3, 1e3), (1e-2, 1e4)))

@@ -150,6 +150,33 @@ def test_remedies_are_compared_as_by_hydras_launcher(gradlab: Commands, tmp_path
     assert words[0] == words[1] and len(words[0]) >= 4
 
 
+@pytest.mark.slow
+def test_lanes_begin_with_pretrained_weights_of_their_seed(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    small = "# @package _global_\nmodel: {layers: 1}\ntrainer: {updates: 40}\noptimizer: {lr: 0.01}\n"
+    (tmp_path / "conf" / "experiment" / "before.yaml").write_text(small)
+    typed = (
+        "--config-dir=conf",
+        "pretrain=before",
+        "model.layers=1",
+        "expect=any",
+        "trainer.updates=3",
+        "trainer.epochs=1",
+    )
+    alone, lanes = both(gradlab, tmp_path, *typed, "optimizer.lr=0.001,0.01", "seed=0,1")
+    assert alone.code == lanes.code == 0, lanes.err
+    assert "4 jobs as lanes of 1 programs" in lanes.out
+    assert len(list((tmp_path / "outputs" / "pretrained").glob("before-*/checkpoint.pt"))) == 2
+    before = []
+    for job in range(4):
+        mine, its = (Left(tmp_path / name / str(job)) for name in ("vectorized", "basic"))
+        evals = [left.diagnosis["outcome"]["eval"] for left in (mine, its)]
+        assert [e["eval/loss"] for e in evals[0]] == pytest.approx([e["eval/loss"] for e in evals[1]], rel=1e-4)
+        assert evals[0][0]["eval/accuracy"] > 0.3  # it has been trained
+        before.append(evals[0][0]["eval/loss"])
+    assert before[0] == pytest.approx(before[2]) and before[0] != pytest.approx(before[1], rel=1e-3)
+
+
 def test_a_typing_error_is_told_as_by_hydras_launcher(gradlab: Commands, tmp_path: Path) -> None:
     alone, lanes = both(gradlab, tmp_path, "optimizer.lr=0.1,abc")
     assert (lanes.code, lanes.err) == (alone.code, alone.err) and lanes.code == 2

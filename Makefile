@@ -10,7 +10,7 @@ lint:  ## format check, lint, types
 	ruff format --check . && ruff check . && mypy
 
 cost:  ## time gradlab against a bare loop and other trainers
-	for name in update monitor fp16_cpu; do python experiments/cost/$$name.py; done
+	for name in update monitor fp16_cpu sweep; do python experiments/cost/$$name.py; done
 
 reproduce:  ## run a study again and write its page and the ledger: make reproduce NAME=exploding; no NAME lists them
 	python experiments/reproduce.py $(NAME)

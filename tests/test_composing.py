@@ -19,7 +19,7 @@ from omegaconf import OmegaConf, open_dict
 from gradlab import cli
 from gradlab.config import conf_dir, to_config
 from gradlab.option import Invalid
-from gradlab.sweep.composing import Composer
+from gradlab.sweep.composing import Composer, write
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_each_jobs_files_are_those_that_hydra_writes(loader: Any, tmp_path: Path
         HydraConfig.instance().set_config(masters["gradlab"])
         composed = composer.compose(masters["gradlab"], overrides)
         folder = composed.settle(number)
-        composed.write(folder, composed.task)
+        write(folder, composed.files())
         assert folder == tmp_path / "gradlab" / str(number)
         assert (folder / "gradlab.log").is_file()
         got = {k: v.replace(str(tmp_path / "gradlab"), str(tmp_path / "hydra")) for k, v in files(folder).items()}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,16 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, ValueNode
 from omegaconf._utils import OmegaConfDumper, get_omega_conf_dumper
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from gradlab.config import Config, to_config
+
+Files = dict[str, list[str]]
+"""Files by their names, in parts, most of which jobs share."""
+HYDRA_DIFFERS = ("overrides", "job", "runtime")
+"""Parts of Hydra's configuration in which jobs differ."""
 
 
 class Composed:
@@ -44,12 +50,16 @@ class Composed:
         self.differ |= {str(override.key_or_group).split(".")[0] for override in values}
         self.typed: Config | None = None
         self.plain: dict[str, Any] = {}
+        self.texts: dict[str, str] = {}
+        """Fields as they stand in the jobs' files, of this configuration and of Hydra's."""
 
     def put(self, values: Sequence[Override], overrides: Sequence[str], name: str) -> None:
         """Change values. name: hydra.job.override_dirname."""
         for override in values:
-            for cfg in (self.whole, self.task):  # the first knows the schema of fields outside of groups
-                OmegaConf.update(cfg, str(override.key_or_group), override.value(), merge=True)
+            name_of = str(override.key_or_group)
+            # the whole knows the schema of fields outside of groups, and is asked for nothing else
+            for cfg in (self.task,) if "." in name_of else (self.whole, self.task):
+                OmegaConf.update(cfg, name_of, override.value(), merge=True)
         self.hydra.hydra.overrides.task, self.hydra.hydra.job.override_dirname = list(overrides), name
 
     def settle(self, number: int) -> Path:
@@ -75,15 +85,36 @@ class Composed:
             self.plain = self.plain | {name: plain(self.task[name]) for name in self.differ}
         return copy.copy(self.typed), self.plain
 
-    def write(self, folder: Path, task: DictConfig) -> None:
-        """The files that Hydra leaves in a job's folder. task: what runs, where it is not what was composed."""
+    def files(self, treated: DictConfig | None = None) -> Files:
+        """What Hydra writes into a job's folder. treated: what runs, where it is not what was composed."""
         hydra = self.hydra.hydra
-        place = folder / str(hydra.output_subdir)
-        place.mkdir(parents=True, exist_ok=True)
-        (folder / f"{hydra.job.name}.log").touch()
-        (place / "config.yaml").write_text(text(task))
-        (place / "hydra.yaml").write_text(text(self.hydra))
-        (place / "overrides.yaml").write_text(text(hydra.overrides.task))
+        place = str(hydra.output_subdir)
+        return {
+            f"{hydra.job.name}.log": [],
+            f"{place}/config.yaml": [text(treated)] if treated is not None else self.parts(self.task, self.differ),
+            f"{place}/hydra.yaml": ["hydra:\n", *self.parts(hydra, HYDRA_DIFFERS, "hydra")],
+            f"{place}/overrides.yaml": [text(hydra.overrides.task)],
+        }
+
+    def parts(self, cfg: DictConfig, differ: Collection[str], under: str = "") -> list[str]:
+        """The text of each field, which most jobs have in common. under: the field that holds them."""
+        made = []
+        for key in map(str, cfg):
+            name = f"{under}.{key}"
+            if key in differ or name not in self.texts:
+                value = cfg._get_node(key)
+                lines = text({under: {key: value}}).partition("\n")[2] if under else text({key: value})
+                self.texts[name] = lines
+            made.append(self.texts[name])
+        return made
+
+
+def write(folder: Path, files: Files) -> None:
+    """Leave in a job's folder what Hydra would."""
+    for name, parts in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(parts)) if parts else path.touch()
 
 
 class Composer:
@@ -100,13 +131,19 @@ class Composer:
         return getattr(self.loader, name)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
-        """The configuration of the first job like this one: to compose a job is to check it, and this is for that."""
-        return self.compose(master_config, sweep_overrides).whole
+        """The configuration of the first job like this one: sweepers compose jobs to check them, as `compose` does."""
+        key = self.shape(sweep_overrides)[2]
+        return (self.known.get(key) or self.compose(master_config, sweep_overrides)).whole
+
+    def shape(self, overrides: Sequence[str]) -> tuple[list[Override], list[Override], tuple[str, ...]]:
+        """Overrides parsed, those of them that set plain values, and what jobs that differ in these only share."""
+        parsed = [self.parsed(override) for override in overrides]
+        plain = [self.is_value(o) for o in parsed]
+        key = tuple(str(o.key_or_group if value else o.input_line) for o, value in zip(parsed, plain, strict=True))
+        return parsed, [o for o, value in zip(parsed, plain, strict=True) if value], key
 
     def compose(self, master: DictConfig, overrides: Sequence[str]) -> Composed:
-        parsed = [self.parsed(override) for override in overrides]
-        values = [o for o in parsed if self.is_value(o)]
-        key = tuple(str(o.key_or_group) if o in values else str(o.input_line) for o in parsed)
+        parsed, values, key = self.shape(overrides)
         if key not in self.known:
             self.known[key] = Composed(self.loader.load_sweep_config(master, list(overrides)), values)
             return self.known[key]
@@ -133,6 +170,16 @@ def plain(node: Any) -> Any:
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
+def bare(node: Any) -> Any:
+    """Without OmegaConf, as it is before interpolations are resolved."""
+    if OmegaConf.is_config(node):
+        return OmegaConf.to_container(node, resolve=False, enum_to_str=True)
+    if isinstance(node, dict):
+        return {key: bare(value) for key, value in node.items()}
+    value = node._value() if isinstance(node, ValueNode) else node
+    return value.name if isinstance(value, Enum) else value
+
+
 class Dumper(OmegaConfDumper if not yaml.__with_libyaml__ else yaml.CDumper):  # type: ignore[misc]
     """OmegaConf's, in C where libyaml is there."""
 
@@ -141,6 +188,5 @@ Dumper.add_representer(str, get_omega_conf_dumper().str_representer)
 
 
 def text(node: Any) -> str:
-    """As OmegaConf.to_yaml writes it."""
-    container = OmegaConf.to_container(node, resolve=False, enum_to_str=True)
-    return yaml.dump(container, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=Dumper)
+    """As OmegaConf.to_yaml writes it; nodes of a configuration may be within plain mappings."""
+    return yaml.dump(bare(node), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=Dumper)

@@ -28,9 +28,9 @@ from gradlab.sweep.lanes import Lane, Stack
 from gradlab.sweep.unfinished import identity
 from gradlab.sweep.update import Batch
 
-CACHE = 48 * 2**20
-"""Bytes that lanes may keep for their backward passes together on a CPU: more share the cost of calls, but leave the
-cache."""
+KEPT = 128 * 2**20
+"""Bytes that lanes may keep for their backward passes together on a CPU: more share the cost of calls, until that is
+nothing beside the arithmetic."""
 LEAST, MOST = 64, 1024
 """Lanes of a chunk, at least where there are so many jobs, and at most."""
 
@@ -74,7 +74,7 @@ class Program:
         spare_compiler()
         with setup.threads(1):
             self.used, self.kept, self.state = self.probe()
-        self.width = max(1, CACHE // self.kept if self.device.type == "cpu" else MOST)
+        self.width = max(1, KEPT // self.kept if self.device.type == "cpu" else MOST)
         """Lanes that go through the model together."""
         self.cost = self.updates * self.kept
         """Of a job, to weigh programs against each other."""

@@ -49,7 +49,6 @@ class SweepEnd(Callback):
 
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
-    from gradlab.command import command
     from gradlab.sweep import results, unfinished
 
     rows, planned = results.read(folder), PLANNED.get(folder) or []
@@ -62,8 +61,8 @@ def conclude(folder: Path) -> None:
         return
     if rows:
         show(folder, rows)
-    if (done := unfinished.count(folder, planned)) < len(planned):
-        print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
+    if (left := unfinished.left(folder, planned)) is not None:
+        print(left)
     print(f"all of it: {folder}", flush=True)
 
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from gradlab import cli, errors
+from gradlab.option import Invalid
 
 PLANNED: dict[Path, list[list[str]] | None] = {}
 """The overrides of each job of the sweeps that this process began."""
@@ -33,12 +34,15 @@ class SweepEnd(Callback):
         folder = Path(config.hydra.sweep.dir)
         cli.SWEEPS.append(folder)
         with suppress(HydraException, OmegaConfBaseException):  # the sweeper will say it
-            PLANNED[folder] = grid.planned(config)
+            try:
+                PLANNED[folder] = grid.planned(config)
+            except Invalid as error:  # Hydra would make a warning of it
+                cli.REFUSED.append(error)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.distributed import world
 
-        if not world().main:
+        if cli.REFUSED or not world().main:
             return
         try:
             conclude(Path(config.hydra.sweep.dir))

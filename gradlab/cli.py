@@ -21,6 +21,8 @@ RESULTS: list[int] = []
 """Exit codes of the jobs that this process ran."""
 SWEEPS: list[Path] = []
 """Folders of the sweeps that this process began."""
+REFUSED: list[Invalid] = []
+"""Why a sweep that this process began has no job."""
 STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
 SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree")
@@ -187,6 +189,8 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     sys.argv = [sys.argv[0], *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
+        if REFUSED:
+            raise REFUSED[0]
     except (Exception, KeyboardInterrupt) as error:
         for folder in SWEEPS if main_rank else []:
             if folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml"}:

@@ -211,11 +211,29 @@ def test_axes_are_read_and_refused() -> None:
 
 
 def test_the_short_command_is_that_of_the_sweeper() -> None:
-    made = overrides(["--config-dir", "mine", "+experiment=exploding", "x=optimizer.lr:1e-4:1", "max_runs=9", "seed=1"])
+    made = overrides(
+        ["--config-dir", "mine", "+experiment=exploding", "x=optimizer.lr:1e-4:1", "y=b:1:2", "max_runs=9", "seed=1"]
+    )
     assert made == [
         *("--config-dir", "mine", "hydra/sweeper=quadtree", "+experiment=exploding"),
-        *("hydra.sweeper.x=optimizer.lr:1e-4:1", "hydra.sweeper.max_runs=9", "seed=1"),
+        *("hydra.sweeper.x=optimizer.lr:1e-4:1", "hydra.sweeper.y=b:1:2", "hydra.sweeper.max_runs=9", "seed=1"),
     ]
     assert asks_for_runs(["x=1"]) and not asks_for_runs(["outputs/run/sweep", "--x=optimizer.lr"])
     with pytest.raises(Usage, match=r"did you mean resolution\?"):
         overrides(["resolutoin=64"])
+    for axis, rest in (("x", "y=b:1:2"), ("y", "x=a:1:2"), ("x", "clip=norm")):
+        with pytest.raises(Usage, match=f"^{axis}: must be given"):
+            overrides(["clip=norm", rest])
+    assert overrides(["resume=outputs/run/sweep"]) == ["hydra/sweeper=quadtree", "resume=outputs/run/sweep"]
+
+
+def test_a_search_is_checked_before_it_speaks() -> None:
+    search, said = Zoom(QuadtreeOption(coarse=2, resolution=2), [("clip=norm",)]), list[str]()
+
+    def refuse(jobs: list[tuple[str, ...]]) -> None:
+        assert len(jobs) == 9 and not said
+        raise Invalid("clip.max_nrm", 1, "no such field")
+
+    with pytest.raises(Invalid, match="max_nrm"):
+        conduct(search, lambda jobs: [], None, said.append, refuse)
+    assert not said

@@ -72,7 +72,7 @@ class RoundSweeper(Sweeper):
                 print(text, flush=True)
 
         try:
-            ended = conduct(search, launching.run, self.settings.get("max_runs"), say)
+            ended = conduct(search, launching.run, self.settings.get("max_runs"), say, launching.check_kinds)
         except KeyboardInterrupt:
             if place.main:
                 search.report(folder, "it was interrupted")

@@ -180,10 +180,10 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     check_overrides(args.overrides, args.multirun or "hydra.mode=MULTIRUN" in args.overrides)
     if args.cfg:
         treated = validate(args)
-        if treated is not None and args.cfg == "job" and args.package != "hydra":
-            if main_rank:
-                print_config(treated, args)
+        if not main_rank:
             return 0
+        if treated is not None:
+            show_instead(treated)
     if not main_rank:
         arguments = inserted(arguments, args, [], SILENT)
     sys.argv = [sys.argv[0], *arguments]
@@ -247,20 +247,20 @@ def validate(args: argparse.Namespace) -> DictConfig | None:
     return changed if remedy else None
 
 
-def print_config(cfg: DictConfig, args: argparse.Namespace) -> None:
-    """As Hydra prints what it has composed."""
-    from omegaconf import OmegaConf
+def show_instead(cfg: DictConfig) -> None:
+    """Have Hydra's --cfg print this configuration in the place of the job's that it composes."""
+    from hydra._internal.hydra import Hydra
+    from omegaconf import flag_override
 
-    package = None if args.package == "_global_" else args.package
-    shown = OmegaConf.select(cfg, package) if package else cfg
-    if not OmegaConf.is_config(shown):
-        print(shown)
-        return
-    if package:
-        print(f"# @package {package}")
-    if args.resolve:
-        OmegaConf.resolve(shown)
-    print(OmegaConf.to_yaml(shown), end="")
+    sanitized = Hydra.get_sanitized_cfg
+
+    def replaced(self: Hydra, composed: DictConfig, kind: str) -> DictConfig:
+        with flag_override(composed, ["struct", "readonly"], [False, False]):
+            for name in cfg:
+                composed[name] = cfg._get_node(name)  # as it is written: not resolved
+        return sanitized(self, composed, kind)
+
+    Hydra.get_sanitized_cfg = replaced  # type: ignore[method-assign, assignment]
 
 
 def check(config: Config) -> None:

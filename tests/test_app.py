@@ -254,6 +254,8 @@ def test_cfg_prints_the_composed_configuration(gradlab: Commands, tmp_path: Path
     assert gradlab("--cfg", "job", "--package", "clip", "+remedy=clip_norm", cwd=tmp_path).out.endswith(
         "# @package clip\nmax_norm: 1.0\n"
     )
+    everything = gradlab("--cfg", "all", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
+    assert everything.code == 0 and everything.out.startswith("hydra:\n") and everything.out.endswith(treated.out)
     told(gradlab("--cfg", "job", "+remedy=clip_norm", "clip=norm", cwd=tmp_path))
     story = ("--cfg", "job", "--resolve", "+remedy=lower_lr", "optimizer.lr=1.0", "story='at ${optimizer.lr}'")
     assert "story: at 0.3" in gradlab(*story, cwd=tmp_path).out

@@ -115,13 +115,28 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise Usage(message)
 
     parser.error = refuse  # type: ignore[method-assign]
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     chosen = {"--run": args.run, "--multirun": args.multirun, "--cfg": args.cfg, "--info": args.info}
     if sum(map(bool, chosen.values())) > 1:
         raise Usage(f"{' and '.join(n for n, v in chosen.items() if v)} cannot be given together")
     if args.resolve and not args.cfg:
         raise Usage("--resolve goes with --cfg only")
     return args
+
+
+def ordered(arguments: list[str], overrides: list[str]) -> list[str]:
+    """Flags first, then the overrides, wherever they stood: Hydra wants all overrides side by side."""
+    from hydra._internal.utils import get_args_parser
+
+    with_value = {f for action in get_args_parser()._actions if action.nargs != 0 for f in action.option_strings}
+    left = list(overrides)
+    flags = []
+    for before, argument in zip(["", *arguments], arguments):
+        if left and argument == left[0] and before not in with_value:
+            left.pop(0)
+        else:
+            flags.append(argument)
+    return [*flags, *overrides]
 
 
 def check_overrides(overrides: list[str], multirun: bool) -> None:
@@ -173,6 +188,7 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here, to be said in one or two lines
     register()
     args = parse(arguments)
+    arguments = ordered(arguments, args.overrides)
     arguments = resumed(arguments, args)
     args = parse(arguments)
     arguments = sweeping(arguments, args)

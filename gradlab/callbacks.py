@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from gradlab import cli, errors
+from gradlab.option import Invalid
 
 PLANNED: dict[Path, list[list[str]] | None] = {}
 """The overrides of each job of the sweeps that this process began."""
@@ -33,12 +34,15 @@ class SweepEnd(Callback):
         folder = Path(config.hydra.sweep.dir)
         cli.SWEEPS.append(folder)
         with suppress(HydraException, OmegaConfBaseException):  # the sweeper will say it
-            PLANNED[folder] = grid.planned(config)
+            try:
+                PLANNED[folder] = grid.planned(config)
+            except Invalid as error:  # Hydra would make a warning of it
+                cli.REFUSED.append(error)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.distributed import world
 
-        if not world().main:
+        if cli.REFUSED or not world().main:
             return
         try:
             conclude(Path(config.hydra.sweep.dir))
@@ -49,7 +53,6 @@ class SweepEnd(Callback):
 
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
-    from gradlab.command import command
     from gradlab.sweep import results, unfinished
 
     rows, planned = results.read(folder), PLANNED.get(folder) or []
@@ -62,8 +65,8 @@ def conclude(folder: Path) -> None:
         return
     if rows:
         show(folder, rows)
-    if (done := unfinished.count(folder, planned)) < len(planned):
-        print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
+    if (left := unfinished.left(folder, planned)) is not None:
+        print(left)
     print(f"all of it: {folder}", flush=True)
 
 

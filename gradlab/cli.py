@@ -21,6 +21,8 @@ RESULTS: list[int] = []
 """Exit codes of the jobs that this process ran."""
 SWEEPS: list[Path] = []
 """Folders of the sweeps that this process began."""
+REFUSED: list[Invalid] = []
+"""Why a sweep that this process began has no job."""
 STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
 SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree")
@@ -113,13 +115,28 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise Usage(message)
 
     parser.error = refuse  # type: ignore[method-assign]
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     chosen = {"--run": args.run, "--multirun": args.multirun, "--cfg": args.cfg, "--info": args.info}
     if sum(map(bool, chosen.values())) > 1:
         raise Usage(f"{' and '.join(n for n, v in chosen.items() if v)} cannot be given together")
     if args.resolve and not args.cfg:
         raise Usage("--resolve goes with --cfg only")
     return args
+
+
+def ordered(arguments: list[str], overrides: list[str]) -> list[str]:
+    """Flags first, then the overrides, wherever they stood: Hydra wants all overrides side by side."""
+    from hydra._internal.utils import get_args_parser
+
+    with_value = {f for action in get_args_parser()._actions if action.nargs != 0 for f in action.option_strings}
+    left = list(overrides)
+    flags = []
+    for before, argument in zip(["", *arguments], arguments):
+        if left and argument == left[0] and before not in with_value:
+            left.pop(0)
+        else:
+            flags.append(argument)
+    return [*flags, *overrides]
 
 
 def check_overrides(overrides: list[str], multirun: bool) -> None:
@@ -171,6 +188,7 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here, to be said in one or two lines
     register()
     args = parse(arguments)
+    arguments = ordered(arguments, args.overrides)
     arguments = resumed(arguments, args)
     args = parse(arguments)
     arguments = sweeping(arguments, args)
@@ -178,15 +196,17 @@ def run_hydra(arguments: list[str], main_rank: bool) -> int:
     check_overrides(args.overrides, args.multirun or "hydra.mode=MULTIRUN" in args.overrides)
     if args.cfg:
         treated = validate(args)
-        if treated is not None and args.cfg == "job" and args.package != "hydra":
-            if main_rank:
-                print_config(treated, args)
+        if not main_rank:
             return 0
+        if treated is not None:
+            show_instead(treated)
     if not main_rank:
         arguments = inserted(arguments, args, [], SILENT)
     sys.argv = [sys.argv[0], *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
+        if REFUSED:
+            raise REFUSED[0]
     except (Exception, KeyboardInterrupt) as error:
         for folder in SWEEPS if main_rank else []:
             if folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml"}:
@@ -243,20 +263,20 @@ def validate(args: argparse.Namespace) -> DictConfig | None:
     return changed if remedy else None
 
 
-def print_config(cfg: DictConfig, args: argparse.Namespace) -> None:
-    """As Hydra prints what it has composed."""
-    from omegaconf import OmegaConf
+def show_instead(cfg: DictConfig) -> None:
+    """Have Hydra's --cfg print this configuration in the place of the job's that it composes."""
+    from hydra._internal.hydra import Hydra
+    from omegaconf import flag_override
 
-    package = None if args.package == "_global_" else args.package
-    shown = OmegaConf.select(cfg, package) if package else cfg
-    if not OmegaConf.is_config(shown):
-        print(shown)
-        return
-    if package:
-        print(f"# @package {package}")
-    if args.resolve:
-        OmegaConf.resolve(shown)
-    print(OmegaConf.to_yaml(shown), end="")
+    sanitized = Hydra.get_sanitized_cfg
+
+    def replaced(self: Hydra, composed: DictConfig, kind: str) -> DictConfig:
+        with flag_override(composed, ["struct", "readonly"], [False, False]):
+            for name in cfg:
+                composed[name] = cfg._get_node(name)  # as it is written: not resolved
+        return sanitized(self, composed, kind)
+
+    Hydra.get_sanitized_cfg = replaced  # type: ignore[method-assign, assignment]
 
 
 def check(config: Config) -> None:

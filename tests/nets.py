@@ -137,6 +137,30 @@ class Replacing(Tiny):
         return super().forward(x)
 
 
+class Remembering(Tiny):
+    """Keeps a running mean in a tensor that is no buffer: replaced, changed in place, or in a list."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.still = how, torch.ones(3)
+        self.mean = torch.zeros((), dtype=torch.bfloat16)
+        self.means = [torch.zeros(())]
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = super().forward(x)
+        now = outputs.detach().mean()
+        if self.how == "replaced":
+            self.mean = 0.9 * self.mean + 0.1 * now
+        elif self.how == "in place":
+            self.mean += now
+        elif self.how == "list":
+            self.means[0] = now
+        elif self.how == "first":
+            self.last = now
+        return outputs * self.still.sum()
+
+
 class Drawing(Tiny):
     """Draws its noise from NumPy."""
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from forked import Commands, Result
 
-from gradlab import errors, verdict
+from gradlab import cli, errors, verdict
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import VERDICTS
 from gradlab.option import Invalid
@@ -254,11 +254,38 @@ def test_cfg_prints_the_composed_configuration(gradlab: Commands, tmp_path: Path
     assert gradlab("--cfg", "job", "--package", "clip", "+remedy=clip_norm", cwd=tmp_path).out.endswith(
         "# @package clip\nmax_norm: 1.0\n"
     )
+    everything = gradlab("--cfg", "all", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
+    assert everything.code == 0 and everything.out.startswith("hydra:\n") and everything.out.endswith(treated.out)
     told(gradlab("--cfg", "job", "+remedy=clip_norm", "clip=norm", cwd=tmp_path))
     story = ("--cfg", "job", "--resolve", "+remedy=lower_lr", "optimizer.lr=1.0", "story='at ${optimizer.lr}'")
     assert "story: at 0.3" in gradlab(*story, cwd=tmp_path).out
     result = gradlab("--info", "config", cwd=tmp_path)
     assert result.code == 0 and "max_norm" not in result.out and "epochs: 5" in result.out, result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "overrides"),
+    [
+        ("a=1 -m b=2,3", "a=1 b=2,3"),
+        ("a=1 --cfg job b=2 --package clip c=3", "a=1 b=2 c=3"),
+        ("-cn a=1 a=1 --resolve b=2 --cfg=job", "a=1 b=2"),
+        ("--config-dir x -m", ""),
+        ("a=1 a=1 --info config b=2", "a=1 a=1 b=2"),
+    ],
+)
+def test_flags_may_stand_anywhere(arguments: str, overrides: str) -> None:
+    given = arguments.split()
+    args = cli.parse(given)
+    made = cli.ordered(given, args.overrides)
+    assert args.overrides == overrides.split() and made[len(made) - len(args.overrides) :] == args.overrides
+    assert sorted(made) == sorted(given) and cli.parse(made) == args
+
+
+def test_flags_between_overrides_are_as_anywhere_else(gradlab: Commands, tmp_path: Path) -> None:
+    between = gradlab("clip=norm", "--cfg", "job", "seed=3", "--package", "clip", "clip.max_norm=2", cwd=tmp_path)
+    assert (between.code, between.out) == (0, "# @package clip\nmax_norm: 2.0\n"), between
+    result = gradlab(*SHORT, "expect=any", "-m", "seed=0,1", cwd=tmp_path)
+    assert result.code == 0 and len(list(tmp_path.glob("outputs/run/sweep*/*/diagnosis.json"))) == 2, result
 
 
 def test_output_that_cannot_be_written_is_told_with_its_path(gradlab: Commands, tmp_path: Path) -> None:

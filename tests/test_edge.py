@@ -222,13 +222,10 @@ def test_lost_are_the_verdicts_that_tell_of_numbers_lost() -> None:
     assert {rule.code for rule in Thresholds().rules()} == well | set(LOST)
 
 
-def test_learning_is_a_loss_that_falls_by_a_twentieth_also_below_a_constant_answer() -> None:
-    assert learns(told("healthy")) is True and learns(told("healthy", last=0.96)) is False
-    assert learns(told("healthy", last=0.95)) is True and learns(told("stalled")) is False
-    assert learns(told("diverged")) is False and learns({}) is None
-    both = {"loss_first": 1.0, "loss_last": 0.9}
-    assert learns(told("healthy", evidence=both | {"loss_of_constant_answer": 0.91})) is False
-    assert learns(told("healthy", evidence=both | {"loss_of_constant_answer": 2.0})) is True
+def test_learning_is_stable_not_ill_and_what_the_diagnosis_says() -> None:
+    assert learns(told("healthy", learns=True)) is True and learns(told("healthy", learns=False)) is False
+    assert learns(told("stalled", learns=True)) is False and learns(told("diverged", learns=True)) is False
+    assert learns(told("healthy", "interrupted", learns=True)) is None and learns({}) is None
 
 
 def test_axes_of_points() -> None:

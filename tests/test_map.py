@@ -173,10 +173,26 @@ def test_the_margin_the_edge_and_what_moves_it_are_said(tmp_path: Path) -> None:
     assert "the lowest of the map is 1.12 at optimizer.lr=1, clip.max_norm=100" in best.says
     still = grid(sweeps.sweep(tmp_path / "t", LRS, [1, 10, 100], lambda y, seed: 0.5 if y < 50 else 1.0))
     assert "by no more than a step of the sweep" in recommend(still, lines(still)).says
-    whole = grid(sweeps.sweep(tmp_path / "u", LRS[:-1], [1, 10], lambda y, seed: 9.0))
-    assert "the sweep does not reach an edge" in recommend(whole, lines(whole)).says
     none = grid(sweeps.sweep(tmp_path / "v", LRS, [1, 10], lambda y, seed: 0.0))
     assert recommend(none, lines(none)).cell is None
+
+
+def test_the_direction_in_which_an_edge_may_lie_is_said_by_the_name_of_its_axis(tmp_path: Path) -> None:
+    def says(name: str, x: str, lost: list[float] = [], unjudged: list[float] = []) -> str:  # noqa: B006
+        for i, value in enumerate((0.1, 0.2, 0.4, 0.8, 1.6)):
+            ill = {"verdict": "exploding", "status": "failed"} if value in lost else {}
+            ill = {"verdict": "interrupted", "status": "interrupted"} if value in unjudged else ill
+            sweeps.job(tmp_path / name / str(i), [f"{x}={value}"], [2.0] * 10 + [1.0] * 20, **ill)
+        (made,) = grids(read(tmp_path / name), x, None)
+        return recommend(made, lines(made)).says
+
+    assert "the edge, which lies above optimizer.lr=1.6: try higher ones" in says("a", "optimizer.lr")
+    assert "the edge, which lies above optimizer.lr=1.6" in says("b", "optimizer.lr", lost=[0.1]), "fp16 underflows"
+    assert "nothing above optimizer.lr=0.4 was judged" in says("c", "optimizer.lr", unjudged=[0.8, 1.6])
+    shorter = says("d", "schedule.warmup", lost=[0.1, 0.2])
+    assert "what is lost lies below, from schedule.warmup=0.2 down, and nothing up to 1.6" in shorter
+    bounded = says("e", "optimizer.momentum")
+    assert "reaches no edge from optimizer.momentum=0.1 to 1.6" in bounded and "higher" not in shorter + bounded
 
 
 def points(folder: Path, outcomes: dict[float, str]) -> Grid:

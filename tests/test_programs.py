@@ -114,6 +114,10 @@ def probed(tmp_path: Path, *overrides: str) -> Program:
         (("model.target=nets:Drawing",), "draws random numbers"),
         (("model.target=nets:Replacing",), "replaces its buffer mean"),
         (("model.target=nets:Overflows",), "left"),
+        (("model.target=nets:Remembering", "+model.kwargs.how=replaced"), "remembers in mean,"),
+        (("model.target=nets:Remembering", "+model.kwargs.how='in place'"), "remembers in mean,"),
+        (("model.target=nets:Remembering", "+model.kwargs.how=list"), "remembers in means,"),
+        (("model.target=nets:Remembering", "+model.kwargs.how=first"), "remembers in last,"),
         (("model.target=nets:doubled",), None),  # fails alone already
         (("model.target=nets:Halved",), "has parameters of torch.bfloat16"),
         (("model.target=nets:Heads", "precision=bf16"), "under vmap"),
@@ -130,6 +134,10 @@ def test_what_only_a_forward_pass_says_against_lanes(
         probed(tmp_path, *TINY, *overrides)
     assert why is None or why in str(refused.value)
     assert str(refused.value).count("\n") == 0
+
+
+def test_a_tensor_that_a_module_keeps_and_leaves_alone_says_nothing_against_lanes(tmp_path: Path) -> None:
+    assert probed(tmp_path, *TINY, "model.target=nets:Remembering", "+model.kwargs.how=never").used
 
 
 SLOW = pytest.mark.slow

@@ -173,6 +173,33 @@ def test_an_island_that_the_coarse_grid_steps_over_shows_in_the_checks(
     assert "refined after that" in capsys.readouterr().out
 
 
+def test_points_of_whole_numbers_that_are_the_same_are_one_run_and_none_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """4 layers in 17 places: the full grid has 4 x 17 runs, each of which can be told by its job."""
+    option = QuadtreeOption(x="model.layers:1:4", y="optimizer.lr:1e-4:1", resolution=16, coarse=4, checks=5)
+    search = Zoom(option, [("model=lstm",)], {"model.layers"})
+    names: dict[tuple[str, ...], str] = {}
+    asked: list[tuple[str, ...]] = []
+
+    def run(jobs: list[tuple[str, ...]]) -> list[Seen]:
+        asked.extend(dict.fromkeys(job for job in jobs if job not in names))
+        seen = []
+        for job in jobs:
+            layers, lr = (float(o.split("=")[1]) for o in job[1:3])
+            facts = {"outcome": {"status": "completed"}, "evidence": {"loss_last": 1.0}, "lost": lr * layers > 0.02}
+            seen.append(Seen(names.setdefault(job, str(len(names))), {"verdict": "healthy"} | facts))
+        return seen
+
+    search.report(tmp_path, conduct(search, run, None, lambda text: None))
+    (one,) = json.loads((tmp_path / "cells.json").read_text())["maps"]
+    assert one["grid"] == 4 * 17 and one["runs"] == len(asked) == len(names) < one["grid"]
+    assert sum(one["classes"].values()) == one["runs"]
+    assert one["checked"] == 5 and one["skipped"] + one["runs"] - one["checked"] == one["grid"]
+    assert f"{one['runs']} runs of the 68 of the full grid: {1 - one['runs'] / 68:.1%} saved" in capsys.readouterr().out
+    assert search.progress() == "the full grid has 68"
+
+
 def test_a_budget_is_kept_and_what_is_coarse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = run_map(tmp_path, lambda x, y, job: x + y < -2, max_runs=60)
     (one,) = told["maps"]
@@ -211,11 +238,29 @@ def test_axes_are_read_and_refused() -> None:
 
 
 def test_the_short_command_is_that_of_the_sweeper() -> None:
-    made = overrides(["--config-dir", "mine", "+experiment=exploding", "x=optimizer.lr:1e-4:1", "max_runs=9", "seed=1"])
+    made = overrides(
+        ["--config-dir", "mine", "+experiment=exploding", "x=optimizer.lr:1e-4:1", "y=b:1:2", "max_runs=9", "seed=1"]
+    )
     assert made == [
         *("--config-dir", "mine", "hydra/sweeper=quadtree", "+experiment=exploding"),
-        *("hydra.sweeper.x=optimizer.lr:1e-4:1", "hydra.sweeper.max_runs=9", "seed=1"),
+        *("hydra.sweeper.x=optimizer.lr:1e-4:1", "hydra.sweeper.y=b:1:2", "hydra.sweeper.max_runs=9", "seed=1"),
     ]
     assert asks_for_runs(["x=1"]) and not asks_for_runs(["outputs/run/sweep", "--x=optimizer.lr"])
     with pytest.raises(Usage, match=r"did you mean resolution\?"):
         overrides(["resolutoin=64"])
+    for axis, rest in (("x", "y=b:1:2"), ("y", "x=a:1:2"), ("x", "clip=norm")):
+        with pytest.raises(Usage, match=f"^{axis}: must be given"):
+            overrides(["clip=norm", rest])
+    assert overrides(["resume=outputs/run/sweep"]) == ["hydra/sweeper=quadtree", "resume=outputs/run/sweep"]
+
+
+def test_a_search_is_checked_before_it_speaks() -> None:
+    search, said = Zoom(QuadtreeOption(coarse=2, resolution=2), [("clip=norm",)]), list[str]()
+
+    def refuse(jobs: list[tuple[str, ...]]) -> None:
+        assert len(jobs) == 9 and not said
+        raise Invalid("clip.max_nrm", 1, "no such field")
+
+    with pytest.raises(Invalid, match="max_nrm"):
+        conduct(search, lambda jobs: [], None, said.append, refuse)
+    assert not said

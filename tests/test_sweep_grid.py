@@ -144,3 +144,22 @@ def test_help_names_the_sweeps_and_where_they_run() -> None:
     said = cli.help_text()
     assert "+sweep=depth_init,lr_max_norm,precision_lr,seeds" in said
     assert "hydra/launcher=basic,joblib,submitit_local,submitit_slurm" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-m", "seed=range(0,0)"],
+        ["-m", "optimizer.lr=1,2", "seed=range(0,0)", "hydra/launcher=vectorized"],
+        ["hydra/sweeper=boundary", "seed=range(0,0)"],
+        ["+sweep=of_none", "--config-dir=conf"],
+    ],
+)
+def test_an_axis_without_a_value_is_a_wrong_command(gradlab: Commands, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    params = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: 'range(0,0)'}}}"
+    (tmp_path / "conf" / "sweep" / "of_none.yaml").write_text(f"# @package _global_\n{params}\n")
+    result = gradlab(*arguments, cwd=tmp_path)
+    assert result.code == 2, result
+    assert result.err == "gradlab: seed=range(0,0): must hold a value: there would be no job\n"
+    assert not list(tmp_path.rglob("multirun.yaml"))

@@ -6,15 +6,18 @@ import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import sweeps
 from forked import Commands
 
-from gradlab.diagnosis.options import VERDICTS
+from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.options import VERDICTS, Thresholds
+from gradlab.sweep import judge
 from gradlab.sweep.measure import curve, lines_of, lost_at, lowest, measured
-from gradlab.sweep.outcome import LOST, NAMES, STABLE, outcome_class, share, worst
+from gradlab.sweep.outcome import LOST, NAMES, STABLE, learns, outcome_class, share, worst
 from gradlab.sweep.results import overrides_of, read, swept, value, write
 
 
@@ -26,37 +29,75 @@ def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status", "losses", "constant", "expected"),
+    ("verdict", "status", "learnt", "last", "expected"),
     [
-        ("healthy", "completed", (2.0, 1.0, 1.0), 2.0, "learnt"),
-        ("healthy", "completed", (2.0, 1.9, 1.9), None, "learnt"),
-        ("healthy", "completed", (2.0, 1.91, 1.91), None, "stalled"),
-        ("healthy", "completed", (9.0, 1.91, 1.91), 2.0, "stalled"),  # no better than a constant answer
-        ("healthy", "completed", (9.0, 1.9, 1.9), 2.0, "learnt"),
-        ("healthy", "completed", (9.0, 0.5, 0.99), 2.0, "learnt"),  # half of a constant answer's is no chance
-        ("saturated_units", "completed", (2.0, 2.0, 2.4), 2.0, "stalled"),
-        ("dominant_layer", "completed", (2.0, 1.0, 1.0), 2.0, "learnt"),  # ill, and yet it learns
-        ("loss_spike_recovered", "completed", (2.0, 1.0, 1.0), None, "spiked"),
-        ("diverged", "completed", (2.0, 1.0, 4.0), None, "diverged"),
-        ("exploding", "completed", (2.0, 1.0, 4.0), None, "exploded"),
-        ("nan_gradient", "failed", (2.0, 1.0, math.inf), None, "exploded"),
-        ("overflow_fp16", "failed", (2.0, 1.0, math.inf), None, "collapsed"),
-        ("scale_collapse", "failed", (2.0, 1.0, math.inf), None, "collapsed"),
-        ("stalled", "failed", (2.0, 1.0, math.inf), None, "exploded"),
-        ("stalled", "failed", (2.0, 1.0, 1.0), None, "exploded"),
-        ("healthy", "completed", (math.nan, math.nan, math.nan), None, "exploded"),
-        ("interrupted", "interrupted", (2.0, 1.0, 1.0), None, "stopped"),
-        ("exploding", "interrupted", (2.0, 1.0, 4.0), None, "exploded"),
-        (None, None, (math.nan,) * 3, None, "error"),
+        ("healthy", "completed", True, 1.0, "learnt"),
+        ("healthy", "completed", False, 1.0, "stalled"),
+        ("saturated_units", "completed", False, 2.4, "stalled"),
+        ("dominant_layer", "completed", True, 1.0, "learnt"),  # not well, and yet it learns
+        ("loss_spike_recovered", "completed", True, 1.0, "spiked"),
+        ("diverged", "completed", True, 4.0, "diverged"),
+        ("exploding", "completed", True, 4.0, "exploded"),
+        ("nan_gradient", "failed", True, math.inf, "exploded"),
+        ("overflow_fp16", "failed", True, math.inf, "collapsed"),
+        ("scale_collapse", "failed", True, math.inf, "collapsed"),
+        ("stalled", "failed", False, math.inf, "exploded"),
+        ("stalled", "failed", False, 1.0, "exploded"),
+        ("healthy", "completed", True, math.nan, "exploded"),
+        ("interrupted", "interrupted", True, 1.0, "stopped"),
+        ("exploding", "interrupted", True, 4.0, "exploded"),
+        ("diverged", "given_up", True, 4.0, "diverged"),
+        (None, None, False, math.nan, "error"),
     ],
 )
-def test_what_became_of_a_run(verdict, status, losses, constant, expected) -> None:  # type: ignore[no-untyped-def]
-    assert outcome_class(verdict, status, *losses, constant) == expected
+def test_what_became_of_a_run(verdict, status, learnt, last, expected) -> None:  # type: ignore[no-untyped-def]
+    assert outcome_class(verdict, status, learnt, last) == expected
 
 
-def test_an_evaluation_no_better_than_a_constant_answer_is_no_learning_whatever_the_best_batch_was() -> None:
-    assert outcome_class("healthy", "completed", 9.0, 0.14, 0.17, 0.17, 0.165) == "stalled"
-    assert outcome_class("healthy", "completed", 9.0, 0.14, 0.17, 0.17, 0.16) == "learnt"
+def evidence(first: float | str, best: float, constant: float | None = None) -> dict[str, Any]:
+    found = {"loss_first": first, "loss_best": best, "loss_last": best}
+    return {"evidence": found | ({} if constant is None else {"loss_of_constant_answer": constant})}
+
+
+def test_a_diagnosis_says_whether_its_run_learns_and_an_old_one_by_its_losses() -> None:
+    assert learns({"learns": True} | evidence(2.0, 2.0)) and not learns({"learns": False} | evidence(2.0, 1.0))
+    assert learns(evidence(2.0, 1.9)) and not learns(evidence(2.0, 1.91)) and not learns({})
+    assert learns(evidence(9.0, 1.9, 2.0)) and not learns(evidence(9.0, 1.91, 2.0)), "below a constant answer"
+    assert not learns(evidence("NaN", 1.0))
+
+
+def followed(losses: list[float]) -> Stream:
+    stream = Stream(Thresholds())
+    for i, loss in enumerate(losses, 1):
+        line = {"attempt": i, "train/loss": loss, "grad/norm": 1.0, "update/skipped": False, "amp/scale": 1.0}
+        stream.observe(line)
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("losses", "constant", "expected"),
+    [
+        ([2.0 - min(i, 60) / 60 * 1.4 for i in range(100)], 2.0, True),
+        ([2.0 - min(i, 60) / 60 * 1.4 for i in range(100)], 0.6, False),
+        ([9.0, *(2.0 - min(i, 60) / 60 * 0.05 for i in range(99))], None, False),  # one batch of outliers at first
+    ],
+)
+def test_a_run_learns_in_its_map_and_in_a_search_if_it_does_in_its_diagnosis(
+    tmp_path: Path, losses: list[float], constant: float | None, expected: bool
+) -> None:
+    found = diagnose(followed(losses), constant=constant)
+    assert found.learns is expected
+    folder = sweeps.job(tmp_path / "0", ["a=1"], losses, **found.as_dict() | {"ill": found.ill, "verdict": "healthy"})
+    assert judge.learns(judge.read(folder)) is expected
+    (row,) = read(tmp_path)
+    assert (row["outcome"] == "learnt") is expected
+
+
+@pytest.mark.parametrize("updates", [1, 2, 8, 20, 30, 39, 40, 60])
+def test_a_run_too_short_for_two_windows_can_learn(updates: int) -> None:
+    for fall in (0.5, 0.0):
+        found = diagnose(followed([2.0 - fall * i / updates for i in range(updates)]))
+        assert found.learns is (fall > 0 and updates > 1)
 
 
 def test_every_class_and_verdict_is_one_that_exists() -> None:

@@ -23,6 +23,7 @@ from helpers import environment, metrics, run, start, torchrun
 from test_app import SHORT, told
 
 from gradlab.loggers.local import write_whole
+from gradlab.sweep import unfinished
 from gradlab.sweep.unfinished import begun_with, clear, count, finished, turn
 
 GRADLAB = [sys.executable, "-m", "gradlab"]
@@ -144,7 +145,28 @@ def test_finished_jobs_are_counted_once_and_only_those_planned(tmp_path: Path) -
     write(tmp_path / "1", exit_code=130, overrides=["seed=2"])
     (tmp_path / "torn" / ".hydra").mkdir(parents=True)
     (tmp_path / "torn" / ".hydra" / "overrides.yaml").write_text("- [")
-    assert count(tmp_path, [["seed=1"], ["seed=2"], ["seed=3"]]) == 1
+    assert count(tmp_path, [["seed=1"], ["seed=2"], ["seed=3"]]) == (1, 0)
+
+
+def test_jobs_that_are_wrong_by_themselves_are_told_apart_and_not_advised_to_run_again(tmp_path: Path) -> None:
+    jobs = [[f"seed={i}"] for i in range(4)]
+    for i, changes in enumerate(({}, {"verdict": None, "exit_code": 2}, {"verdict": None, "exit_code": 1})):
+        write(tmp_path / str(i), overrides=jobs[i], **changes)
+        (tmp_path / str(i) / ".hydra").mkdir()
+        (tmp_path / str(i) / ".hydra" / "overrides.yaml").write_text(f"- seed={i}\n")
+    resume = f"the others run with: python -m gradlab resume={tmp_path}"
+    wrong = "1 is wrong by itself and would be refused again"
+    assert unfinished.left(tmp_path, jobs) == f"1 of 4 jobs have finished; {wrong}; {resume}"
+    assert unfinished.left(tmp_path, jobs[:2]) == f"1 of 2 jobs have finished; {wrong}"
+    assert unfinished.left(tmp_path, [jobs[0], jobs[2]]) == f"1 of 2 jobs have finished; {resume}"
+    assert unfinished.left(tmp_path, jobs[:1]) is None
+
+
+def test_a_sweep_with_a_wrong_job_says_that_resuming_is_no_help(gradlab: Commands, tmp_path: Path) -> None:
+    given = ["-m", *SHORT, "expect=any", "clip=norm", "clip.max_norm=-1,1", "hydra.sweep.dir=sweep"]
+    result = gradlab(*given, cwd=tmp_path)
+    assert result.code == 2 and "resume=" not in result.out, result
+    assert "1 of 2 jobs have finished; 1 is wrong by itself and would be refused again" in result.out
 
 
 def test_the_command_of_a_sweep_is_found_again_but_for_where_and_how_its_jobs_ran(tmp_path: Path) -> None:

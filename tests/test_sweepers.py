@@ -204,6 +204,7 @@ def test_a_remedy_that_does_not_apply_is_said_and_costs_its_first_runs(gradlab: 
         (["optimizer.lr=1,2"], "optimizer.lr=1,2: is what is searched"),
         (["hydra.sweeper.seeds=[0]", "seed=1"], "hydra.sweeper.seeds=[0]"),
         (["clip=norms"], "clip=norms: must be one of"),
+        (["clip=norm,nrom"], "nrom"),
     ],
 )
 def test_a_wrong_command_is_told_in_a_line_and_leaves_nothing(
@@ -211,6 +212,7 @@ def test_a_wrong_command_is_told_in_a_line_and_leaves_nothing(
 ) -> None:
     result = gradlab("hydra/sweeper=boundary", *overrides, cwd=tmp_path)
     assert result.code == 2 and says in result.err and len(result.err.splitlines()) == 1, result
+    assert "round 1" not in result.out, "it is checked before it speaks"
     assert not list(tmp_path.rglob("multirun.yaml"))
 
 

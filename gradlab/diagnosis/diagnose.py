@@ -82,8 +82,10 @@ def diagnose(stream: Stream, status: str = "completed", error: str | None = None
     if first is not None and first.severity != "critical" and status == "interrupted":
         first = None
     if first is not None:
-        return Diagnosis(first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked)
-    return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked)
+        return Diagnosis(
+            first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked, run.learns
+        )
+    return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked, run.learns)
 
 
 def plain_verdict(run: Run) -> tuple[str, str]:

@@ -34,6 +34,8 @@ class Diagnosis:
     checked: list[str] = field(default_factory=list)
     unchecked: dict[str, str] = field(default_factory=dict)
     """Rules that could not be applied, and why."""
+    learns: bool = False
+    """Whether the loss has fallen, and below that of a constant answer."""
 
     @property
     def ill(self) -> bool:

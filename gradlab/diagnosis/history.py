@@ -90,6 +90,8 @@ class History:
         self.bad_since: int | None = None
         self.broken = False
         """Whether the last update was applied although its loss was not finite."""
+        self.finite = 0
+        """Losses that were."""
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
@@ -127,6 +129,7 @@ class History:
         else:
             self.bad_since = None
         if finite:
+            self.finite += 1
             if len(self.first) < self.window:
                 self.first.append(loss)
             self.last.append(loss)
@@ -182,9 +185,13 @@ class History:
 
     @property
     def improvement(self) -> float:
-        """By how much the loss has fallen at best, relative to the beginning."""
-        early = self.loss_early
-        return (early - self.loss_best) / abs(early) if early else 0.0
+        """By how much the loss has fallen at best, relative to the beginning; of a run too short for two windows, from
+        its first half to its last."""
+        half = min(self.finite // 2, self.window)
+        if not half:
+            return 0.0
+        early, late = statistics.median(self.first[:half]), statistics.median(list(self.last)[-half:])
+        return (early - min(self.best, late)) / abs(early) if early else 0.0
 
     @property
     def usual_norm(self) -> float:

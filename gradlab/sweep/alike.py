@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,10 +29,28 @@ def drawn() -> tuple[Any, ...]:
     return state["cpu"].numpy().tobytes(), state["python"], kind, keys.numpy().tobytes(), *rest
 
 
+ITS_OWN = frozenset(vars(nn.Module())) - {"training"}
+"""Where a module keeps its parameters, buffers, parts and hooks."""
+
+
 def plain_state(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """Numbers and words that modules keep as plain attributes, which are the same for all lanes."""
-    kinds = (bool, int, float, str)
-    return {(n, k): v for n, m in module.named_modules() for k, v in vars(m).items() if isinstance(v, kinds)}
+    """What modules keep as plain attributes, the same for all lanes: numbers, words, tensors and lists of them."""
+    kept = ((n, k, content(v)) for n, m in module.named_modules() for k, v in vars(m).items() if k not in ITS_OWN)
+    return {(name, key): value for name, key, value in kept if value is not None}
+
+
+def content(value: Any) -> Any:
+    """What can be compared of an attribute after it may have changed in place; None where nothing can."""
+    if isinstance(value, nn.Parameter | nn.Module):
+        return None
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous().flatten()
+        return str(value.dtype), tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
+    if isinstance(value, dict):
+        return tuple((repr(k), content(v)) for k, v in value.items())
+    if isinstance(value, list | tuple | deque):
+        return tuple(map(content, value))
+    return repr(value) if isinstance(value, bool | int | float | str | None) else None
 
 
 @contextmanager

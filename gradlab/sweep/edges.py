@@ -235,11 +235,11 @@ def report(folder: Path, search: Boundary, ended: str | None) -> None:
         writer.writeheader()
         writer.writerows(r | {"says": "; ".join(r["says"])} for r in rows)
     unit = "to within" if on.linear else "to a factor of"
-    kind = "stable: completed, nothing lost" if option.judge == "stable" else "learns: stable, not ill, loss fell by 5%"
+    kind = {"stable": "completed, nothing lost", "learns": "stable, not ill, and the loss fell"}[option.judge]
     size = abs(on.step) if on.linear else max(on.step, 1 / on.step)
     print()
     cells = [[r["point"], *r["shown"], f"{r['seeds']}", f"{r['runs']}"] for r in rows]
-    title = f"{option.edge} {option.field} that is stable, {unit} {size:.3g} ({kind})"
+    title = f"{option.edge} {option.field} that is stable, {unit} {size:.3g} ({option.judge}: {kind})"
     table.show(title, ["point", "median", "lowest", "highest", "seeds", "runs"], cells, ["runs"])
     for r in rows:
         for text in r["says"]:

@@ -9,7 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gradlab.sweep.outcome import LEARNING, LOST
+from gradlab.sweep import outcome
+from gradlab.sweep.outcome import LOST
 
 ERROR = "no verdict"
 """Class of a run that gave none."""
@@ -38,7 +39,7 @@ def read(folder: Path) -> dict[str, Any]:
     return {key: told[key] for key in KEPT if key in told} | {"lost": lost(told)} if isinstance(told, dict) else {}
 
 
-KEPT = ("verdict", "sentence", "ill", "evidence", "outcome", "exit_code", "remedy")
+KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_code", "remedy")
 
 
 def lost(told: dict[str, Any]) -> bool:
@@ -51,22 +52,12 @@ def stable(told: dict[str, Any]) -> bool | None:
     status = (told.get("outcome") or {}).get("status")
     if not told.get("verdict") or status in (None, "interrupted"):
         return None
-    return status == "completed" and not told["lost"] and isfinite(number(told, "loss_last"))
+    return status == "completed" and not told["lost"] and isfinite(float(told["evidence"]["loss_last"]))
 
 
 def learns(told: dict[str, Any]) -> bool | None:
-    """Whether a stable run is not ill and its loss fell by 5%, also below that of the best constant answer."""
-    found = stable(told)
-    if not found or told["ill"]:
-        return found and False
-    first, last = number(told, "loss_first"), number(told, "loss_last")
-    constant = told["evidence"].get("loss_of_constant_answer")
-    start = first if constant is None else min(first, float(constant))
-    return start - last >= LEARNING * abs(start)
-
-
-def number(told: dict[str, Any], name: str) -> float:
-    return float(told["evidence"][name])
+    """Whether a stable run is not ill and learns."""
+    return stable(told) and not told["ill"] and outcome.learns(told)
 
 
 JUDGES: dict[str, Callable[[dict[str, Any]], bool | None]] = {"stable": stable, "learns": learns}

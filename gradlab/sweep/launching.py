@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.cli import INTERRUPTED
+from gradlab.command import key
 from gradlab.distributed import World
-from gradlab.sweep.axes import Point
+from gradlab.sweep.axes import Point, is_number
 from gradlab.sweep.judge import Seen, read
 from gradlab.sweep.search import Interrupted
 from gradlab.sweep.unfinished import clear, finished
@@ -31,6 +32,11 @@ class Launching:
         self.seen |= found
         self.begun = self.numbers.keys() - found.keys()
         self.next = max(self.numbers.values(), default=-1) + 1
+
+    def check_kinds(self, jobs: list[Point]) -> None:
+        """Raises if jobs cannot be composed; of those that differ in numbers only, one is looked at."""
+        kinds = {tuple(key(o) if is_number(o.partition("=")[2]) else o for o in job): job for job in jobs}
+        self.check([list(job) for job in kinds.values()])
 
     def run(self, jobs: list[Point]) -> list[Seen]:
         """What was seen of each job. Raises `Interrupted` if one of them was."""

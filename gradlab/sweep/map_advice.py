@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from gradlab.sweep.map_axis import label
+from gradlab.sweep.map_axis import Axis, label
 from gradlab.sweep.map_edge import Edge, edge, sensitivity
 from gradlab.sweep.map_grid import Cell, Grid
 
 MARGIN = 2.0
 """Factor by which a recommended rate stays below the edge."""
+RISKIER = (
+    *("optimizer.lr", "clip.max_norm", "clip.max_value", "clip.factor", "noise.eta"),
+    *("model.gain", "model.layers", "model.depth", "data.length"),
+)
+"""Fields of which more is less stable, as far as they go: beyond what was stable there is an edge to be found."""
 AS_GOOD = 0.05
 """Losses that differ by less than this part are as good."""
 
@@ -107,7 +112,7 @@ def recommend(grid: Grid, rows: list[Line], margin: float = MARGIN) -> Recommend
     )
     seeds = len(cell.jobs)
     under = f" under all {seeds} repeats" if seeds > 1 else ""
-    says = f"{', '.join(f'{k}={label(v)}' for k, v in values.items())}: {keeps(row, margin, under, grid.x.log)}"
+    says = f"{', '.join(f'{k}={label(v)}' for k, v in values.items())}: {keeps(row, margin, under, grid.x)}"
     says += f"; its loss ends at {here[best]:.3g} (from {initial:.3g})"
     lowest = min((r for r in rows if not math.isnan(r.best)), key=lambda r: r.best)
     if lowest.best < here[best] - slack:
@@ -121,20 +126,32 @@ def end_of(row: Line) -> float:
     return math.inf if row.edge.unstable is None else row.edge.value or -math.inf
 
 
-def keeps(row: Line, margin: float, under: str, log: bool) -> str:
+def keeps(row: Line, margin: float, under: str, x: Axis) -> str:
     """Why a row's pick is its pick."""
     if math.isinf(row.room):
-        return f"of those that learn{under} the one of the lowest loss; the sweep does not reach an edge: go higher"
+        return f"of those that learn{under} the one of the lowest loss; {open_end(row.edge, x)}"
     stops = row.learning.value is not None and (row.edge.value is None or row.learning.value < row.edge.value)
     ends = row.learning if stops else row.edge
     between = (
         f"the edge of {'learning' if stops else 'stability'}, between {label(ends.stable)} and {label(ends.unstable)}"
     )
-    if not log:
+    if not x.log:
         return f"the largest that learns{under} one value below {between}"
     if row.room < margin * (1 - 1e-9):
         return f"no value that learns{under} keeps a factor {margin:g}; this one is {row.room:.2g} below {between}"
     return f"the largest run that learns{under} a factor {margin:g} or more ({row.room:.2g}) below {between}"
+
+
+def open_end(found: Edge, x: Axis) -> str:
+    """Where the edge may be of a row that has none towards larger values."""
+    first, last = label(x.values[0]), label(found.stable)
+    if found.stable != x.values[-1]:
+        return f"nothing above {x.name}={last} was judged"
+    if x.name in RISKIER:
+        return f"the sweep does not reach the edge, which lies above {x.name}={last}: try higher ones"
+    if found.before is not None:  # the other way round: what is too small is lost
+        return f"what is lost lies below, from {x.name}={label(found.before)} down, and nothing up to {last}"
+    return f"the sweep reaches no edge from {x.name}={first} to {last}"
 
 
 def matters(grid: Grid, rows: list[Line]) -> str:

@@ -19,6 +19,8 @@ class Edge:
     islands: int = 0
     """Stable values beyond the edge: the boundary is not one line there."""
     log: bool = True
+    before: float | None = None
+    """The largest value below the first stable one that is not: stability has an edge on that side too."""
 
     @property
     def value(self) -> float | None:
@@ -38,11 +40,12 @@ def edge(x: np.ndarray, stable: np.ndarray, log: bool = True) -> Edge:
     if not good.any():
         return Edge(None, float(values[0]) if len(values) else None, log=log)
     first = int(np.argmax(good))
+    before = float(values[first - 1]) if first else None
     bad = np.flatnonzero(~good[first:]) + first
     if not len(bad):
-        return Edge(float(values[-1]), None, log=log)
+        return Edge(float(values[-1]), None, log=log, before=before)
     end = int(bad[0])
-    return Edge(float(values[end - 1]), float(values[end]), int(good[end:].sum()), log)
+    return Edge(float(values[end - 1]), float(values[end]), int(good[end:].sum()), log, before)
 
 
 def boundary(stable: np.ndarray) -> list[tuple[float, float, float, float]]:

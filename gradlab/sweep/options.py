@@ -52,7 +52,7 @@ class BoundaryOption(Rounds):
     seeds: Optional[List[int]] = None  # noqa: UP006
     """An edge for each; null: those of seed=..."""
     judge: str = "stable"
-    """stable: came to its end and lost nothing. learns: and is not ill, and its loss fell by 5%."""
+    """stable: came to its end and lost nothing. learns: and is not ill, and learns by its diagnosis."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 LEARNING = 0.05
-"""Relative fall of the loss, from the beginning and below the best constant answer, that is learning."""
+"""Relative fall of the loss that is learning, where a diagnosis does not say it itself."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,19 @@ LOST = {
 """Verdicts that are classes by themselves; of all others the loss decides."""
 
 
-def outcome_class(
-    verdict: str | None,
-    status: str | None,
-    first: float = math.nan,
-    best: float = math.nan,
-    last: float = math.nan,
-    constant: float | None = None,
-    evaluated: float = math.nan,
-) -> str:
-    """The class of a run from its verdict, how it ended (completed, failed, given_up, interrupted) and its losses.
+def learns(told: dict[str, Any]) -> bool:
+    """Whether a run learns, by its diagnosis.json; one of an older version says it by the losses of its evidence."""
+    if "learns" in told:
+        return bool(told["learns"])
+    evidence = told.get("evidence") or {}
+    first, best = (float(evidence.get(name, math.nan)) for name in ("loss_first", "loss_best"))
+    constant = float(evidence.get("loss_of_constant_answer", math.inf))
+    return first - best >= LEARNING * abs(first) and best <= (1 - LEARNING) * constant
 
-    first, best, last: in training, smoothed. constant: loss of the best constant answer, which the best evaluation (or
-    without any the last loss) must beat; half of it in training is no chance either. As the diagnosis judges learning.
-    """
+
+def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float) -> str:
+    """The class of a run from its verdict, how it ended (completed, failed, given_up, interrupted), whether its
+    diagnosis says that it learns, and its last loss."""
     if verdict is None or status is None:
         return "error"
     if verdict in LOST:
@@ -82,10 +82,7 @@ def outcome_class(
         return "exploded"
     if verdict == "loss_spike_recovered":
         return "spiked"
-    fell = first - best >= LEARNING * abs(first)
-    least = last if math.isnan(evaluated) else evaluated
-    trivial = constant is not None and least > (1 - LEARNING) * constant and last >= constant / 2
-    return "learnt" if fell and not trivial else "stalled"
+    return "learnt" if learnt else "stalled"
 
 
 def worst(names: list[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from gradlab.command import key
 from gradlab.loggers.local import number
 from gradlab.sweep.measure import lost_at, measured
-from gradlab.sweep.outcome import outcome_class
+from gradlab.sweep.outcome import learns, outcome_class
 
 FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
 """Columns that come first; then whatever was swept, then the numbers, then `why`."""
@@ -45,7 +45,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
                 "job": str(path.relative_to(folder)),
                 "overrides": " ".join(overrides),
                 "verdict": told.get("verdict") or refused(told),
-                "outcome": judged(told, numbers, evaluated),
+                "outcome": judged(told, numbers),
                 "eval/loss": evaluated[-1] if evaluated else None,
                 "exit_code": told.get("exit_code", 1),
             }
@@ -113,15 +113,10 @@ def numbers_of(path: Path, told: dict[str, Any]) -> dict[str, Any]:
     return numbers | {"planned": told.get("planned"), "seconds": outcome.get("seconds")}
 
 
-def judged(told: dict[str, Any], numbers: dict[str, Any], evaluated: list[float]) -> str:
+def judged(told: dict[str, Any], numbers: dict[str, Any]) -> str:
     """The class of a run."""
-    first, best, last = (
-        math.nan if numbers[f"loss/{name}"] is None else numbers[f"loss/{name}"]
-        for name in ("initial", "best", "final")
-    )
-    constant = number((told.get("evidence") or {}).get("loss_of_constant_answer"))
-    status, seen = (told.get("outcome") or {}).get("status"), [v for v in evaluated if v == v]
-    return outcome_class(told.get("verdict"), status, first, best, last, constant, min(seen, default=math.nan))
+    last, status = numbers["loss/final"], (told.get("outcome") or {}).get("status")
+    return outcome_class(told.get("verdict"), status, learns(told), math.nan if last is None else last)
 
 
 def refused(told: dict[str, Any]) -> str | None:

@@ -33,14 +33,25 @@ class Search(Protocol):
         """Write the results, and print them. ended: why it ended before it was done."""
 
 
-def conduct(search: Search, run: Run, max_runs: int | None, say: Callable[[str], None]) -> str | None:
-    """Round after round until the search is done; returns why it ended before, if it did."""
+def conduct(
+    search: Search,
+    run: Run,
+    max_runs: int | None,
+    say: Callable[[str], None],
+    check: Callable[[list[Point]], None] = lambda jobs: None,
+) -> str | None:
+    """Round after round until the search is done; returns why it ended before, if it did.
+
+    check: raises if jobs of the first round cannot be run, before anything is said.
+    """
     made = 0
     for number, jobs in enumerate(rounds(search), 1):
         room = len(jobs) if max_runs is None else max_runs - made
         if room <= 0:
             return f"max_runs={max_runs} was reached"
         jobs = jobs[:room]
+        if number == 1:
+            check(jobs)
         say(f"round {number}: {len(jobs)} run{'s' * (len(jobs) != 1)}, after {made}; {search.progress()}")
         try:
             search.tell(run(jobs))

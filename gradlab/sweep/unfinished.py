@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradlab.cli import INTERRUPTED, SILENT
+from gradlab.command import command
 from gradlab.option import Invalid
 
 if TYPE_CHECKING:
     from gradlab.distributed import World
 
+WRONG = 2
+"""Exit code of a command that is wrong."""
 WRITTEN = ("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures")
 """What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
 
@@ -79,18 +82,45 @@ def clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def count(folder: Path, planned: list[list[str]]) -> int:
-    """How many of a sweep's jobs have finished."""
+def wrong(folder: Path, overrides: list[str]) -> bool:
+    """Whether the job in this folder was refused for what its command says: it would be again."""
+    try:
+        told = json.loads((folder / "diagnosis.json").read_text())
+        return told["verdict"] is None and told["overrides"] == identity(overrides) and told["exit_code"] == WRONG
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def count(folder: Path, planned: list[list[str]]) -> tuple[int, int]:
+    """How many of a sweep's jobs have finished, and how many of the others are wrong by themselves."""
     import yaml
 
     jobs = {tuple(identity(job)) for job in planned}
-    done = set()
+    done, refused = set(), set()
     for path in folder.rglob(".hydra/overrides.yaml"):
         with suppress(OSError, yaml.YAMLError):
             overrides = identity(yaml.safe_load(path.read_text()) or [])
-            if tuple(overrides) in jobs and finished(path.parent.parent, overrides) is not None:
+            if tuple(overrides) not in jobs:
+                continue
+            if finished(path.parent.parent, overrides) is not None:
                 done.add(tuple(overrides))
-    return len(done)
+            elif wrong(path.parent.parent, overrides):
+                refused.add(tuple(overrides))
+    return len(done), len(refused - done)
+
+
+def left(folder: Path, planned: list[list[str]]) -> str | None:
+    """What is said of a sweep's jobs that have not finished, and how to run those that can be; None: all have."""
+    (done, refused), jobs = count(folder, planned), len({tuple(identity(job)) for job in planned})
+    if done == jobs:
+        return None
+    parts = [f"{done} of {jobs} jobs have finished"]
+    if refused:
+        says = "1 is wrong by itself" if refused == 1 else f"{refused} are wrong by themselves"
+        parts.append(f"{says} and would be refused again")
+    if done + refused < jobs:
+        parts.append(f"the others run with: {command([f'resume={folder}'])}")
+    return "; ".join(parts)
 
 
 def begun_with(folder: Path, given: list[str]) -> tuple[list[str], list[str], list[str]]:

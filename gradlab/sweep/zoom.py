@@ -66,8 +66,8 @@ class Map:
     cells: list[Cell] = field(default_factory=list)
     expected: dict[Place, Hashable] | None = None
     """Points that were skipped and are checked, with the class that the map gave them; None until it is refined."""
-    share: tuple[int, int] = (0, 0)
-    """How many points had been skipped then, of how many."""
+    skipped: int = 0
+    """How many points had been skipped then."""
 
     @property
     def wrong(self) -> list[Place]:
@@ -111,15 +111,27 @@ class Zoom:
         if (places := ask(one.tried, o.resolution, o.coarse)) or one.expected is not None:
             return places
         skips = skipped(one.tried, list(leaves(one.tried, o.resolution, o.coarse)))
-        one.expected = {place: skips[place] for place in sample(list(skips), o.checks)}
-        one.share = len(skips), (o.resolution + 1) ** 2
+        run = {self.values(place) for place in one.tried}
+        distinct = {self.values(place): place for place in skips if self.values(place) not in run}.values()
+        one.expected = {place: skips[place] for place in sample(list(distinct), o.checks)}
+        one.skipped = len(distinct)
         return list(one.expected)
+
+    def values(self, place: Place) -> tuple[float, float]:
+        """What the two fields are set to; whole numbers may be the same at several places."""
+        n = self.option.resolution
+        return self.x.value(place[0] / n), self.y.value(place[1] / n)
+
+    @property
+    def full(self) -> int:
+        """Runs of one full grid."""
+        n = self.option.resolution
+        across, up = (len({axis.value(k / n) for k in range(n + 1)}) for axis in (self.x, self.y))
+        return across * up
 
     def job(self, point: Point, place: Place) -> Point:
         """Overrides of the run at a point of the grid."""
-        n = self.option.resolution
-        both = zip(self.fields, (self.x, self.y), place, strict=True)
-        values = (f"{name}={axis.value(k / n)}" for name, axis, k in both)
+        values = (f"{name}={value}" for name, value in zip(self.fields, self.values(place), strict=True))
         return (*point, *values, *(() if given(point, "expect") else ("expect=any",)))
 
     def tell(self, seen: Sequence[Seen]) -> None:
@@ -128,8 +140,7 @@ class Zoom:
             one.jobs[place] = found.job
 
     def progress(self) -> str:
-        points = len(self.maps) * (self.option.resolution + 1) ** 2
-        return f"the full grid has {points}"
+        return f"the full grid has {len(self.maps) * self.full}"
 
     def report(self, folder: Path, ended: str | None) -> None:
         from gradlab.sweep import cells

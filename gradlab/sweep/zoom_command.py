@@ -6,7 +6,7 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
-from gradlab.command import exit_code
+from gradlab.command import exit_code, key
 from gradlab.errors import APPENDED, Usage, did_you_mean
 from gradlab.sweep.options import QuadtreeOption
 
@@ -30,6 +30,10 @@ def overrides(arguments: list[str]) -> list[str]:
         if equals and bare.isidentifier() and bare not in SHORT and bare not in known:
             raise Usage(f"{name}: no such field{did_you_mean(name, [*SHORT, *known])}; a map has {', '.join(SHORT)}")
         made.append(f"hydra.sweeper.{name}={value}" if equals and name in SHORT else argument)
+    typed = {key(argument).removeprefix("hydra.sweeper.") for argument in arguments if "=" in argument}
+    for name, example in (("x", "optimizer.lr:1e-4:1"), ("y", "clip.max_norm:1e-3:100")):
+        if name not in typed and "resume" not in typed:
+            raise Usage(f"{name}: must be given, as FIELD:LOW:HIGH[:linear], such as {name}={example}")
     first = next((i for i, argument in enumerate(made) if "=" in argument), len(made))
     return [*made[:first], "hydra/sweeper=quadtree", *made[first:]]
 

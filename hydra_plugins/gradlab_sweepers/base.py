@@ -72,7 +72,7 @@ class RoundSweeper(Sweeper):
                 print(text, flush=True)
 
         try:
-            ended = conduct(search, launching.run, self.settings.get("max_runs"), say)
+            ended = conduct(search, launching.run, self.settings.get("max_runs"), say, launching.check_kinds)
         except KeyboardInterrupt:
             if place.main:
                 search.report(folder, "it was interrupted")
@@ -83,11 +83,8 @@ class RoundSweeper(Sweeper):
 
     def points(self, arguments: list[str]) -> list[Point]:
         """Every combination of the overrides, as Hydra's own sweeper makes them."""
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-        from hydra.core.override_parser.overrides_parser import OverridesParser
+        from gradlab.sweep.grid import combinations
 
         assert self.hydra_context is not None
-        given = [f"{name}={value}" for name, value in (self.settings.get("params") or {}).items()] + arguments
-        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        batches = BasicSweeper.split_arguments(parser.parse_overrides(given), None)
-        return [tuple(point) for point in batches[0]]
+        found = combinations(self.settings.get("params"), arguments, self.hydra_context.config_loader)
+        return [tuple(point) for point in found]

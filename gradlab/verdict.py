@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradlab.command import command, key
+from gradlab.command import command, kept
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import Try
@@ -113,12 +113,6 @@ def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
     if evidence["skipped_last_in_a_row"] > 1:
         says += f", the last {evidence['skipped_last_in_a_row']} in a row"
     return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", says]
-
-
-def kept(overrides: list[str], replacing: list[str]) -> list[str]:
-    """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
-    replaced = {key(o) for o in replacing} | {"expect", "resume"}
-    return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
 
 
 def show(title: str, lines: list[str], good: bool) -> None:

@@ -21,7 +21,17 @@ from gradlab.option import Invalid
 if TYPE_CHECKING:
     from gradlab.distributed import World
 
-WRITTEN = ("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures")
+WRITTEN = (
+    "checkpoint.pt",
+    "crash.pt",
+    "diagnosis.json",
+    "environment.json",
+    "figures",
+    "layers.jsonl",
+    "metrics.jsonl",
+    "replay.json",
+    "report.html",
+)
 """What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
 
 

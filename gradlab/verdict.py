@@ -14,6 +14,7 @@ from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import Try
 from gradlab.diagnosis.replay import Overflow
 from gradlab.loggers.local import plain, write_whole
+from gradlab.report import run as report
 from gradlab.sweep.measure import lost_at, measured
 from gradlab.trainer import Outcome
 
@@ -54,6 +55,7 @@ def write_error(
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
     with suppress(OSError):  # told already, and the folder may be what is wrong
         write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
+    report.finished(folder)
 
 
 def tell(

@@ -70,12 +70,15 @@ class Folder:
 
 
 def read(path: Path, most: int = BYTES, config: dict[str, Any] | None = None) -> Folder:
-    """The run in a folder; `Invalid` where what it holds cannot be read. config: its configuration, where it is at hand."""
+    """The run in a folder; `Invalid` where what it holds cannot be read.
+
+    most: bytes of each long text; 0: none of them. config: its configuration, where it is at hand.
+    """
     run = Folder(path)
     try:
         run.diagnosis = loaded(path / "diagnosis.json")
         run.environment, run.replay = loaded(path / "environment.json"), loaded(path / "replay.json")
-        for name in ("metrics", "layers"):
+        for name in ("metrics", "layers") if most else ():
             keep = partial(telling, buckets=1000) if name == "metrics" else lambda lines: {0, 1}
             text, counts = lines_of(path / f"{name}.jsonl", most, keep)
             setattr(run, name, text)

@@ -85,7 +85,7 @@ const curves = (() => {
   /** Whether a logarithmic scale shows more: all positive, and of very different sizes. */
   function ratherLog(lists) {
     let low = Infinity, high = -Infinity;
-    for (const list of lists) for (const v of list) if (v !== null && Number.isFinite(v)) { if (v < low) low = v; if (v > high) high = v; }
+    for (const list of lists) for (const v of list) if (v != null && Number.isFinite(v)) { if (v < low) low = v; if (v > high) high = v; }
     return low > 0 && high / low > 30;
   }
 
@@ -128,7 +128,7 @@ const curves = (() => {
       const auto = spec.scale === "auto" ? (ratherLog(spec.series.map((s) => s.y)) ? "log10" : "linear") : spec.scale;
       this.name = spec.scale === "auto" && this.kind ? this.kind : auto;
       const scale = SCALES[this.name];
-      const drawn = (v) => v === null || !Number.isFinite(v) || (scale.positive && v <= 0) ? null : scale.to(v);
+      const drawn = (v) => v == null ? v : !Number.isFinite(v) || (scale.positive && v <= 0) ? null : scale.to(v); // undefined: no point here
       this.data = [spec.x, ...spec.series.map((s) => s.y.map(drawn))];
       this.outside = this.special(scale);
       this.heading();
@@ -141,7 +141,7 @@ const curves = (() => {
     special(scale) {
       const found = [];
       for (const s of this.spec.series) s.y.forEach((v, i) => {
-        if (v === null) return;
+        if (v == null) return;
         const sign = Number.isNaN(v) ? "✕" : v === Infinity ? "▲" : v === -Infinity ? "▼" : scale.positive && v <= 0 ? "○" : null;
         if (sign) found.push({ x: this.spec.x[i], sign, name: s.name });
       });
@@ -185,8 +185,8 @@ const curves = (() => {
       }
       this.spec.series.forEach((s, k) => {
         let i = index;
-        while (i > 0 && s.y[i] === null) i--;
-        const v = index < 0 ? null : s.y[i];
+        while (i > 0 && s.y[i] == null) i--;
+        const v = index < 0 || i < 0 ? null : s.y[i];
         this.outputs[k].textContent = v === null || v === undefined ? "-" : s.share ? lab.percent(v) : number(v);
       });
     }
@@ -245,7 +245,7 @@ const curves = (() => {
     sparse(k) {
       const [low, high] = this.axis.range;
       let count = 0;
-      for (let i = 0; i < this.data[0].length; i++) if (this.data[k][i] !== null && this.data[0][i] >= low && this.data[0][i] <= high && ++count > 40) return false;
+      for (let i = 0; i < this.data[0].length; i++) if (this.data[k][i] != null && this.data[0][i] >= low && this.data[0][i] <= high && ++count > 40) return false;
       return true;
     }
     marks(u) {

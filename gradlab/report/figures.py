@@ -28,7 +28,7 @@ class Lines:
         self.updates = [line for line in every if "train/loss" in line]
         self.evals = [line for line in every if "eval/loss" in line]
         layers = list(read_lines(path / "layers.jsonl"))
-        self.header = next((line for line in layers if "names" in line), {"names": [], "order": []})
+        self.header: dict[str, Any] = next((line for line in layers if "names" in line), {"names": [], "order": []})
         self.records = [line for line in layers if "grad/layer" in line]
 
     def column(self, name: str) -> np.ndarray:
@@ -100,8 +100,8 @@ def marks(place: Any, x: np.ndarray, y: np.ndarray, run: Lines, name: str, colou
             place.plot(
                 x[bad], np.full(bad.sum(), 0.97), sign, color="#b3261e", markersize=4, transform=edge, label=f"_{what}"
             )
-            place.text(1.0, 1.0, f"{sign.replace('^', '▲').replace('x', '×')} {what}", transform=place.transAxes, fontsize=7,
-                       ha="right", va="bottom", color="#b3261e")  # fmt: skip
+            told = f"{sign.replace('^', '▲').replace('x', '×')} {what}"
+            place.text(1, 1, told, transform=place.transAxes, fontsize=7, ha="right", va="bottom", color="#b3261e")
     if name == "amp/scale":
         skipped = np.array([bool(line.get("update/skipped")) for line in run.updates])
         place.plot(

@@ -57,7 +57,7 @@ def of_several(paths: Sequence[Path], file: Path) -> list[Path]:
 
 def curves(runs: Sequence[Lines], names: Sequence[str], title: str, path: Path) -> list[Path]:
     """Loss, gradient norm, loss scale where there is one, and learning rate, one above the other."""
-    from gradlab.sweep.map_figure import pyplot, save
+    from gradlab.sweep.map_figure import pyplot
 
     scaled = any((run.column("amp/scale") != 1).any() for run in runs)
     panels = [
@@ -66,7 +66,6 @@ def curves(runs: Sequence[Lines], names: Sequence[str], title: str, path: Path) 
         *[("amp/scale", "loss scale")] * scaled,
         ("lr", "lr"),
     ]
-    pyplot().rcParams["svg.hashsalt"] = "gradlab"
     figure, axes = pyplot().subplots(
         len(panels), 1, sharex=True, figsize=(WIDTH, 1.5 * len(panels) + 0.6), layout="constrained", squeeze=False
     )
@@ -136,7 +135,7 @@ def flow(lines: Lines, title: str, path: Path) -> list[Path]:
     """Gradient norms, layer by update, and their profile by depth in the first and the last record."""
     from matplotlib.colors import LogNorm
 
-    from gradlab.sweep.map_figure import pyplot, save
+    from gradlab.sweep.map_figure import pyplot
 
     layers, norms = by_layer(lines)  # (L,), (L, R)
     x = np.array([record["attempt"] for record in lines.records])
@@ -160,9 +159,10 @@ def flow(lines: Lines, title: str, path: Path) -> list[Path]:
     every = -(-len(layers) // 40)
     upper.set_yticks(np.arange(len(layers))[::every] + 0.5, layers[::every], fontsize=6)
     upper.invert_yaxis()
-    upper.set_xlabel("update (tried)")
+    upper.set_xlabel("update (tried)" + "; pink: not finite" * (not np.isfinite(norms).all()))
     figure.colorbar(image, ax=upper, label="gradient norm")
-    for r, colour, dash in ((0, "#666666", "--"), (len(x) - 1, COLOURS[0], "-")):
+    whole = np.flatnonzero(good.any(axis=0))
+    for r, colour, dash in dict.fromkeys([(whole[0], "#666666", "--"), (whole[-1], COLOURS[0], "-")]):
         lower.plot(
             np.where(good[:, r], norms[:, r], np.nan),
             dash,
@@ -187,3 +187,16 @@ def by_layer(lines: Lines) -> tuple[list[str], np.ndarray]:
     values = np.array(every, dtype=np.float64).T  # (P, R)
     rows = [values[[i for i, of in enumerate(owner) if of == layer]] for layer in layers]
     return [name or "(the model)" for name in layers], np.array([np.hypot.reduce(row, axis=0) for row in rows])
+
+
+def save(figure: Any, path: Path) -> list[Path]:
+    """As PNG, fine enough to be printed, and SVG; the same runs give the same files."""
+    import matplotlib.pyplot as plt
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = [path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".svg")]
+    with plt.rc_context({"svg.hashsalt": "gradlab"}):
+        figure.savefig(done[0], dpi=250)
+        figure.savefig(done[1], metadata={"Date": None})
+    plt.close(figure)
+    return done

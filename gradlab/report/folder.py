@@ -43,7 +43,7 @@ class Folder:
         """All but the two long texts."""
         return {
             "name": self.name,
-            "folder": str(self.path),
+            "folder": str(self.path.absolute()),
             "thinned": self.thinned,
             "diagnosis": self.diagnosis,
             "config": self.config,
@@ -64,8 +64,8 @@ class Folder:
             "remedies": [
                 command([*kept(self.overrides, t["overrides"]), *t["overrides"], "expect=healthy"]) for t in tries
             ],
-            "resume": command([f"resume={self.path}"]),
-            "replay": command([str(self.path)], "gradlab.replay"),
+            "resume": command([f"resume={self.path.absolute()}"]),
+            "replay": command([str(self.path.absolute())], "gradlab.replay"),
         }
 
 

@@ -61,7 +61,9 @@
     const host = byId("fields");
     host.append(element("h2", "What differs"));
     if (!data.fields.length) { host.append(element("p", "Nothing: the configurations are the same.")); return; }
-    host.append(element("div", null, { class: "scroll" }, [element("table", null, {}, [
+    const many = data.fields.length > 15, into = many ? element("details", null, {}, [element("summary", `${data.fields.length} fields`)]) : host;
+    if (many) host.append(into);
+    into.append(element("div", null, { class: "scroll" }, [element("table", null, {}, [
       element("thead", null, {}, [element("tr", null, {}, ["field", ...runs.map((run) => run.number)].map((h) => element("th", h, { scope: "col" })))]),
       element("tbody", null, {}, data.fields.map((row) => element("tr", null, {}, [element("th", row.field, { scope: "row" }), ...row.values.map((v) => element("td", v === null ? "-" : String(v)))])))])]));
   }

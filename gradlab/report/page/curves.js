@@ -82,11 +82,11 @@ const curves = (() => {
     },
   };
 
-  /** Whether a logarithmic scale shows more: all positive, and of very different sizes. */
+  /** Whether a logarithmic scale shows more: nothing negative, and of very different sizes. */
   function ratherLog(lists) {
     let low = Infinity, high = -Infinity;
-    for (const list of lists) for (const v of list) if (v != null && Number.isFinite(v)) { if (v < low) low = v; if (v > high) high = v; }
-    return low > 0 && high / low > 30;
+    for (const list of lists) for (const v of list) if (v != null && Number.isFinite(v)) { if (v < 0) return false; if (v && v < low) low = v; if (v > high) high = v; }
+    return high / low > 30;
   }
 
   const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3] };

@@ -34,11 +34,17 @@ const profile = (() => {
       addEventListener("resize", () => this.data && this.draw());
     }
     set(data) {
-      const last = this.data ? this.index === this.data.columns.length - 1 : true;
+      const last = this.data ? this.index === this.latest(this.data) : true;
       this.data = data;
       this.slider.max = Math.max(data.columns.length - 1, 0);
-      if (this.index === null || last) this.index = data.columns.length - 1;
+      if (this.index === null || last) this.index = this.latest(data);
       this.choose(Math.min(this.index, data.columns.length - 1));
+    }
+    /** The last record that can be drawn. */
+    latest(data) {
+      let at = data.columns.length - 1;
+      while (at > 0 && !data.values.some((row) => row[at] !== null && Number.isFinite(row[at]) && row[at] > 0)) at--;
+      return data.values.some((row) => row[at] > 0) ? at : data.columns.length - 1;
     }
     choose(index) {
       this.index = index;

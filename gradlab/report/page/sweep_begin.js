@@ -32,9 +32,11 @@
     const map = data.map;
     const said = (map ? map.slices : []).filter((s) => s.says);
     byId("recommended").hidden = !said.length;
-    byId("recommended").append(...said.flatMap((s) => [
+    const lines = said.map((s) => element("div", null, {}, [
       element("p", null, {}, [element("strong", said.length > 1 ? `Recommended, ${s.title}: ` : "Recommended: "), s.says]), ...(s.command ? [command(s.command)] : []),
     ]));
+    byId("recommended").append(...lines.slice(0, 2));
+    if (lines.length > 2) byId("recommended").append(element("details", null, {}, [element("summary", `of the other ${lines.length - 2} maps`), ...lines.slice(2)]));
     byId("unfinished").hidden = !data.unfinished.count;
     if (data.unfinished.count) byId("unfinished").append(element("p", `${sweep.plural(data.unfinished.count, "job")} of it ${data.unfinished.count === 1 ? "is" : "are"} unfinished; what is left runs with:`), command(data.unfinished.command));
     byId("given").hidden = !data.common && !data.command;
@@ -46,9 +48,10 @@
   swept();
   counts();
   words();
+  document.querySelector("main").classList.toggle("alone", !data.map && !data.remedies && !data.edges && jobs.length < 2);
   for (const view of sweep.views) if (view.begin) view.begin();
   const best = data.map && data.map.slices.find((s) => s.jobs.length);
-  sweep.choose(best ? best.jobs : data.map ? data.map.slices[0].cells[0].jobs : [0], false);
+  sweep.choose(best ? best.jobs : data.map ? data.map.slices[0].cells[0].jobs : jobs.length < 8 ? jobs.map((_, i) => i) : [0], false);
   sweep.recall();
   addEventListener("hashchange", sweep.recall);
 

@@ -27,8 +27,8 @@ sweep.curves = (() => {
     const made = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "curve", role: "img", "aria-label": TITLES[which] });
     const add = (tag, attributes, text) => { const part = svg(tag, attributes, text); made.append(part); return part; };
     const values = lines.flatMap(({ job }) => job.curves[which]).filter((v) => v !== null).map(Number);
-    const title = add("text", { x: left, y: 14 }, values.length ? TITLES[which] : `${TITLES[which]}: nothing was measured`);
-    if (!values.length) return made;
+    if (!values.length) return element("p", `${TITLES[which]}: nothing finite was measured`, { class: "quiet" });
+    const title = add("text", { x: left, y: 14 }, TITLES[which]);
     const last = Math.max(...lines.map(({ job }) => data.xs[job.x].at(-1) || 1));
     let low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
     const log = low > 0 && high > 4 * low, scale = log ? Math.log10 : (v) => v;
@@ -100,14 +100,16 @@ sweep.curves = (() => {
 
   function run(job, style) {
     const heading = element("h3", null, {}, [...(style ? [sample(style), " "] : []), sweep.swatch(job.outcome), " job ", sweep.link(job), `: ${job.verdict}`]);
-    const differs = style && sweep.named(job);
-    const parts = [heading, ...(differs ? [element("p", differs, { class: "quiet" })] : []), element("p", `${data.outcomes[job.outcome].name}: ${job.why}`)];
-    parts.push(element("p", null, {}, [sweep.link(job, job.page ? "its page" : "its folder")]));
+    const differs = style && sweep.named(job), link = sweep.link(job, job.page ? "its page" : "its folder");
+    const parts = [heading, ...(differs ? [element("p", differs, { class: "quiet" })] : []), element("p", `${data.outcomes[job.outcome].name}: ${job.why} `, {}, [link])];
     const rows = sweep.numbers.map((n) => [n.name, n.text(job)]);
     parts.push(element("details", null, style ? {} : { open: true }, [element("summary", "numbers"), element("div", null, { class: "scroll" }, [sweep.table(["", "value"], rows)])]));
     return parts;
   }
 
   sweep.views.push({ show: details });
-  return { chart, sample, stroke, svg };
+  /** The colour of a job among those that are chosen, as a variable of the style. */
+  const colour = (i) => state.chosen.length > 1 && state.chosen.indexOf(i) >= 0 ? COLOURS[state.chosen.indexOf(i) % 7] : "--focus";
+
+  return { chart, colour, sample, stroke, svg };
 })();

@@ -14,10 +14,12 @@
     let low = finite.reduce((a, b) => Math.min(a, b), Infinity), high = finite.reduce((a, b) => Math.max(a, b), -Infinity);
     const log = !column.labels && !column.share && low > 0 && (column.log || !column.swept && high / low > 30), scale = log ? Math.log : (v) => v;
     if (column.labels) [low, high] = [0, column.labels.length - 1];
+    if (column.share) [low, high] = [0, 1];
+    const one = high === low ? [low] : null, digits = Math.min(Math.max(Math.ceil(-Math.log10((high - low) / Math.abs(high))) + 2, 3), 7) || 3;
     if (!(high > low)) [low, high] = [low - 1, low + 1];
     const place = (v) => v === null || Number.isNaN(v) ? NONE : v === Infinity ? LOST : v === -Infinity ? NONE : (scale(v) - scale(low)) / (scale(high) - scale(low));
     const back = (p) => log ? Math.exp(scale(low) + p * (scale(high) - scale(low))) : low + p * (high - low);
-    return { ...column, place, back, low, high, all: [...new Set(finite)].sort((a, b) => a - b), places: values.map(place), range: null, from: null, to: null };
+    return { ...column, place, back, low, high, one, digits, all: [...new Set(finite)].sort((a, b) => a - b), places: values.map(place), range: null, from: null, to: null };
   }
 
   const axes = [...sweep.fields, sweep.outcome, ...sweep.numbers.filter((n) => NUMBERS.includes(n.name)), sweep.survived].map(axis).filter(Boolean);
@@ -33,7 +35,7 @@
   // --- drawing -------------------------------------------------------------------------------------------------
 
   function layout() {
-    const room = byId("lines-scroll").clientWidth, width = Math.max(room, axes.length * 84), side = width / axes.length / 2;
+    const room = byId("lines-scroll").clientWidth, width = Math.max(room, axes.length * 78), side = width / axes.length / 2;
     box = { left: side, across: width - 2 * side, width, height: TOP + TALL + FOOT };
     const ratio = window.devicePixelRatio || 1;
     base.width = canvas.width = Math.round(width * ratio);
@@ -76,7 +78,7 @@
     pen.clearRect(0, 0, box.width, box.height);
     pen.drawImage(base, 0, 0, box.width, box.height);
     for (const i of new Set([...state.chosen, ...(hover >= 0 ? [hover] : [])])) {
-      for (const [width, style] of [[5.5, css("--paper")], [3.5, css("--focus")]]) { pen.lineWidth = width; pen.strokeStyle = style; line(i); }
+      for (const [width, style] of [[5, css("--paper")], [3, css(sweep.curves.colour(i))]]) { pen.lineWidth = width; pen.strokeStyle = style; line(i); }
     }
     axes.forEach(drawAxis);
   }
@@ -125,7 +127,7 @@
       const seen = new Set(one.places), every = Math.ceil(one.labels.length / 14);
       one.labels.forEach((text, i) => { if (i % every === 0 && (!one.name || one.name !== "outcome" || seen.has(one.place(i)))) label(text, one.place(i)); });
     } else if (one.swept) ticks(one).forEach((v) => label(number(v, 3), one.place(v)));
-    else for (const part of [0, 0.5, 1]) label(number(one.back(part), 3), part);
+    else for (const v of one.one || [0, 0.5, 1].map(one.back)) label(number(v, one.digits), one.place(v));
     if (one.places.includes(LOST)) label("∞ lost", LOST);
     if (one.places.includes(NONE)) label("none", NONE);
   }
@@ -146,7 +148,7 @@
   function told(one) {
     const say = (p, up) => {
       if (one.labels) return String(Math.min(Math.max(up ? Math.floor(one.back(p) + 1e-9) : Math.ceil(one.back(p) - 1e-9), 0), one.labels.length - 1));
-      return p >= LOST - 0.03 ? (up ? "" : "∞") : p <= NONE / 2 ? "" : number(one.back(p), 3);
+      return p >= LOST - 0.03 ? (up ? "" : "∞") : p <= NONE / 2 ? "" : number(one.back(p), one.digits);
     };
     one.from.value = one.range ? say(one.range[0], false) : "";
     one.to.value = one.range ? say(one.range[1], true) : "";

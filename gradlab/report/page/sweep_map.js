@@ -42,7 +42,7 @@
     pen.font = "12px system-ui, sans-serif";
     const widest = (labels) => labels.reduce((w, text) => Math.max(w, pen.measureText(text).width), 0);
     const left = Math.min(widest(map.y.labels) + (map.y.name ? 34 : 10), width / 2), bottom = Math.min(widest(map.x.labels), 220) + 34;
-    const across = width - left - 10, up = Math.min(Math.max(ny === 1 ? 60 : (across * ny) / nx, 60, ny < 12 ? ny * 22 : 0), 620);
+    const across = width - left - 10, up = ny === 1 ? 60 : Math.min(Math.max((across * ny) / nx, ny < 12 ? ny * 22 : 60), ny * 72, 620);
     box = { left, top: 6, across, up, w: across / nx, h: up / ny, width, height: up + bottom + 8 };
     const ratio = window.devicePixelRatio || 1;
     base.width = canvas.width = Math.round(width * ratio);

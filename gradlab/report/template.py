@@ -29,7 +29,7 @@ def filled(template: str, **values: str) -> str:
     """A text with `{{name}}` replaced, in one pass: what is filled in is not looked at again."""
     pieces = template.split("{{")
     ended = [piece.split("}}", 1) for piece in pieces[1:]]
-    return pieces[0] + "".join(values[name] + rest for name, rest in ended)
+    return "".join([pieces[0], *(text for name, rest in ended for text in (values[name], rest))])
 
 
 def page(template: str, title: str, styles: Sequence[str], programs: Sequence[str], **contents: Any) -> str:

@@ -72,6 +72,9 @@
       series: [{ name: "share so far", y: run.fraction, colour: "--green", share: true }, { name: "what clipping left", y: run.coefficient, colour: "--grey", dash: "dotted", share: true }] });
     if (run.ratio.some((v) => v !== null)) found.push({ id: "ratio", title: "Update ÷ weights", scale: "auto", x: run.attempt, height: 120, events: quiet,
       lines: [{ value: 1e-3, name: "rule of thumb 10⁻³", always: true }], series: [{ name: "all parameters", y: run.ratio, colour: "--sky", bridge: true }] });
+    const timed = run.records.filter((r) => Array.isArray(r["time/ratio"]));
+    if (timed.length) found.push({ id: "time", title: "Gradient of the last time steps ÷ the first", scale: "auto", x: timed.map((r) => r.attempt), height: 120, events: quiet, lines: [{ value: 1, name: "alike" }],
+      series: run.header.recurrent.map((name, k) => ({ name: name || "the model", y: timed.map((r) => value(r["time/ratio"][k])), colour: ["--green", "--pink", "--amber", "--blue"][k % 4], points: true })) });
     const accuracy = joined(run, "eval/accuracy");
     if (accuracy.any) found.push({ id: "accuracy", title: "Accuracy", scale: "linear", share: true, x: accuracy.x, height: 110, events: quiet, series: [{ name: "evaluation", y: accuracy.evals, colour: "--orange", points: true, share: true }] });
     return found;

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradlab.command import command, key
+from gradlab.command import command, kept
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import Try
 from gradlab.diagnosis.replay import Overflow
 from gradlab.loggers.local import plain, write_whole
+from gradlab.report import run as report
 from gradlab.sweep.measure import lost_at, measured
 from gradlab.trainer import Outcome
 
@@ -30,8 +31,10 @@ def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
 
 def write(
     folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int, job: dict[str, Any]
-) -> None:
-    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and what else the job says."""
+) -> dict[str, Any]:
+    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and what else the job says.
+
+    Returns its content."""
     content = diagnosis.as_dict() | {
         "ill": diagnosis.ill,
         "outcome": asdict(outcome),
@@ -40,7 +43,9 @@ def write(
     }
     content |= job
     content["measured"] = measured(folder, lost_at(content))
-    write_whole(folder / "diagnosis.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    content = plain(content)
+    write_whole(folder / "diagnosis.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
+    return content
 
 
 def write_error(
@@ -54,6 +59,7 @@ def write_error(
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
     with suppress(OSError):  # told already, and the folder may be what is wrong
         write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
+    report.finished(folder)
 
 
 def tell(
@@ -115,12 +121,6 @@ def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
     return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", says]
 
 
-def kept(overrides: list[str], replacing: list[str]) -> list[str]:
-    """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
-    replaced = {key(o) for o in replacing} | {"expect", "resume"}
-    return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
-
-
 def show(title: str, lines: list[str], good: bool) -> None:
     """A panel in a terminal, plain lines elsewhere; commands are never broken, so that they can be pasted."""
     import sys
@@ -137,11 +137,3 @@ def show(title: str, lines: list[str], good: bool) -> None:
     for line in lines:
         console.print(Text(line))
     console.print(Rule(style=colour))
-
-
-def summary(diagnosis: Diagnosis, outcome: Outcome) -> dict[str, Any]:
-    """What a logger keeps of a run."""
-    values = {"verdict": diagnosis.verdict, "sentence": diagnosis.sentence, "status": outcome.status}
-    last = outcome.eval[-1] if outcome.eval else {}
-    rest = {"update": outcome.applied, "attempts": outcome.attempts, "seconds": outcome.seconds}
-    return values | rest | {k: v for k, v in last.items() if k.startswith("eval/")}

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 WRONG = 2
 """Exit code of a command that is wrong."""
-WRITTEN = ("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures")
+WRITTEN = (
+    *("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures"),
+    *("environment.json", "replay.json", "wandb", "tensorboard"),
+)
 """What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradlab import checkpoint, snapshot, verdict
+from gradlab import checkpoint, environment, snapshot, verdict
 from gradlab.cli import INTERRUPTED
 from gradlab.clip import NoClip
 from gradlab.config import Config
@@ -28,6 +28,7 @@ from gradlab.precision import FP16
 from gradlab.pretrain import pretrained
 from gradlab.recorder import Layers
 from gradlab.remedy import told
+from gradlab.report import run as report
 from gradlab.sweep.unfinished import identity
 from gradlab.trainer import Outcome, Trainer
 
@@ -106,6 +107,8 @@ class Job:
 
     def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
         """The exit code, and on rank 0 what diagnosis.json says."""
+        if self.place.main:
+            environment.record(self.folder, self.trainer.device, self.place.size, bool(self.config.resume))
         try:
             outcome = run()
             diagnosis, overflow = self.diagnose(outcome)
@@ -123,6 +126,7 @@ class Job:
             "remedies": [asdict(t) for t in tries],
         }
         told = verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        report.finished(self.folder, self.trainer.plain_config)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)

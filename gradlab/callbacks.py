@@ -53,6 +53,7 @@ class SweepEnd(Callback):
 
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
+    from gradlab.loggers import wandb_sweep
     from gradlab.report import sweep
     from gradlab.sweep import results, unfinished
 
@@ -62,9 +63,11 @@ def conclude(folder: Path) -> None:
         cli.RESULTS.append(1)
     if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
         results.write(rows, folder / "results.csv")
+        wandb_sweep.write(folder, rows)
         tell(sweep.written(folder, rows), folder)  # a search has said what its runs show, all together
         return
     page = show(folder, rows, len(planned)) if rows else None
+    wandb_sweep.write(folder, rows)
     if (left := unfinished.left(folder, planned)) is not None:
         print(left)
     tell(page, folder)

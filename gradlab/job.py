@@ -61,7 +61,7 @@ class Job:
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
-        about = About(folder, plain, group, self.trainer.observed.header())
+        about = About(folder, plain, group, self.trainer.observed.header(), overrides, make is Trainer)
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
             for line, layers in read_run(folder, kept):

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradlab.command import Parser, exit_code
 from gradlab.errors import Usage
 from gradlab.option import Invalid, require
+from gradlab.report import wandb_report
 
 DESCRIPTION = """\
 Pages to look at, in a browser, with no network. Of one run: its report.html, made again. Of a sweep: its report.html.
@@ -29,12 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> Parser:
     p = Parser("python -m gradlab.report", description=DESCRIPTION, epilog=EPILOG)
-    p.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="the folder of a run or of a sweep")
+    p.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="the folder of a run or of a sweep")
     p.add_argument("--figures", action="store_true", help="draw figures/*.png and *.svg too, for papers")
     says = "the page of several runs (comparison.html)"
     p.add_argument("-o", "--output", type=Path, metavar="FILE", help=says)
     p.add_argument("--serve", action="store_true", help="follow a run that goes on, at an address of this machine")
     p.add_argument("--port", type=int, metavar="N", help="of --serve (8080, or any that is free)")
+    wandb_report.add_arguments(p)
     return p
 
 
@@ -43,6 +45,10 @@ def report(arguments: list[str]) -> int:
     require(args.port is None or 0 <= args.port < 65536, "--port", args.port, "in [0, 65536)")
     if args.port is not None and not args.serve:
         raise Usage("--port: is of --serve")
+    if wandb_report.asked(args):
+        return wandb_report.report(args)
+    if not args.folders:
+        raise Usage("FOLDER: the folder of a run or of a sweep is needed; see python -m gradlab.report --help")
     if args.serve:
         return follow(args.folders, args.port, args.figures or args.output)
     kinds = {folder: kind(folder) for folder in args.folders}

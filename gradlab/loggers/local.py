@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 FLUSH_BYTES = 1 << 16
+FLUSH_SECONDS = 1.0
+"""What was written longer ago can be read by others: a run can be followed."""
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -70,6 +73,7 @@ class Lines:
         self.file = path.open("r+b" if keep else "wb", buffering=FLUSH_BYTES)
         self.file.truncate(keep)
         self.file.seek(keep)
+        self.flushed = time.monotonic()
 
     def write(self, line: dict[str, Any]) -> None:
         try:
@@ -77,6 +81,9 @@ class Lines:
         except ValueError:  # not finite
             text = dumps(plain(line))
         self.file.write(text.encode() + b"\n")
+        if (now := time.monotonic()) - self.flushed > FLUSH_SECONDS:
+            self.file.flush()
+            self.flushed = now
 
     def flush(self) -> int:
         self.file.flush()

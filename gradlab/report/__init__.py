@@ -1,0 +1,1 @@
+"""What people look at: the page of a run and of a sweep, and figures."""

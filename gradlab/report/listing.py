@@ -139,18 +139,14 @@ def show(runs: Sequence[Run]) -> None:
     narrow = [[cell[:WIDE] if i == 1 else cell for i, cell in enumerate(row[:-1])] for row in rows]
     kept = table.fitting(COLUMNS[:-1], narrow, LEAST, console.width)
     used = sum(max(map(len, c)) + 2 for c in zip(COLUMNS[:-1], *narrow, strict=True) if c[0] in kept)
-    kept += ["overrides"] * (console.width - used >= ROOM)
+    room = console.width - used
+    kept += ["overrides"] * (room >= ROOM)
     drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in kept:
-        wraps, cut = name == "verdict", name == "overrides"
-        drawn.add_column(
-            name,
-            justify="left" if name in WORDS else "right",
-            no_wrap=not wraps,
-            max_width=WIDE if wraps else None,
-            overflow="ellipsis" if cut else "fold",
-        )
+        side, wraps = "left" if name in WORDS else "right", name == "verdict"
+        drawn.add_column(name, justify=side, no_wrap=not wraps, max_width=WIDE if wraps else None)  # type: ignore[arg-type]
     for run, row in zip(runs, rows, strict=True):
+        row[-1] = row[-1] if len(row[-1]) <= room else f"{row[-1][: room - 1]}…"
         styles = {"verdict": colour(run), "when": "dim", "overrides": "dim"}
         drawn.add_row(*(Text(row[i], style=styles.get(n, "")) for i, n in enumerate(COLUMNS) if n in kept))
     console.print(drawn)

@@ -156,8 +156,8 @@ def check_overrides(overrides: list[str], multirun: bool) -> None:
 
 
 def names_options(group: str, value: object) -> bool:
-    """Whether a value can be a group's option; remedies can be combined: [a,b]."""
-    if group == "remedy" and isinstance(value, list):
+    """Whether a value can be a group's option; remedies and loggers can be combined: [a,b]."""
+    if group in ("remedy", "logger") and isinstance(value, list):
         return bool(value) and all(isinstance(name, str) for name in value)
     return isinstance(value, str)
 
@@ -261,9 +261,15 @@ def print_config(cfg: DictConfig, args: argparse.Namespace) -> None:
 
 def check(config: Config) -> None:
     """What a configuration cannot check by itself."""
+    from gradlab.config import prefixed
     from gradlab.diagnosis.options import check_verdict
 
     check_verdict("expect", config.expect)
+    for name, logger in config.logger.items():
+        try:
+            logger.check()
+        except Invalid as error:
+            raise prefixed(f"logger.{name}", error) from None
 
 
 def compose(overrides: list[str], name: str = "config") -> DictConfig:

@@ -47,8 +47,9 @@ class Config:
     noise: Noise = MISSING
     monitor: Monitor = MISSING
     diagnosis: Thresholds = MISSING
-    logger: LoggerOption = MISSING
     trainer: TrainerOption = MISSING
+    logger: dict[str, LoggerOption] = field(default_factory=dict)
+    """Loggers by name, beside the local files: logger=wandb, or several, logger=[wandb,tensorboard]."""
     pitfall: Optional[Pitfall] = None
     """A wrong way of updating, run for real."""
     seed: int = 0
@@ -103,13 +104,26 @@ def to_config(composed: DictConfig, known: Config | None = None, differ: Collect
         if OmegaConf.is_missing(composed, key):
             raise Invalid(key, "???", f"must be chosen: {', '.join(options(key))}")
         try:
-            node = composed[key]
-            if is_dataclass(chosen := OmegaConf.get_type(node)):
-                no_extras(node, [f.name for f in fields(chosen)])
-            values[key] = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
+            values[key] = typed(composed[key])
         except Invalid as error:
             raise prefixed(key, error) from None
     return Config(**values)
+
+
+def typed(node: Any) -> Any:
+    """A node as the object that it describes; several options of a group as a dictionary of theirs."""
+    if not OmegaConf.is_config(node):
+        return node
+    if is_dataclass(chosen := OmegaConf.get_type(node)):
+        no_extras(node, [f.name for f in fields(chosen)])
+        return OmegaConf.to_object(node)
+    made = {}
+    for name in node:
+        try:
+            made[str(name)] = typed(node[name])
+        except Invalid as error:
+            raise prefixed(str(name), error) from None
+    return made
 
 
 def no_extras(node: DictConfig, known: list[str]) -> None:

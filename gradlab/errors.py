@@ -128,6 +128,9 @@ def unknown_field(error: BaseException, cause: BaseException) -> str | None:
     full = found[1].split("@")[0]
     group, _, name = full.rpartition(".")
     parent = getattr(cause, "parent_node", None)
+    if full.startswith("logger.") and getattr(cause, "object_type", None) is dict:
+        chosen = ", ".join(map(str, parent or ())) or "none"
+        return f"{full}: must be logger.NAME.FIELD of a logger that logger= names; it names {chosen}"
     from gradlab.config import Config
 
     known = [str(k) for k in parent] if group and parent is not None else list(Config.__dataclass_fields__)

@@ -19,8 +19,10 @@ from gradlab.diagnosis.look import Look
 from gradlab.diagnosis.remedies import remedies
 from gradlab.diagnosis.replay import Overflow
 from gradlab.distributed import World
-from gradlab.loggers.local import read_lines, read_run
+from gradlab.loggers.local import read_run
+from gradlab.loggers.options import About
 from gradlab.loggers.progress import Progress
+from gradlab.loggers.several import Loggers
 from gradlab.option import Invalid
 from gradlab.precision import FP16
 from gradlab.pretrain import pretrained
@@ -58,20 +60,22 @@ class Job:
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
-        self.log_to = functools.partial(config.logger.build, folder, plain, group) if place.main else lambda: None
-        self.sink = self.log_to() if make is Trainer else None
+        about = About(folder, plain, group, self.trainer.observed.header())
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
             for line, layers in read_run(folder, kept):
                 self.stream.observe(line, layers)
+                about.lines += 1
+        self.log_to = functools.partial(Loggers, config.logger if place.main else {}, about)
+        self.loggers = self.log_to() if make is Trainer else None
 
     def observe(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in one line of metrics."""
         self.stream.observe(metrics, layers)
         if "train/loss" in metrics:
             self.progress.log(metrics)
-        if self.sink is not None:
-            self.sink.log(metrics)
+        if self.loggers is not None:
+            self.loggers.log(metrics, layers)
 
     def run(self) -> int:
         """Train, diagnose, say; returns the exit code."""
@@ -84,25 +88,33 @@ class Job:
         return self.end(self.trainer.run)
 
     def end(self, run: Callable[[], Outcome]) -> int:
-        """Diagnose what a run gives, and say; returns the exit code."""
-        ended: dict[str, Any] = {"status": "error"}
-        if self.sink is None and (sink := self.log_to()) is not None:
-            self.sink = sink
-            for line in read_lines(self.folder / "metrics.jsonl"):
-                sink.log(line)
+        """Diagnose what a run gives, say it, and tell the loggers; returns the exit code."""
+        told: dict[str, Any] = {"outcome": {"status": "error"}}
+        try:
+            code, told = self.conclude(run)
+        except BaseException as error:
+            told["outcome"]["error"] = " ".join(str(error).split())[:1000] or type(error).__name__
+            raise
+        finally:
+            if self.loggers is None:
+                self.loggers = self.log_to()
+                for line, layers in read_run(self.folder):
+                    self.loggers.log(line, layers)
+            self.loggers.finish(told, self.folder)
+        self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
+        return code
+
+    def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
+        """The exit code, and on rank 0 what diagnosis.json says."""
         try:
             outcome = run()
             diagnosis, overflow = self.diagnose(outcome)
-            ended = verdict.summary(diagnosis, outcome)
         finally:
             self.progress.finish(self.trainer.outcome.applied)
-            if self.sink is not None:
-                self.sink.finish(ended)
         code, expectation = verdict.judge(self.config.expect, diagnosis)
         code = self.place.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.place.main:
-            self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
-            return code
+            return code, {}
         tries = remedies(diagnosis.verdict, self.config, self.overrides)
         of_the_job = {
             "overrides": identity(self.overrides),
@@ -110,12 +122,11 @@ class Job:
             "remedy": self.remedy,
             "remedies": [asdict(t) for t in tries],
         }
-        verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        told = verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
-        self.place.barrier()
-        return code
+        return code, told
 
     def look(self) -> Look | None:
         """A last look at the model. One that fails costs the rules that need it, not the run."""

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gradlab.errors import APPENDED
 from gradlab.option import OPTIONS, Invalid
 
-NOT_COMPARED = ("remedy", "expect", "story", "resume")
+NOT_COMPARED = ("remedy", "expect", "story", "resume", "logger")
 """Fields that do not decide what is computed."""
 
 

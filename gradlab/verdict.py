@@ -30,8 +30,10 @@ def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
 
 def write(
     folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int, job: dict[str, Any]
-) -> None:
-    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and what else the job says."""
+) -> dict[str, Any]:
+    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and what else the job says.
+
+    Returns its content."""
     content = diagnosis.as_dict() | {
         "ill": diagnosis.ill,
         "outcome": asdict(outcome),
@@ -40,7 +42,9 @@ def write(
     }
     content |= job
     content["measured"] = measured(folder, lost_at(content))
-    write_whole(folder / "diagnosis.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    content = plain(content)
+    write_whole(folder / "diagnosis.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
+    return content
 
 
 def write_error(
@@ -137,11 +141,3 @@ def show(title: str, lines: list[str], good: bool) -> None:
     for line in lines:
         console.print(Text(line))
     console.print(Rule(style=colour))
-
-
-def summary(diagnosis: Diagnosis, outcome: Outcome) -> dict[str, Any]:
-    """What a logger keeps of a run."""
-    values = {"verdict": diagnosis.verdict, "sentence": diagnosis.sentence, "status": outcome.status}
-    last = outcome.eval[-1] if outcome.eval else {}
-    rest = {"update": outcome.applied, "attempts": outcome.attempts, "seconds": outcome.seconds}
-    return values | rest | {k: v for k, v in last.items() if k.startswith("eval/")}

@@ -18,7 +18,7 @@ import torch
 
 from gradlab.loggers import wandb as sink
 from gradlab.loggers.local import Lines, read_lines
-from gradlab.loggers.options import WandbOption
+from gradlab.loggers.options import About, WandbOption
 from gradlab.loggers.progress import Progress
 
 SHORT = (
@@ -93,7 +93,7 @@ def read_back_at(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], di
 
 
 def test_wandb_file_holds_configuration_every_update_and_the_verdict(tmp_path: Path) -> None:
-    options = ["logger=wandb", "logger.project=mine", "logger.tags=[a,b]", "clip=norm", "seed=3"]
+    options = ["logger=wandb", "logger.wandb.project=mine", "logger.wandb.tags=[a,b]", "clip=norm", "seed=3"]
     result, folder = run(tmp_path, *options)
     assert result.stderr == "" and "wandb:" not in result.stdout
     config, history, summary, metrics = read_back(folder)
@@ -111,9 +111,9 @@ def test_wandb_file_holds_configuration_every_update_and_the_verdict(tmp_path: P
 
 def test_wandb_keeps_values_that_are_not_finite_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    written = sink.WandbSink(WandbOption(), tmp_path, {}, "run")
-    written.log({"update": 1, "train/loss": math.nan, "grad/norm": math.inf})
-    written.finish({"verdict": "nan_gradient"})
+    written = sink.WandbSink(WandbOption(), About(tmp_path, {}, "run"))
+    written.log({"update": 1, "train/loss": math.nan, "grad/norm": math.inf}, None)
+    written.finish({"verdict": "nan_gradient"}, tmp_path)
     _, history, summary, _ = read_back(tmp_path)
     line = history[0]
     assert math.isnan(float(line["train/loss"])) and float(line["grad/norm"]) == math.inf
@@ -138,10 +138,10 @@ def test_mode_is_offline_without_an_account_and_disabled_in_ci(tmp_path: Path, m
 def test_disabled_in_ci_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("CI", "true")
-    disabled = WandbOption().build(tmp_path, {"seed": 1}, "run")
+    disabled = WandbOption().build(About(tmp_path, {"seed": 1}, "run"))
     assert disabled is not None
-    disabled.log({"update": 1, "train/loss": math.nan})
-    disabled.finish({"verdict": "healthy"})
+    disabled.log({"update": 1, "train/loss": math.nan}, None)
+    disabled.finish({"verdict": "healthy"}, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -174,11 +174,11 @@ class Silent:
 TIMED = """
 import json, os, sys, time
 from pathlib import Path
-from gradlab.loggers.options import WandbOption
+from gradlab.loggers.options import About, WandbOption
 began = time.monotonic()
-sink = WandbOption(mode=sys.argv[1], timeout=3).build(Path.cwd(), {"seed": 1}, "run")
-sink.log({"update": 1, "train/loss": 2.0})
-sink.finish({"verdict": "healthy"})
+sink = WandbOption(mode=sys.argv[1], timeout=3).build(About(Path.cwd(), {"seed": 1}, "run"))
+sink.log({"update": 1, "train/loss": 2.0}, None)
+sink.finish({"verdict": "healthy"}, Path.cwd())
 """
 
 
@@ -206,7 +206,7 @@ def test_a_server_that_never_answers_changes_nothing_in_the_training(tmp_path: P
     (tmp_path / "plain").mkdir()
     (tmp_path / "lost").mkdir()
     reference, plain = run(tmp_path / "plain")
-    result, lost = run(tmp_path / "lost", "logger=wandb", "logger.timeout=3", **server.environment)
+    result, lost = run(tmp_path / "lost", "logger=wandb", "logger.wandb.timeout=3", **server.environment)
     server.socket.close()
     assert server.connections and "written offline" in result.stdout
     models = [torch.load(folder / "checkpoint.pt", weights_only=True)["model"] for folder in (plain, lost)]
@@ -219,7 +219,7 @@ def test_a_server_that_never_answers_changes_nothing_in_the_training(tmp_path: P
 @pytest.mark.distributed
 def test_only_rank_0_logs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "gradlab"]
-    options = [*SHORT, "logger=wandb", "logger.mode=offline"]
+    options = [*SHORT, "logger=wandb", "logger.wandb.mode=offline"]
     result = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stderr
     assert len(list(tmp_path.rglob("*.wandb"))) == 1

@@ -8,28 +8,44 @@ from typing import Any, Optional, Protocol
 
 from gradlab.option import one_of, option, require
 
+Layers = dict[str, list[Any]]
+
+
+@dataclass
+class About:
+    """What a logger is told of a run as it begins."""
+
+    folder: Path
+    config: dict[str, Any]
+    """The resolved configuration, as plain values."""
+    experiment: str
+    """The experiment's name, or `run`."""
+    layers: dict[str, list[str]] = field(default_factory=dict)
+    """The first line of layers.jsonl: `names` are those of the columns of what `log` is given of layers."""
+    lines: int = 0
+    """Lines of metrics.jsonl that a resumed run leaves standing: earlier ones were logged before."""
+
 
 class Sink(Protocol):
-    """Receives every line of metrics, in order, on rank 0."""
+    """A logger at work, on rank 0. What it raises costs the run that logger (see gradlab.loggers.several)."""
 
-    def log(self, metrics: dict[str, Any]) -> None: ...
+    def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+        """Take in one line of metrics.jsonl, in order, and what was recorded of layers then."""
 
-    def finish(self, summary: dict[str, Any]) -> None: ...
+    def finish(self, told: dict[str, Any], folder: Path) -> None:
+        """Take in what diagnosis.json in the run's folder says; of a run that ended without one, its outcome alone."""
 
 
 @dataclass
 class LoggerOption:
-    """Base of the options."""
+    """Base of the options. Local files are always written, and are no option."""
 
-    def build(self, folder: Path, config: dict[str, Any], group: str) -> Optional[Sink]:
-        """The logger of one run; None where local files are all."""
+    def check(self) -> None:
+        """Raise `Invalid` where this machine cannot do what the fields ask for; before PyTorch is imported."""
+
+    def build(self, about: About) -> Optional[Sink]:
+        """The logger of one run; None where there is nothing to do."""
         return None
-
-
-@option("logger", "none")
-@dataclass
-class NoLogger(LoggerOption):
-    """Local files only."""
 
 
 @option("logger", "wandb")
@@ -54,7 +70,7 @@ class WandbOption(LoggerOption):
         one_of("mode", self.mode, ("auto", "online", "offline", "disabled"))
         require(self.timeout > 0, "timeout", self.timeout, "> 0")
 
-    def build(self, folder: Path, config: dict[str, Any], group: str) -> Optional[Sink]:
+    def build(self, about: About) -> Optional[Sink]:
         from gradlab.loggers.wandb import WandbSink
 
-        return WandbSink(self, folder, config, group)
+        return WandbSink(self, about)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gradlab.loggers.options import WandbOption
+from gradlab.loggers.options import About, Layers, WandbOption
+from gradlab.loggers.summary import summary
 
 log = logging.getLogger(__name__)
 
@@ -67,17 +68,17 @@ def within(seconds: float, action: Callable[[], Any]) -> bool:
 class WandbSink:
     """One W&B run; `update` is the step metric of everything."""
 
-    def __init__(self, option: WandbOption, folder: Path, config: dict[str, Any], group: str) -> None:
+    def __init__(self, option: WandbOption, about: About) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at exit its reporter waits 30 s for a dead network
         import wandb
 
-        self.timeout = option.timeout
+        self.timeout, folder, config = option.timeout, about.folder, about.config
         earlier = sorted(folder.glob("wandb/*run-*-*")) if config.get("resume") else []
         shared: dict[str, Any] = {
             "project": option.project,
             "entity": option.entity,
             "name": option.name or folder.name,
-            "group": group,
+            "group": about.experiment,
             "tags": option.tags or None,
             "dir": str(folder),
             "config": config,
@@ -100,16 +101,16 @@ class WandbSink:
         self.run.define_metric("update")
         self.run.define_metric("*", step_metric="update")
 
-    def log(self, metrics: dict[str, Any]) -> None:
+    def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """NaN and Inf stay visible: each is counted by a metric of its own too, since charts leave them out."""
         bad = [k for k, v in metrics.items() if isinstance(v, float) and not math.isfinite(v)]
         self.run.log(metrics | {f"nonfinite/{name}": 1 for name in bad})
 
-    def finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, told: dict[str, Any], folder: Path) -> None:
         """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`."""
-        self.run.summary.update(summary)
+        self.run.summary.update(values := summary(told))
         if not within(
-            self.timeout + 1, lambda: self.run.finish(exit_code=int(summary.get("status") in ("failed", "error")))
+            self.timeout + 1, lambda: self.run.finish(exit_code=int(values.get("status") in ("failed", "error")))
         ):
             log.warning("W&B does not answer: send this run later with `wandb sync`")
             self.abandon()

@@ -36,7 +36,7 @@ LANE_VALUES: dict[str, tuple[str, ...]] = {
 }
 """Fields in which lanes may differ: those that are numbers in the arithmetic of an update, and not shapes or code."""
 
-NOT_COMPUTED = ("seed", "expect", "story", "remedy", "diagnosis", "pretrain", "init_from")
+NOT_COMPUTED = ("seed", "expect", "story", "remedy", "diagnosis", "pretrain", "init_from", "logger")
 """Fields that a lane keeps for itself."""
 
 

@@ -21,7 +21,10 @@ from gradlab.option import Invalid
 if TYPE_CHECKING:
     from gradlab.distributed import World
 
-WRITTEN = ("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures")
+WRITTEN = (
+    *("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures"),
+    *("wandb", "tensorboard"),
+)
 """What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
 
 

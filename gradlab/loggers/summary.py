@@ -1,0 +1,38 @@
+"""The few values that sum up a run, from what diagnosis.json says: the same in every logger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradlab.loggers.local import number
+
+
+def summary(told: dict[str, Any]) -> dict[str, Any]:
+    """Verdict, status, counts and the last evaluation; what a run that ended without a verdict lacks is left out."""
+    outcome = told.get("outcome") or {}
+    values = {
+        "verdict": told.get("verdict"),
+        "sentence": told.get("sentence"),
+        "status": outcome.get("status"),
+        "error": outcome.get("error"),
+        "exit_code": told.get("exit_code"),
+        "first_failing_update": first_failing(told),
+        "update": outcome.get("applied"),
+        "attempts": outcome.get("attempts"),
+        "epochs_completed": outcome.get("epochs_completed"),
+        "seconds": outcome.get("seconds"),
+    }
+    last = (outcome.get("eval") or [{}])[-1]
+    values |= {k: number(v) for k, v in last.items() if k.startswith("eval/")}
+    return {k: v for k, v in values.items() if v is not None}
+
+
+def first_failing(told: dict[str, Any]) -> int | None:
+    """The attempt at which what the verdict says began; None of a healthy run."""
+    evidence, outcome = told.get("evidence") or {}, told.get("outcome") or {}
+    began = [f.get("began") for f in told.get("findings") or [] if f.get("code") == told.get("verdict")]
+    if (fell := evidence.get("scale_fell_from")) is not None:
+        return fell
+    if began and began[0] is not None:
+        return began[0]
+    return outcome.get("first_failed_attempt") if outcome.get("status") == "failed" else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a braille character, by column and row."""
-LABEL = 9
+LABEL = 10
 """Characters of the numbers beside a plot."""
 Cell = tuple[str, str]
 """A character and the name of its colour."""

@@ -50,6 +50,7 @@ class SweepEnd(Callback):
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
     from gradlab.command import command
+    from gradlab.loggers import wandb_sweep
     from gradlab.sweep import results, unfinished
 
     rows, planned = results.read(folder), PLANNED.get(folder) or []
@@ -58,10 +59,12 @@ def conclude(folder: Path) -> None:
         cli.RESULTS.append(1)
     if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
         results.write(rows, folder / "results.csv")
+        wandb_sweep.write(folder, rows)
         print(f"all of it: {folder}", flush=True)  # a search has said what its runs show, all together
         return
     if rows:
         show(folder, rows)
+    wandb_sweep.write(folder, rows)
     if (done := unfinished.count(folder, planned)) < len(planned):
         print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
     print(f"all of it: {folder}", flush=True)

@@ -38,3 +38,9 @@ def key(override: str) -> str:
 def command(overrides: list[str], module: str = "gradlab") -> str:
     """To be pasted into a shell."""
     return shlex.join(["python", "-m", module, *overrides])
+
+
+def kept(overrides: list[str], replacing: list[str]) -> list[str]:
+    """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
+    replaced = {key(o) for o in replacing} | {"expect", "resume"}
+    return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradlab import checkpoint, snapshot, verdict
+from gradlab import checkpoint, environment, snapshot, verdict
 from gradlab.cli import INTERRUPTED
 from gradlab.clip import NoClip
 from gradlab.config import Config
@@ -28,6 +28,7 @@ from gradlab.precision import FP16
 from gradlab.pretrain import pretrained
 from gradlab.recorder import Layers
 from gradlab.remedy import told
+from gradlab.report import run as report
 from gradlab.sweep.unfinished import identity
 from gradlab.trainer import Outcome, Trainer
 
@@ -60,7 +61,7 @@ class Job:
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
-        about = About(folder, plain, group, self.trainer.observed.header())
+        about = About(folder, plain, group, self.trainer.observed.header(), overrides, make is Trainer)
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
             for line, layers in read_run(folder, kept):
@@ -108,6 +109,8 @@ class Job:
 
     def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
         """The exit code, and on rank 0 what diagnosis.json says."""
+        if self.place.main:
+            environment.record(self.folder, self.trainer.device, self.place.size, bool(self.config.resume))
         try:
             outcome = run()
             diagnosis, overflow = self.diagnose(outcome)
@@ -125,6 +128,7 @@ class Job:
             "remedies": [asdict(t) for t in tries],
         }
         told = verdict.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        report.finished(self.folder, self.trainer.plain_config)
         lines = verdict.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         verdict.show(f"verdict: {diagnosis.verdict}", lines, code == 0)

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradlab.command import command, key
+from gradlab.command import command, kept
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.remedies import Try
 from gradlab.diagnosis.replay import Overflow
 from gradlab.loggers.local import plain, write_whole
+from gradlab.report import run as report
 from gradlab.sweep.measure import lost_at, measured
 from gradlab.trainer import Outcome
 
@@ -58,6 +59,7 @@ def write_error(
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
     with suppress(OSError):  # told already, and the folder may be what is wrong
         write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
+    report.finished(folder)
 
 
 def tell(
@@ -117,12 +119,6 @@ def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
     if evidence["skipped_last_in_a_row"] > 1:
         says += f", the last {evidence['skipped_last_in_a_row']} in a row"
     return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", says]
-
-
-def kept(overrides: list[str], replacing: list[str]) -> list[str]:
-    """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
-    replaced = {key(o) for o in replacing} | {"expect", "resume"}
-    return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
 
 
 def show(title: str, lines: list[str], good: bool) -> None:

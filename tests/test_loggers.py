@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from gradlab.loggers import wandb as sink
+from gradlab.loggers import wandb_service as service
 from gradlab.loggers.local import Lines, read_lines
 from gradlab.loggers.options import About, WandbOption
 from gradlab.loggers.progress import Progress
@@ -125,14 +126,14 @@ def test_mode_is_offline_without_an_account_and_disabled_in_ci(tmp_path: Path, m
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL", "CI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert sink.mode("auto") == "offline"
+    assert service.mode("auto") == "offline"
     (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password " + "a" * 40)
     (tmp_path / ".netrc").chmod(0o600)
-    assert sink.mode("auto") == "online"
+    assert service.mode("auto") == "online"
     monkeypatch.setenv("CI", "true")
-    assert sink.mode("auto") == "disabled" and sink.mode("offline") == "offline"
+    assert service.mode("auto") == "disabled" and service.mode("offline") == "offline"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert sink.mode("auto") == "offline"
+    assert service.mode("auto") == "offline"
 
 
 def test_disabled_in_ci_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

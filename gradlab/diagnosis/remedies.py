@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gradlab import cli
+from gradlab.command import kept
 from gradlab.config import Config
 from gradlab.option import OPTIONS, Invalid
 from gradlab.remedy import Remedy, chosen, described, label, overrides, shipped
@@ -117,8 +118,6 @@ def pasteable(given: list[str], made: list[str], after: Config) -> bool:
 
     They do not where an experiment has set fields of an option that these replace.
     """
-    from gradlab.verdict import kept
-
     typed = [*kept(given, made), *made]
     shape = tuple(o.partition("=")[0] if "." in o.partition("=")[0] and o[0] not in "+~" else o for o in typed)
     if shape not in PASTEABLE:

@@ -28,11 +28,11 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_failing(told: dict[str, Any]) -> int | None:
-    """The attempt at which what the verdict says began; None of a healthy run."""
+    """The attempt at which a failed run began to fail, or what the verdict says began; None of a healthy run."""
     evidence, outcome = told.get("evidence") or {}, told.get("outcome") or {}
-    began = [f.get("began") for f in told.get("findings") or [] if f.get("code") == told.get("verdict")]
-    if (fell := evidence.get("scale_fell_from")) is not None:
-        return fell
-    if began and began[0] is not None:
-        return began[0]
-    return outcome.get("first_failed_attempt") if outcome.get("status") == "failed" else None
+    if outcome.get("status") == "failed":
+        known = [evidence.get("scale_fell_from"), outcome.get("first_failed_attempt")]
+        if any(at is not None for at in known):
+            return min(at for at in known if at is not None)
+    findings = told.get("findings") or []
+    return next((f.get("began") for f in findings if f.get("code") == told.get("verdict")), None)

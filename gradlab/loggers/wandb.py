@@ -1,123 +1,155 @@
-"""Weights & Biases. Whatever happens to its service, the training goes on, and ends no later than the time-out."""
+"""Weights & Biases. Whatever happens to its service, the training goes on, and ends no later than the time-out.
+
+A line of metrics.jsonl is a step of the history, numbered alike; charts are over `update`, which a skipped update
+repeats. A resumed run continues the same W&B run, without the lines that it holds already. Offline each part is a file
+of its own with the same id, and `wandb sync` sends them in order; what was begun offline goes on offline until then.
+What is not possible: W&B takes no lines back, so a run that is resumed with other values keeps the lines that it had
+logged after its checkpoint; and offline parts are one run only once they are sent.
+"""
 
 from __future__ import annotations
 
 import logging
-import math
-import netrc
-import os
+import queue
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
+import gradlab
+from gradlab.loggers import wandb_place as place
+from gradlab.loggers import wandb_rows as rows
+from gradlab.loggers import wandb_service as service
+from gradlab.loggers.local import plain
 from gradlab.loggers.options import About, Layers, WandbOption
 from gradlab.loggers.summary import summary
 
 log = logging.getLogger(__name__)
-
-
-def server() -> str:
-    """Address of W&B's service, or of a company's own."""
-    return os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-
-
-def account() -> bool:
-    """Whether this machine holds a W&B key, in the environment or in ~/.netrc."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    try:
-        host = server().split("//")[-1].split("/")[0].split(":")[0]
-        return netrc.netrc().authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
-
-
-def mode(wanted: str) -> str:
-    """online with an account, offline without one, disabled in CI; WANDB_MODE decides before that."""
-    if wanted != "auto":
-        return wanted
-    if os.environ.get("WANDB_MODE"):
-        return os.environ["WANDB_MODE"]
-    if os.environ.get("CI"):
-        return "disabled"
-    return "online" if account() else "offline"
-
-
-def answers(url: str, seconds: float) -> bool:
-    """Whether a server answers, whatever it says."""
-    try:
-        urllib.request.urlopen(url, timeout=seconds).close()
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):  # refused, unknown, timed out; not an address
-        return False
-    return True
-
-
-def within(seconds: float, action: Callable[[], Any]) -> bool:
-    """Whether an action ends in time; if not, it is left to itself and dies with this process."""
-    thread = threading.Thread(target=action, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
+CRASH = {"crash.pt": "crash"}
+KINDS: dict[str, dict[str, str]] = {
+    "none": {},
+    "crash": CRASH,
+    "all": CRASH | {"checkpoint.pt": "model", "report.html": "page"},
+}
+"""Files that are uploaded, and what kind of artifact each is."""
+WAITING = 200_000
+"""Lines that may wait for W&B before it is given up."""
 
 
 class WandbSink:
-    """One W&B run; `update` is the step metric of everything."""
+    """One W&B run. Lines are handed over by a thread, so that the training does not wait for them."""
 
     def __init__(self, option: WandbOption, about: About) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at exit its reporter waits 30 s for a dead network
-        import wandb
-
-        self.timeout, folder, config = option.timeout, about.folder, about.config
-        earlier = sorted(folder.glob("wandb/*run-*-*")) if config.get("resume") else []
-        shared: dict[str, Any] = {
-            "project": option.project,
-            "entity": option.entity,
-            "name": option.name or folder.name,
-            "group": about.experiment,
-            "tags": option.tags or None,
-            "dir": str(folder),
-            "config": config,
-            "id": earlier[-1].name.rpartition("-")[2] if earlier else None,
-            "resume": "allow" if earlier else None,
-            "settings": wandb.Settings(
-                init_timeout=option.timeout, finish_timeout=option.timeout, silent=True, console="off"
-            ),
-        }
-        wanted: Any = mode(option.mode)
-        if wanted == "online" and not answers(server(), option.timeout):
-            log.warning("%s does not answer: this W&B run is written offline", server())
+        self.option, self.about = option, about
+        self.step, self.logged_at = about.lines, 0
+        wanted = service.mode(option.mode)
+        parts = place.earlier(about.folder) if about.config.get("resume") and wanted != "disabled" else []
+        if wanted == "online" and any(map(place.waits, parts)):
+            log.warning("an earlier part of this W&B run waits for `wandb sync`: it goes on offline")
             wanted = "offline"
-        try:
-            self.run = wandb.init(mode=wanted, **shared)
-        except Exception as error:
-            log.warning("W&B failed (%s): this run is written offline", str(error).splitlines()[0])
-            self.abandon()
-            self.run = wandb.init(mode="offline", **shared)
+        self.run = service.begin(wanted, option.timeout, self.settings(), **self.identity(parts))
+        self.first = max(self.run.starting_step, place.logged(parts) if self.run.offline else 0)
+        """The step from which on lines are new."""
         self.run.define_metric("update")
         self.run.define_metric("*", step_metric="update")
+        self.waiting: queue.Queue[tuple[int, dict[str, Any], Layers | None] | None] = queue.Queue(WAITING)
+        self.fault: Exception | None = None
+        self.thread = threading.Thread(target=self.hand_over, daemon=True, name="gradlab-wandb")
+        self.thread.start()
+
+    def identity(self, parts: list[Path]) -> dict[str, Any]:
+        """What names the run."""
+        option, about = self.option, self.about
+        more = {
+            "experiment": about.experiment,
+            "overrides": about.overrides,
+            "remedies": "+".join(about.config.get("remedy") or {}) or None,
+            "gradlab": gradlab.__version__,
+        }
+        return {
+            "project": option.project,
+            "entity": option.entity,
+            "group": option.group or place.group_of(about.folder, about.experiment),
+            "job_type": option.job_type,
+            "name": option.name or place.name_of(about.folder, about.overrides),
+            "tags": option.tags or None,
+            "notes": " ".join((about.config.get("story") or "").split()) or None,
+            "dir": str(about.folder),
+            "config": about.config | more,
+            "id": place.id_of(parts),
+            "resume": "allow" if parts else None,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """The code's state or not; of a run that is over nothing of the machine, which takes longer than its lines."""
+        off = self.option.code == "none"
+        over = not self.about.live
+        return {
+            "disable_git": off,
+            "disable_code": off,
+            "save_code": not off,
+            "x_disable_stats": over,
+            "x_save_requirements": not over,
+        }
 
     def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
-        """NaN and Inf stay visible: each is counted by a metric of its own too, since charts leave them out."""
-        bad = [k for k, v in metrics.items() if isinstance(v, float) and not math.isfinite(v)]
-        self.run.log(metrics | {f"nonfinite/{name}": 1 for name in bad})
+        if self.fault is not None:
+            raise self.fault
+        self.step += 1
+        if self.step > self.first:
+            self.waiting.put_nowait((self.step - 1, metrics, layers))
 
-    def finish(self, told: dict[str, Any], folder: Path) -> None:
-        """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`."""
-        self.run.summary.update(values := summary(told))
-        if not within(
-            self.timeout + 1, lambda: self.run.finish(exit_code=int(values.get("status") in ("failed", "error")))
-        ):
-            log.warning("W&B does not answer: send this run later with `wandb sync`")
-            self.abandon()
+    def hand_over(self) -> None:
+        """Give W&B what waits, in another thread, until the end is among it."""
+        while (line := self.waiting.get()) is not None:
+            try:
+                step, metrics, layers = line
+                self.run.log(rows.visible(metrics) | self.of_layers(metrics, layers), step=step, commit=True)
+            except Exception as error:
+                self.fault = error
+                return
 
-    def abandon(self) -> None:
-        """Leave W&B's background process to itself: at exit, it would be waited for without an end."""
+    def of_layers(self, metrics: dict[str, Any], layers: Layers | None) -> dict[str, Any]:
+        """Norms of single parameters and a histogram of all, at the cadence that was asked for."""
+        attempt, every = metrics.get("attempt", 0), self.option.layers_every
+        if not every or not layers or (self.logged_at and attempt < self.logged_at + every):
+            return {}
         import wandb
 
-        within(0.5, wandb.teardown)
-        os.environ.pop("WANDB_SERVICE", None)
+        self.logged_at = attempt
+        made = rows.of_layers(self.about.layers.get("names") or [], layers, self.option.max_layers)
+        if (histogram := rows.decades(layers.get("grad/layer") or [])) is not None:
+            made["grad/layers_log10"] = wandb.Histogram(np_histogram=histogram)  # type: ignore[arg-type]
+        return made
+
+    def finish(self, told: dict[str, Any], folder: Path) -> None:
+        """The summary, the findings and the files; then what is left is sent."""
+        failed = told.get("outcome", {}).get("status") in ("failed", "error")
+        self.waiting.put(None)
+        began = time.monotonic()
+        self.thread.join(self.option.timeout)
+        try:
+            if self.fault is not None:
+                raise self.fault
+            if self.thread.is_alive():
+                raise RuntimeError("W&B takes no more lines")
+            self.conclude(told, folder)
+        finally:
+            left = self.option.timeout - (time.monotonic() - began)
+            service.end(self.run, max(left, 0.0), int(failed))
+
+    def conclude(self, told: dict[str, Any], folder: Path) -> None:
+        import wandb
+
+        values = summary(told)
+        if found := rows.findings(told):
+            table = wandb.Table(columns=list(rows.FINDINGS), data=found)
+            self.run.summary["findings"] = table  # no line of the history: a resumed run goes on with the next
+        self.run.summary.update(values)
+        for finding in rows.critical(told) if self.option.alerts else []:
+            self.run.alert(title=finding["code"][:63], text=finding["sentence"], level="ERROR")
+        for name, kind in KINDS[self.option.artifacts].items():
+            if (folder / name).is_file():
+                artifact = wandb.Artifact(f"run-{self.run.id}-{name.partition('.')[0]}", kind, metadata=plain(values))
+                artifact.add_file(str(folder / name), policy="immutable", skip_cache=True)  # no copies elsewhere
+                self.run.log_artifact(artifact)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WRITTEN = (
     *("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures"),
-    *("wandb", "tensorboard"),
+    *("environment.json", "replay.json", "wandb", "tensorboard"),
 )
 """What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
 

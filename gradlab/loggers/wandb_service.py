@@ -1,0 +1,95 @@
+"""W&B's service: whether there is an account and a server that answers, and how a W&B run begins and ends in time."""
+
+from __future__ import annotations
+
+import logging
+import netrc
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+def server() -> str:
+    """Address of W&B's service, or of a company's own."""
+    return os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+
+
+def account() -> bool:
+    """Whether this machine holds a W&B key, in the environment or in ~/.netrc."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        host = server().split("//")[-1].split("/")[0].split(":")[0]
+        return netrc.netrc().authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def mode(wanted: str) -> str:
+    """online with an account, offline without one, disabled in CI; WANDB_MODE decides before that."""
+    if wanted != "auto":
+        return wanted
+    if os.environ.get("WANDB_MODE"):
+        return os.environ["WANDB_MODE"]
+    if os.environ.get("CI"):
+        return "disabled"
+    return "online" if account() else "offline"
+
+
+def answers(url: str, seconds: float) -> bool:
+    """Whether a server answers, whatever it says."""
+    try:
+        urllib.request.urlopen(url, timeout=seconds).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):  # refused, unknown, timed out; not an address
+        return False
+    return True
+
+
+def within(seconds: float, action: Callable[[], Any]) -> bool:
+    """Whether an action ends in time; if not, it is left to itself and dies with this process."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) -> Any:
+    """A W&B run, offline where its server does not answer in time."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at exit its reporter waits 30 s for a dead network
+    import wandb
+
+    quiet: dict[str, Any] = {"silent": True, "console": "off", "symlink": False, "disable_job_creation": True}
+    shared["settings"] = wandb.Settings(init_timeout=timeout, finish_timeout=timeout, **quiet, **settings)
+    if wanted == "online" and not answers(server(), timeout):
+        log.warning("%s does not answer: this W&B run is written offline", server())
+        wanted = "offline"
+    try:
+        return wandb.init(mode=wanted, **shared)  # type: ignore[arg-type]
+    except Exception as error:
+        if wanted != "online":
+            raise
+        log.warning("W&B failed (%s): this run is written offline", (str(error).splitlines() or [repr(error)])[0])
+        abandon()
+        return wandb.init(mode="offline", **shared)
+
+
+def end(run: Any, timeout: float, exit_code: int) -> None:
+    """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`."""
+    if not within(timeout + 1, lambda: run.finish(exit_code=exit_code)):
+        log.warning("W&B does not answer: send this run later with `wandb sync`")
+        abandon()
+
+
+def abandon() -> None:
+    """Leave W&B's background process to itself: at exit, it would be waited for without an end."""
+    import wandb
+
+    within(0.5, wandb.teardown)
+    os.environ.pop("WANDB_SERVICE", None)

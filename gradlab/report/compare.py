@@ -1,0 +1,58 @@
+"""Several runs on one page: their curves laid over each other, their verdicts, and what they were told differently."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradlab.loggers.local import write_whole
+from gradlab.report import folder as folders
+from gradlab.report.run import NAME
+from gradlab.report.template import embedded, filled, joined, part
+
+STYLES = ("base.css", "uplot.css", "run.css")
+PROGRAMS = ("base.js", "uplot.js", "curves.js", "parts.js", "compare.js")
+BYTES = 4_000_000
+"""Of all runs' metrics.jsonl that a page holds."""
+OF_NO_RUN = ("story", "resume", "expect", "trainer.progress", "trainer.threads")
+"""Fields that do not change what a run does."""
+
+
+def write(paths: Sequence[Path], file: Path) -> Path:
+    """Write the page of several runs."""
+    runs = [folders.read(path, most=max(BYTES // len(paths), 20_000)) for path in paths]
+    style, program = (joined(names) for names in (STYLES, PROGRAMS))
+    title = html.escape(f"{len(runs)} runs compared")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = embedded({"runs": [of(run, file) for run in runs], "fields": differing(runs)})
+    write_whole(file, filled(part("compare.html"), title=title, style=style, program=program, data=data))
+    return file
+
+
+def of(run: folders.Folder, file: Path) -> dict[str, Any]:
+    """What the page holds of a run; the layers stay in the run's own page."""
+    page = run.path / NAME
+    link = os.path.relpath(page, file.parent) if page.is_file() else None
+    return run.facts() | {"metrics": run.metrics, "link": link and Path(link).as_posix(), "config": {}}
+
+
+def differing(runs: Sequence[folders.Folder]) -> list[dict[str, Any]]:
+    """The fields in which the configurations differ, with each run's value; None where a run has no such field."""
+    flat = [{k: v for k, v in run.choices.items() if "/" not in k} | flattened(run.config) for run in runs]
+    names = dict.fromkeys(name for values in flat for name in values)
+    rows = [{"field": name, "values": [values.get(name) for values in flat]} for name in names if name not in OF_NO_RUN]
+    return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
+
+
+def flattened(config: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """{"clip": {"max_norm": 1}} -> {"clip.max_norm": "1"}."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            flat |= flattened(value, f"{before}{name}.")
+        else:
+            flat[f"{before}{name}"] = "null" if value is None else str(value)
+    return flat

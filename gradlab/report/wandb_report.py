@@ -1,0 +1,248 @@
+"""A W&B Report: the verdicts in words, the runs' curves, and the comparison; `--dry-run` prints what would be sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gradlab.errors import Usage
+from gradlab.loggers import wandb_place as place
+from gradlab.loggers import wandb_service as service
+from gradlab.loggers.local import number
+from gradlab.loggers.summary import summary
+from gradlab.option import Invalid
+
+SHOWN = 100
+"""Runs whose verdicts are in the text."""
+SECONDS = 30
+"""Longest wait for W&B's service."""
+
+
+@dataclass
+class Told:
+    """What the text of a report is made from."""
+
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """`name` and the summary of each run."""
+    comparison: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the comparison of remedies, as text."""
+    swept: list[str] = field(default_factory=list)
+    """Fields in which the runs differ."""
+
+
+def report(args: Namespace) -> int:
+    """args: folders, wandb (ENTITY/PROJECT), group, dry_run. Returns the exit code."""
+    entity, _, project = args.wandb.partition("/")
+    if not entity or not project or "/" in project:
+        raise Usage(f"--wandb {args.wandb}: must be ENTITY/PROJECT")
+    if find_spec("wandb_workspaces") is None:
+        raise Usage("--wandb: W&B Reports need an extra\n  pip install 'gradlab[reports]'")
+    logging.getLogger("wandb").setLevel(logging.ERROR)
+    if not args.dry_run and not service.account():
+        raise Usage("--wandb: needs a W&B account (wandb login, or WANDB_API_KEY); --dry-run prints the report without")
+    if args.folders:
+        told = of_folders(args.folders)
+    elif args.dry_run:
+        told = of_folders(local(Path("outputs"), project, args.group))
+    else:
+        told = of_service(entity, project, args.group)
+    made = build(entity, project, args.group, told)
+    if args.dry_run:
+        print(json.dumps(specification(made), indent=2))
+        return 0
+    if not service.answers(service.server(), SECONDS):
+        raise OSError(0, "does not answer", service.server())
+    try:
+        made.save()
+    except Exception as error:  # whatever the service, or the way to it, has against it
+        raise Usage(f"--wandb {args.wandb}: {' '.join(str(error).split())[:300] or repr(error)}") from None
+    print(made.url)
+    return 0
+
+
+def specification(made: Any) -> dict[str, Any]:
+    """A report as W&B's service is given it."""
+    return json.loads(made._to_model().model_dump_json(by_alias=True, exclude_none=True))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    try:
+        told = json.loads((folder / "diagnosis.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def of_folders(folders: Sequence[Path]) -> Told:
+    """From runs and sweeps on this machine."""
+    from gradlab.sweep import results
+
+    made = Told()
+    for folder in folders:
+        if not folder.is_dir():
+            raise Invalid("FOLDER", folder, "is a file" if folder.exists() else "no such folder")
+        jobs = [folder] if (folder / ".hydra").is_dir() else results.jobs_of(folder)
+        if not jobs:
+            raise Invalid("FOLDER", folder, "must be the folder of a run or of a sweep")
+        typed = [results.overrides_of(job) for job in jobs]
+        made.swept += [name for name in results.swept(typed) if name not in made.swept]
+        for job, overrides in zip(jobs, typed):
+            made.runs.append({"name": place.name_of(job, overrides)} | summary(read(job)))
+        if (folder / "comparison.json").is_file():
+            from gradlab.comparison import shown
+
+            rows = [
+                {k: number(v) for k, v in row.items()} for row in json.loads((folder / "comparison.json").read_text())
+            ]
+            made.comparison += [shown(row) for row in rows]
+    return made
+
+
+def local(root: Path, project: str, group: str | None) -> list[Path]:
+    """Runs and sweeps below a folder that have logged to a project, and to a group if one is named."""
+    import yaml
+
+    found: dict[Path, None] = {}
+    for file in sorted(root.rglob(".hydra/config.yaml")):
+        folder, text = file.parent.parent, file.read_text()
+        if "\n  wandb:\n" not in text:
+            continue
+        option = (yaml.safe_load(text).get("logger") or {}).get("wandb") or {}
+        mine = option.get("group") or place.group_of(folder, folder.resolve().parts[-2])
+        sweep = place.sweep_of(folder)
+        if sweep is not None and not option.get("group"):
+            mine = place.group_in(sweep, sweep.parent.name)
+        if option.get("project") == project and group in (None, mine):
+            found[sweep or folder] = None
+    return list(found)
+
+
+def of_service(entity: str, project: str, group: str | None) -> Told:
+    """From the runs that W&B holds."""
+    import wandb
+
+    try:
+        runs = wandb.Api(timeout=SECONDS).runs(f"{entity}/{project}", filters={"group": group} if group else {})
+        found = [(run.name, run.job_type, dict(run.config), dict(run.summary)) for run in runs]
+    except Exception as error:
+        raise Usage(f"--wandb {entity}/{project}: {' '.join(str(error).split())[:300] or repr(error)}") from None
+    trained = [(name, config, values) for name, kind, config, values in found if kind != "sweep"]
+    typed = [config.get("overrides") or [] for _, config, _ in trained]
+    from gradlab.sweep import results
+
+    rows = [{"name": name} | {k: v for k, v in values.items() if k in KEPT} for name, _, values in trained]
+    return Told(rows, swept=results.swept(typed))
+
+
+KEPT = ("verdict", "sentence", "status", "first_failing_update", "eval/loss", "update")
+"""Values of a run's summary that the text needs."""
+
+
+def cell(value: Any) -> str:
+    """Of a Markdown table; nothing in it may end the cell or begin a tag."""
+    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
+
+def verdicts(runs: Sequence[dict[str, Any]]) -> str:
+    """How many runs of each verdict, then each with its sentence."""
+    if not runs:
+        return "The table of findings below has the verdict of each run."
+    counts = Counter(run.get("verdict") or run.get("status") or "unfinished" for run in runs)
+    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    columns = ("run", "verdict", "first failing update", "eval loss", "what was seen")
+    fields = ("name", "verdict", "first_failing_update", "eval/loss", "sentence")
+    shown = markdown(columns, [[run.get(name) for name in fields] for run in runs[:SHOWN]])
+    more = f"\n\n({len(runs) - SHOWN} more: see the runs below)" if len(runs) > SHOWN else ""
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {said}.\n\n{shown}{more}"
+
+
+def build(entity: str, project: str, group: str | None, told: Told) -> Any:
+    """The Report, without a word to the service."""
+    import wandb_workspaces.reports.v2 as wr
+
+    def runs(name: str, sweep: bool) -> Any:
+        filters = f"Metric('JobType') {'==' if sweep else '!='} 'sweep'"
+        filters += f" and Metric('Group') == {group!r}" if group else ""
+        columns = ["run:displayName", "summary:verdict", "summary:first_failing_update", "summary:eval/loss"]
+        return wr.Runset(
+            name=name, filters=filters, pinned_columns=columns
+        )  # of the report's project, without a look-up
+
+    def line(title: str, *y: str, log: bool = False) -> Any:
+        return wr.LinePlot(title=title, x="update", y=list(y), log_y=log or None, ignore_outliers=False)
+
+    curves = [
+        line("loss", "train/loss", log=False),
+        line("eval loss", "eval/loss"),
+        line("gradient norm before clipping", "grad/norm", log=True),
+        line("clip coefficient", "clip/coefficient"),
+        line("loss scale", "amp/scale", log=True),
+        line("learning rate", "lr"),
+        line("skipped updates", "update/skipped"),
+        line("not finite", "nonfinite/train/loss", "nonfinite/grad/norm", "nonfinite/layers"),
+        line("update / parameter", "update/ratio", log=True),
+    ]
+    blocks: list[Any] = [
+        wr.H1(text="Verdicts"),
+        wr.MarkdownBlock(text=verdicts(told.runs)),
+        wr.H1(text="Curves"),
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=curves),
+        wr.H1(text="Findings"),
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=[wr.WeavePanelSummaryTable(table_name="findings")]),
+    ]
+    compared: list[Any] = [wr.RunComparer(diff_only="split")]
+    if told.swept:
+        column = wr.ParallelCoordinatesPlotColumn
+        axes = [column(metric=wr.Config(of_config(name))) for name in told.swept[:8]]
+        ends = [column(metric=wr.SummaryMetric(name)) for name in ("first_failing_update", "eval/loss")]
+        compared.append(wr.ParallelCoordinatesPlot(columns=[*axes, *ends]))
+    blocks.append(wr.H1(text="Comparison"))
+    if told.comparison:
+        columns = list(told.comparison[0])
+        blocks.append(wr.MarkdownBlock(text=markdown(columns, [[row[c] for c in columns] for row in told.comparison])))
+    tables = [wr.WeavePanelSummaryTable(table_name=name) for name in ("comparison", "map", "results")]
+    blocks += [
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=compared),
+        wr.H2(text="The sweep as a whole"),
+        wr.PanelGrid(runsets=[runs("sweep", True)], panels=[*tables, wr.MediaBrowser(media_keys=FIGURES)]),
+    ]
+    title = f"gradlab: {group or project}"[:128]
+    first = f"{len(told.runs)} runs. Made by python -m gradlab.report --wandb." if told.runs else ""
+    return wr.Report(entity=entity, project=project, title=title, description=first, blocks=blocks, width="fluid")
+
+
+FIGURES = ["figures/map", "figures/curves"]
+
+
+def of_config(name: str) -> str:
+    """Where W&B keeps a swept field; a remedy's name is a field of its own."""
+    return "remedies" if name == "remedy" else name
+
+
+def add_arguments(parser: Any) -> None:
+    """What `python -m gradlab.report` takes for this."""
+    says = "write a W&B Report of a project's runs; with FOLDERs its text is about those"
+    parser.add_argument("--wandb", metavar="ENTITY/PROJECT", help=says)
+    parser.add_argument("--group", metavar="G", help="of --wandb: of one group of runs, as an experiment or a sweep")
+    parser.add_argument("--dry-run", action="store_true", help="of --wandb: print it as JSON, without an account")
+
+
+def asked(args: Namespace) -> bool:
+    """Whether a W&B Report is wanted; `Usage` where only its options are given."""
+    if args.wandb is None and (args.group is not None or args.dry_run):
+        raise Usage(f"{'--group' if args.group is not None else '--dry-run'}: is of --wandb")
+    return args.wandb is not None

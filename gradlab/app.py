@@ -93,7 +93,7 @@ def run_job(cfg: DictConfig) -> int:
     sweeping = hydra.mode == RunMode.MULTIRUN
     elsewhere.enter()
     try:
-        with unfinished.turn(folder) if sweeping and place.main else nullcontext():
+        with unfinished.turn(folder) if place.main else nullcontext():
             return execute(cfg, folder, overrides, group, place)
     except (Exception, SystemExit) as error:  # a user's module may call sys.exit
         return failed(error, folder, place, overrides if sweeping else None)

@@ -69,6 +69,8 @@ class Job:
                 about.lines += 1
         self.log_to = functools.partial(Loggers, config.logger if place.main else {}, about)
         self.loggers = self.log_to() if make is Trainer else None
+        if self.loggers is not None:
+            self.trainer.before_saving.append(self.loggers.catch_up)
 
     def observe(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in one line of metrics."""

@@ -113,6 +113,8 @@ class Trainer:
         """Updates in a row whose loss was hopeless."""
         self.interrupt = Interrupt()
         self.files = RunFiles()
+        self.before_saving: list[Callable[[], None]] = []
+        """What has to have seen all lines by then: a run resumed from there will not show them again."""
         self.tick = time.perf_counter()
 
     @property
@@ -186,6 +188,8 @@ class Trainer:
         self.save()
 
     def save(self) -> None:
+        for catch_up in self.before_saving:
+            catch_up()
         snapshot.save(self)
 
     def hold(self) -> None:

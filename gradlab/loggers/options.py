@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
+from gradlab.errors import Usage
 from gradlab.option import one_of, option, require
 
 Layers = dict[str, list[Any]]
@@ -110,3 +111,33 @@ class WandbOption(LoggerOption):
         from gradlab.loggers.wandb import WandbSink
 
         return WandbSink(self, about)
+
+
+@option("logger", "tensorboard")
+@dataclass
+class TensorBoardOption(LoggerOption):
+    """TensorBoard's event files, in the run's folder."""
+
+    every: int = 50
+    """Updates between two looks at the layers, of those that `monitor` records; 0: none. Metrics are logged always."""
+    layers: int = 16
+    """Layers at most that have a curve of their own, evenly by depth; histograms are over all parameters."""
+    figures: bool = False
+    """Whether the run's figures are drawn at its end, which takes a second or two."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, "every", self.every, ">= 0")
+        require(self.layers >= 0, "layers", self.layers, ">= 0")
+
+    def check(self) -> None:
+        from importlib.util import find_spec
+
+        if find_spec("tensorboard") is None:
+            raise Usage(
+                "logger=tensorboard: needs a package that is not installed:\n  pip install 'gradlab[tensorboard]'"
+            )
+
+    def build(self, about: About) -> Optional[Sink]:
+        from gradlab.loggers.tensorboard import TensorBoardSink
+
+        return TensorBoardSink(self, about)

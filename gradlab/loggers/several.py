@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,19 @@ from typing import Any
 from gradlab.loggers.options import About, Layers, LoggerOption, Sink
 from gradlab.option import Invalid
 
+TOGETHER = 64
+"""Lines logged at a time: between two updates the processor forgets the loggers, and one line would take 5x as long."""
+SECONDS = 2.0
+"""How long a line waits at most for others."""
+
 
 class Loggers:
     """Every logger that `logger=` names, in that order."""
 
     def __init__(self, options: Mapping[str, LoggerOption], about: About) -> None:
         self.sinks: dict[str, Sink] = {}
+        self.waiting: list[tuple[dict[str, Any], Layers | None]] = []
+        self.logged = time.monotonic()
         for name, option in options.items():
             try:
                 sink = option.build(about)
@@ -27,10 +35,27 @@ class Loggers:
                 self.sinks |= {name: sink} if sink is not None else {}
 
     def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
-        self.each(lambda sink: sink.log(metrics, layers))
+        """Take in a line, which may not be changed afterwards."""
+        if not self.sinks:
+            return
+        self.waiting.append((metrics, layers))
+        if len(self.waiting) >= TOGETHER or time.monotonic() - self.logged > SECONDS:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Log the lines that wait."""
+        waiting, self.waiting = self.waiting, []
+
+        def log(sink: Sink) -> None:
+            for line in waiting:
+                sink.log(*line)
+
+        self.each(log)
+        self.logged = time.monotonic()
 
     def finish(self, content: dict[str, Any], folder: Path) -> None:
         """content: of diagnosis.json."""
+        self.catch_up()
         self.each(lambda sink: sink.finish(content, folder))
 
     def each(self, do: Callable[[Sink], None]) -> None:

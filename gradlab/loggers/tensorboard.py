@@ -1,0 +1,183 @@
+"""TensorBoard's event files: the same names as everywhere, over `update`.
+
+Written by TensorBoard's own record writer into a buffered file, not by its event writer: that one hands every event to
+a thread, and the switching costs an update more than the writing does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.text import metadata as text_metadata
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from gradlab.loggers.depth import by_layer, spread_out
+from gradlab.loggers.local import FLUSH_BYTES, FLUSH_SECONDS, number, read_run
+from gradlab.loggers.options import About, Layers, TensorBoardOption
+from gradlab.loggers.summary import summary
+
+FOLDER = "tensorboard"
+NULL = "null"
+BINS = 30
+DISTRIBUTIONS = ("grad/layer", "grad/ratio", "update/ratio", "activation/rms", "activation/max")
+"""What of the layers is a histogram of its decimal logarithms: sizes of layers differ by orders of magnitude."""
+UNTOLD = ("diagnosis", "logger", "story", "remedy", "resume")
+"""Parts of the configuration that are no hyperparameters."""
+MEASURED = ("loss/final", "loss/best", "grad/norm_median", "grad/norm_max", "survived", "skipped")
+
+
+class TensorBoardSink:
+    """One run of TensorBoard."""
+
+    def __init__(self, option: TensorBoardOption, about: About) -> None:
+        self.option, self.about = option, about
+        self.names, self.order = about.layers.get("names") or [], about.layers.get("order") or []
+        self.curves = set(spread_out(list(by_layer(self.names, self.order, [0.0] * len(self.names))), option.layers))
+        self.update = self.next_look = 0
+        folder = about.folder / FOLDER
+        earlier = any(folder.glob("*tfevents*"))
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"  # sorts by time
+        self.file = (folder / name).open("wb", buffering=FLUSH_BYTES)
+        self.records, self.flushed = RecordWriter(self.file), time.monotonic()
+        self.event(file_version="brain.Event:2")
+        if about.lines:
+            self.begin_again(earlier)
+
+    def begin_again(self, earlier: bool) -> None:
+        """Log what a resumed run leaves standing once more: the file of a run that was killed lacks its end."""
+        if earlier:
+            self.event(session_log=SessionLog(status=SessionLog.START))  # what was logged from step 0 on is void
+        for i, (line, layers) in enumerate(read_run(self.about.folder)):
+            if i == self.about.lines:
+                break
+            self.log(line, layers)
+
+    def event(self, **content: Any) -> None:
+        event = Event(wall_time=time.time(), step=self.update, **content)
+        self.records.write(event.SerializeToString())
+        if (now := time.monotonic()) - self.flushed > FLUSH_SECONDS:
+            self.file.flush()
+            self.flushed = now
+
+    def summary(self, values: Iterable[Summary.Value]) -> None:
+        self.event(summary=Summary(value=values))
+
+    def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+        """Every number of a line. NaN and Inf are kept; each is counted by a metric of its own too."""
+        self.update = metrics["update"]
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in metrics.items() if v is not None]
+        for name, value in metrics.items():
+            if isinstance(value, float) and value - value != 0:
+                values.append(Summary.Value(tag=f"nonfinite/{name}", simple_value=1))
+        if layers and self.option.every and metrics["attempt"] > self.next_look:
+            self.next_look = metrics["attempt"] + self.option.every - 1
+            values += self.look(layers)
+        self.summary(values)
+
+    def look(self, layers: Layers) -> list[Summary.Value]:
+        """The norms of some layers, and the distributions of what is recorded of all."""
+        norms = by_layer(self.names, self.order, layers.get("grad/layer") or [None] * len(self.names))
+        values = [
+            Summary.Value(tag=f"grad/layer/{layer}", simple_value=norm)
+            for layer, norm in norms.items()
+            if layer in self.curves
+        ]
+        for name in DISTRIBUTIONS:
+            seen = [v for v in layers.get(name) or () if v is not None and 0 < v < math.inf]
+            if seen:
+                values.append(Summary.Value(tag=f"log10/{name}", histo=histogram(np.log10(seen))))
+        return values
+
+    def finish(self, told: dict[str, Any], folder: Path) -> None:
+        """The verdict: as text, as a hyperparameter to sort and filter by, and in numbers."""
+        values = summary(told)
+        numbers = {k: v for k, v in values.items() if isinstance(v, (int, float)) and k != "update"}
+        kept = told.get("measured") or {}
+        numbers |= {name: number(kept[name]) for name in MEASURED if kept.get(name) is not None}
+        self.summary(Summary.Value(tag=f"run/{k}", simple_value=v) for k, v in numbers.items())
+        self.summary([text("verdict", said(told, folder, flat(self.about.config)))])
+        words = {name: str(values[name]) for name in ("verdict", "status") if name in values}
+        self.event(summary=hparams_pb(flat(self.about.config) | words, trial_id=str(folder)))
+        self.summary([session_end(values.get("status"))])
+        if self.option.figures:
+            self.summary(figures(folder))
+        self.records.close()
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+    """Dotted field -> plain value; lists as text, null as «null»."""
+    found: dict[str, bool | float | str] = {}
+    for name, value in config.items():
+        if not prefix and name in UNTOLD:
+            continue
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = (
+                value if isinstance(value, (bool, int, float, str)) else NULL if value is None else str(value)
+            )
+    return found
+
+
+def histogram(values: np.ndarray) -> HistogramProto:
+    """Of equal bins between the least and the largest."""
+    counts, edges = np.histogram(values, bins=BINS)
+    return HistogramProto(
+        min=values.min(),
+        max=values.max(),
+        num=len(values),
+        sum=values.sum(),
+        sum_squares=np.square(values).sum(),
+        bucket_limit=edges[1:].tolist(),
+        bucket=counts.tolist(),
+    )
+
+
+def text(tag: str, content: str) -> Summary.Value:
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+    tensor = TensorProto(dtype=DT_STRING, string_val=[content.encode()], tensor_shape=shape)
+    metadata = text_metadata.create_summary_metadata(display_name=tag, description="")
+    return Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+
+
+def said(told: dict[str, Any], folder: Path, config: dict[str, Any]) -> str:
+    """What the run's end said, as Markdown takes it word for word."""
+    if told.get("verdict") is None:
+        return f"    {(told.get('outcome') or {}).get('error') or 'ended without a verdict'}"
+    from gradlab.report.past import ended
+
+    past = ended(folder, told, {k: v for k, v in config.items() if v != NULL})
+    return "\n".join(f"    {line}" for line in [f"verdict: {past.state}", *past.lines])
+
+
+def session_end(status: str | None) -> Summary.Value:
+    well = status in ("completed", "given_up", "interrupted")
+    state = api_pb2.STATUS_SUCCESS if well else api_pb2.STATUS_FAILURE
+    data = plugin_data_pb2.HParamsPluginData(
+        session_end_info=plugin_data_pb2.SessionEndInfo(status=state, end_time_secs=time.time())
+    )
+    metadata = hparams_metadata.create_summary_metadata(data)
+    return Summary.Value(
+        tag=hparams_metadata.SESSION_END_INFO_TAG, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR
+    )
+
+
+def figures(folder: Path) -> Sequence[Summary.Value]:
+    """The run's figures, drawn now."""
+    return []

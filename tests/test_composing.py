@@ -1,6 +1,7 @@
 """Jobs composed once for all against Hydra composing each."""
 
 import io
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -19,7 +20,8 @@ from omegaconf import OmegaConf, open_dict
 from gradlab import cli
 from gradlab.config import conf_dir, to_config
 from gradlab.option import Invalid
-from gradlab.sweep.composing import Composer, write
+from gradlab.sweep import composed
+from gradlab.sweep.composing import Composer
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_each_jobs_files_are_those_that_hydra_writes(loader: Any, tmp_path: Path
         HydraConfig.instance().set_config(masters["gradlab"])
         composed = composer.compose(masters["gradlab"], overrides)
         folder = composed.settle(number)
-        write(folder, composed.files())
+        composed.write(folder)
         assert folder == tmp_path / "gradlab" / str(number)
         assert (folder / "gradlab.log").is_file()
         got = {k: v.replace(str(tmp_path / "gradlab"), str(tmp_path / "hydra")) for k, v in files(folder).items()}
@@ -169,3 +171,32 @@ def test_what_the_sweeper_checks_is_composed_by_the_same_way(loader: Any, tmp_pa
     cfg = composer.load_sweep_config(master, ["optimizer.lr=0.25"])
     assert cfg.optimizer.lr == 0.25 and list(cfg.hydra.overrides.task) == ["optimizer.lr=0.25"]
     assert composer.get_search_path() is loader.get_search_path()  # everything else is the loader's own
+
+
+def test_a_grid_costs_its_values_and_not_its_jobs(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value is checked once; of a job that is planned only what differs from the one before is done again."""
+    grid = [[f"optimizer.lr={i}", f"model.gain={j}", "model.init=he"] for i in range(1, 11) for j in range(1, 11)]
+    master, composer, calls = begun(loader, tmp_path), Composer(loader), Counter[str]()
+
+    def counted(name: str, inner: Any) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            calls[name] += 1
+            return inner(*arguments, **more)
+
+        return call
+
+    composer.load_sweep_config(master, grid[0])  # which Hydra composes
+    monkeypatch.setattr(composed.OmegaConf, "update", staticmethod(counted("update", OmegaConf.update)))
+    monkeypatch.setattr(composed.Composed, "tell", counted("tell", composed.Composed.tell))
+    monkeypatch.setattr(composed.OmegaConf, "to_object", staticmethod(counted("to_object", OmegaConf.to_object)))
+    for job in grid:
+        composer.load_sweep_config(master, job)
+    assert 0 < calls["update"] <= 2 * 2 * 20, "twice each, in two configurations, for 20 values"
+    calls.clear()
+    for number, job in enumerate(grid):
+        planned = composer.compose(master, job)
+        assert planned.settle(number) == tmp_path / str(number)
+        config, plain = planned.config()
+        assert (config.optimizer.lr, config.model.gain) == (plain["optimizer"]["lr"], plain["model"]["gain"])  # type: ignore
+        assert [f"optimizer.lr={config.optimizer.lr:g}", f"model.gain={config.model.gain:g}"] == job[:2]  # type: ignore
+    assert calls["tell"] == 0 and calls["update"] <= 2 * (100 + 2 * 10) and calls["to_object"] < 150

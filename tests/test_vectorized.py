@@ -35,7 +35,7 @@ def planned(folder: Path, number: int, *overrides: str) -> Planned:
         )
     (folder / str(number)).mkdir(parents=True, exist_ok=True)
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    return Planned(number, list(overrides), folder / str(number), to_config(cfg), plain, {}, "run")
+    return Planned(number, list(overrides), folder / str(number), to_config(cfg), plain, "run")
 
 
 def one_by_one(folder: Path, jobs: Sequence[Sequence[str]]) -> list[int]:

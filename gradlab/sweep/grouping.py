@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.config import Config
-from gradlab.sweep.composing import Files
 
 
 @dataclass
@@ -21,8 +20,6 @@ class Planned:
     folder: Path
     config: Config
     plain: dict[str, Any]
-    files: Files
-    """What Hydra writes into its folder."""
     group: str
     """The experiment's name, or `run`."""
     remedy: dict[str, Any] | None = None

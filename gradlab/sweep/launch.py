@@ -82,12 +82,11 @@ def plan(
         if remedy:
             config, plain = to_config(treated_cfg), composing.plain(treated_cfg)
     except Exception as error:
-        composing.write(folder, composed.files())
+        composed.write(folder)
         codes[number] = refused(folder, overrides, error)
         return None
     group = HydraConfig.get().runtime.choices.get("experiment") or "run"
-    files = composed.files(treated_cfg if remedy else None)
-    return Planned(number, overrides, folder, config, plain, files, group, remedy)
+    return Planned(number, overrides, folder, config, plain, group, remedy)
 
 
 def refused(folder: Path, overrides: list[str], error: Exception) -> int:
@@ -220,7 +219,10 @@ class Launch:
         """Train a chunk, in whatever process this is."""
         program = self.programs[chunk.program]
         for place in chunk.numbers:
-            composing.write(program.jobs[place].folder, program.jobs[place].files)
+            job = program.jobs[place]
+            composed = self.launcher.hydra_context.config_loader.compose(self.launcher.config, job.overrides)
+            composed.settle(job.number)
+            composed.write(job.folder, treated(composed.task, job.overrides)[0] if job.remedy else None)
         program.run(chunk.numbers, ended, beat)
 
     def by_itself(self, job: Planned) -> int:

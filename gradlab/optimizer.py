@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
 from gradlab.option import option, require
+
+if TYPE_CHECKING:
+    from torch import Tensor  # at run time it would import what is imported lazily
 
 
 @dataclass
@@ -48,14 +51,7 @@ class OptimizerOption:
         """Names of what is remembered of every element, as torch.optim calls it; it begins at zero."""
         raise NotImplementedError
 
-    def move_(
-        self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
-        moments: list[torch.Tensor],
-        lr: torch.Tensor,
-        applied: torch.Tensor,
-    ) -> None:
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
         """Many runs' update at once, by the rule of `make`'s optimizer; fields may be (L,) tensors.
 
         params, grads, moments: (L, N), changed in place, the gradients too. lr: (L,) float64. applied: (L,) int64, the
@@ -63,7 +59,7 @@ class OptimizerOption:
         """
         raise NotImplementedError
 
-    def decay_(self, params: torch.Tensor, grads: torch.Tensor) -> None:
+    def decay_(self, params: Tensor, grads: Tensor) -> None:
         """Add the gradient of half the squared norm of the weights, times weight_decay."""
         if isinstance(self.weight_decay, torch.Tensor) or self.weight_decay:
             grads.add_(params * column(self.weight_decay))
@@ -97,14 +93,7 @@ class SGD(OptimizerOption):
     def moments(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if isinstance(self.momentum, torch.Tensor) or self.momentum else ()
 
-    def move_(
-        self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
-        moments: list[torch.Tensor],
-        lr: torch.Tensor,
-        applied: torch.Tensor,
-    ) -> None:
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
         self.decay_(params, grads)
         step = grads
         for buffer in moments:
@@ -133,14 +122,7 @@ class AdamOption(OptimizerOption):
     def moments(self) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
 
-    def move_(
-        self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
-        moments: list[torch.Tensor],
-        lr: torch.Tensor,
-        applied: torch.Tensor,
-    ) -> None:
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
         self.decay_(params, grads)
         mean, square = moments
         mean.lerp_(grads, torch.as_tensor(column(1.0 - self.beta1), dtype=mean.dtype, device=mean.device))
@@ -169,17 +151,10 @@ class AdamW(AdamOption):
     def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, betas=(self.beta1, self.beta2), eps=self.eps, **shared)
 
-    def decay_(self, params: torch.Tensor, grads: torch.Tensor) -> None:
+    def decay_(self, params: Tensor, grads: Tensor) -> None:
         """Decoupled from the gradient: see `move_`."""
 
-    def move_(
-        self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
-        moments: list[torch.Tensor],
-        lr: torch.Tensor,
-        applied: torch.Tensor,
-    ) -> None:
+    def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
         params.mul_(column(1.0 - lr * self.weight_decay))
         super().move_(params, grads, moments, lr, applied)
 

@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradlab.option import Invalid
-from gradlab.sweep import edges
+from gradlab.sweep import edge_moves
 from gradlab.sweep.axes import axes, label, without
 from gradlab.sweep.boundary import Boundary
-from gradlab.sweep.edge import Edge, Line, ask, edge, line
+from gradlab.sweep.edge import Edge, ask, edge
 from gradlab.sweep.judge import LOST, Seen, learns, lost, stable
+from gradlab.sweep.lattice import Lattice, lattice
 from gradlab.sweep.options import BoundaryOption
 from gradlab.sweep.search import conduct
 
 Truth = Callable[[float], bool | None]
 
 
-def searched(on: Line, truth: Truth) -> tuple[dict[int, bool | None], list[int]]:
+def searched(on: Lattice, truth: Truth) -> tuple[dict[int, bool | None], list[int]]:
     """What was tried until the search ended, and how many values each round had."""
     known: dict[int, bool | None] = {}
     rounds = []
@@ -34,8 +35,8 @@ def searched(on: Line, truth: Truth) -> tuple[dict[int, bool | None], list[int]]
     return known, rounds
 
 
-def found(truth: Truth, start: float | None = 0.1, **settings: Any) -> tuple[Edge, Line, dict[int, bool | None]]:
-    on = line(BoundaryOption(**settings), start, False)
+def found(truth: Truth, start: float | None = 0.1, **settings: Any) -> tuple[Edge, Lattice, dict[int, bool | None]]:
+    on = lattice(BoundaryOption(**settings), start, False)
     known, _ = searched(on, truth)
     return edge(known), on, known
 
@@ -68,10 +69,10 @@ def test_between_bounds_on_a_linear_scale(truth: float, points: int, which: str)
 
 def test_bisection_takes_the_logarithm_of_the_range_and_more_points_a_round_take_fewer_rounds() -> None:
     option = {"low": 1e-4, "high": 1.0, "tolerance": 1.01, "checks": 0}
-    on = line(BoundaryOption(**option), None, False)
+    on = lattice(BoundaryOption(**option), None, False)
     known, rounds = searched(on, lambda v: v < 0.0123)
     assert len(known) == sum(rounds) <= 2 + math.ceil(math.log2(926)) and max(rounds[1:]) == 1
-    on = line(BoundaryOption(**option, points_per_round=9), None, False)
+    on = lattice(BoundaryOption(**option, points_per_round=9), None, False)
     _, fewer = searched(on, lambda v: v < 0.0123)
     assert len(fewer) <= 4 and max(fewer[1:]) <= 9
 
@@ -134,7 +135,7 @@ def test_values_that_give_no_verdict_end_the_search_on_that_side() -> None:
 @settings(max_examples=50, deadline=None)
 def test_whole_numbers(truth: float, start: int) -> None:
     for scale, tolerance in (("linear", 1.0), ("log", 1.1)):
-        on = line(BoundaryOption(field="model.layers", scale=scale, tolerance=tolerance, doublings=7), start, True)
+        on = lattice(BoundaryOption(field="model.layers", scale=scale, tolerance=tolerance, doublings=7), start, True)
         known, _ = searched(on, lambda v: v <= truth if v >= 1 else None)
         assert all(isinstance(on.value(p), int) for p in known)
         e = edge(known)
@@ -155,7 +156,7 @@ def test_whole_numbers(truth: float, start: int) -> None:
 )
 def test_what_cannot_be_searched_is_refused(settings: dict[str, Any], start: float | None, says: str) -> None:
     with pytest.raises(Invalid, match=says):
-        line(BoundaryOption(**settings), start, "scale" in settings)
+        lattice(BoundaryOption(**settings), start, "scale" in settings)
 
 
 @pytest.mark.parametrize(
@@ -278,9 +279,9 @@ def test_edges_over_seeds_and_what_moves_them(tmp_path: Path, capsys: pytest.Cap
 def test_the_interval_is_students_widened_by_the_tolerance() -> None:
     from scipy.stats import ttest_1samp
 
-    on = Line(1.0, 1.1)
+    on = Lattice(1.0, 1.1)
     steps = np.array([10.0, 14.0, 11.0])
-    moved = edges.moved([(3.0, 3.0 + s, 99) for s in steps], on)
+    moved = edge_moves.moved([(3.0, 3.0 + s, 99) for s in steps], on)
     interval = ttest_1samp(steps * math.log(1.1), 0).confidence_interval(0.95)
     assert moved is not None and moved.low is not None and moved.high is not None
     assert math.log(moved.low) == pytest.approx(interval.low - math.log(1.1), rel=1e-3)
@@ -301,8 +302,8 @@ def test_the_interval_is_students_widened_by_the_tolerance() -> None:
     ],
 )
 def test_an_edge_has_moved_if_it_has_by_more_than_the_tolerance(steps: list[int], direction: int) -> None:
-    for on, sign in ((Line(1.0, 1.1), 1), (Line(1.0, 1 / 1.1), -1), (Line(1.0, 0.1, linear=True), 1)):
-        moved = edges.moved([(0.0, float(s), 99) for s in steps], on)
+    for on, sign in ((Lattice(1.0, 1.1), 1), (Lattice(1.0, 1 / 1.1), -1), (Lattice(1.0, 0.1, linear=True), 1)):
+        moved = edge_moves.moved([(0.0, float(s), 99) for s in steps], on)
         assert moved is not None and moved.direction == direction * sign
         assert (moved.low is None) == (len(steps) < 3)
 
@@ -331,20 +332,24 @@ def test_without_a_comparable_baseline_nothing_is_said_to_move(tmp_path: Path) -
 
 
 def test_the_median_of_edges_of_which_some_are_out_of_sight() -> None:
-    assert edges.median([1, math.inf, 3]) == 3 and edges.median([1, 3]) == 2 and edges.median([-math.inf, 2, 3]) == 2
-    assert edges.median([-math.inf, math.inf]) == -math.inf
-    assert edges.median([1, math.inf]) == math.inf and edges.median([math.inf, 2, math.inf]) == math.inf
+    assert (
+        edge_moves.median([1, math.inf, 3]) == 3
+        and edge_moves.median([1, 3]) == 2
+        and edge_moves.median([-math.inf, 2, 3]) == 2
+    )
+    assert edge_moves.median([-math.inf, math.inf]) == -math.inf
+    assert edge_moves.median([1, math.inf]) == math.inf and edge_moves.median([math.inf, 2, math.inf]) == math.inf
 
 
 def test_all_points_and_seeds_are_searched_in_the_same_rounds(tmp_path: Path) -> None:
     search, told = report(tmp_path, TRUE, "none,clip", points_per_round=5)
-    assert len(search.lanes) == 6 and len(told["rounds"]) <= 7
+    assert len(search.hunts) == 6 and len(told["rounds"]) <= 7
     assert told["rounds"][0].startswith("round 1: 6 runs") and "0 of 6 edges" in told["rounds"][0]
 
 
 def test_a_budget_ends_the_search_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search, told = report(tmp_path, TRUE, "none,clip", max_runs=20)
-    assert sum(len(lane.known) for lane in search.lanes) == 20 and told["ended"] == "max_runs=20 was reached"
+    assert sum(len(hunt.known) for hunt in search.hunts) == 20 and told["ended"] == "max_runs=20 was reached"
     assert "not complete" in capsys.readouterr().out
 
 
@@ -353,7 +358,7 @@ def test_the_same_search_asks_for_the_same_jobs(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         search, _ = report(tmp_path / name, TRUE, "none,clip")
-        asked.append([search.job(lane, p) for lane in search.lanes for p in lane.known])
+        asked.append([search.job(hunt, p) for hunt in search.hunts for p in hunt.known])
     assert asked[0] == asked[1] and len(set(asked[0])) == len(asked[0])
 
 
@@ -363,6 +368,6 @@ def test_the_searched_field_may_not_be_swept_and_seeds_are_given_once() -> None:
     with pytest.raises(Invalid, match="seeds"):
         Boundary(BoundaryOption(seeds=[0]), [("seed=1",)], 0.1, False)
     search = Boundary(BoundaryOption(), [("+data.kwargs.c=0.5", "seed=1"), ("seed=2", "expect=null")], 0.1, False)
-    assert [lane.seed for lane in search.lanes] == ["1", "2"]
+    assert [hunt.seed for hunt in search.hunts] == ["1", "2"]
     appended = Boundary(BoundaryOption(field="data.kwargs.c"), [("+data.kwargs.c=0.5",)], None, False)
     assert appended.ask() == [("+data.kwargs.c=0.5", "expect=any")]

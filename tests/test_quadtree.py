@@ -19,7 +19,7 @@ from gradlab.sweep.judge import Seen
 from gradlab.sweep.options import QuadtreeOption
 from gradlab.sweep.quadtree import Place, ask, at_most, leaves, sample, skipped
 from gradlab.sweep.search import conduct
-from gradlab.sweep.zoom import Axis, Zoom, parsed
+from gradlab.sweep.zoom import Span, Zoom, parsed
 from gradlab.sweep.zoom_command import asks_for_runs, overrides
 
 Truth = Callable[[int, int], Any]
@@ -219,10 +219,10 @@ def test_other_axes_give_a_map_each(tmp_path: Path) -> None:
 
 
 def test_axes_are_read_and_refused() -> None:
-    assert parsed("x", "optimizer.lr:1e-4:1") == Axis("optimizer.lr", 1e-4, 1.0)
+    assert parsed("x", "optimizer.lr:1e-4:1") == Span("optimizer.lr", 1e-4, 1.0)
     linear = parsed("x", "optimizer.momentum:0:0.9:linear")
     assert linear.value(0) == 0 and linear.value(0.5) == 0.45 and linear.value(1) == 0.9
-    assert parsed("x", "a:0.1:10").value(0.5) == 1 and Axis("a", 1, 64, whole=True).value(0.4) == 5
+    assert parsed("x", "a:0.1:10").value(0.5) == 1 and Span("a", 1, 64, whole=True).value(0.4) == 5
     for text in ("", "a", "a:1", "a:1:b", "a:2:1", "a:0:1", "a:1:inf", "a:1:2:cubic", ":1:2", "a:1:2:log:3"):
         with pytest.raises(Invalid, match=r"hydra\.sweeper\.x"):
             parsed("x", text)

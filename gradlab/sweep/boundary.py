@@ -8,13 +8,14 @@ from pathlib import Path
 
 from gradlab.option import Invalid
 from gradlab.sweep.axes import Point, axes, given, label, spelling, without
-from gradlab.sweep.edge import Edge, Line, ask, edge, line
+from gradlab.sweep.edge import Edge, ask, edge
 from gradlab.sweep.judge import JUDGES, Seen
+from gradlab.sweep.lattice import Lattice, lattice
 from gradlab.sweep.options import BoundaryOption
 
 
 @dataclass
-class Lane:
+class Hunt:
     """One edge: a point under a seed."""
 
     point: Point
@@ -28,7 +29,7 @@ class Lane:
 
 
 class Boundary:
-    """Asks for values of one field until every lane knows its edge."""
+    """Asks for values of one field until every hunt knows its edge."""
 
     def __init__(self, option: BoundaryOption, points: Sequence[Point], start: float | None, whole: bool) -> None:
         """points: overrides, one list a point. start: the field's composed value. whole: of whole numbers."""
@@ -40,36 +41,36 @@ class Boundary:
             raise Invalid("hydra.sweeper.seeds", list(option.seeds), "is given by seed= too")
         first = given(points[0], option.field)
         self.field = spelling(points[0], option.field)
-        self.line: Line = line(option, float(first) if first is not None else start, whole)
+        self.lattice: Lattice = lattice(option, float(first) if first is not None else start, whole)
         self.points = list(dict.fromkeys(without(point, option.field, "seed") for point in points))
         self.names = [name for name in swept if name != "seed"]
-        lanes = {}
+        hunts = {}
         for point in points:
             rest = without(point, option.field, "seed")
             for seed in option.seeds if option.seeds is not None else [given(point, "seed")]:
                 word = None if seed is None else str(seed)
-                lanes[rest, word] = Lane(rest, word)
-        self.lanes = list(lanes.values())
-        self.asked: list[tuple[Lane, int]] = []
+                hunts[rest, word] = Hunt(rest, word)
+        self.hunts = list(hunts.values())
+        self.asked: list[tuple[Hunt, int]] = []
 
     def ask(self) -> list[Point]:
-        self.asked = [(lane, p) for lane in self.lanes for p in ask(lane.known, self.line)]
-        return [self.job(lane, p) for lane, p in self.asked]
+        self.asked = [(hunt, p) for hunt in self.hunts for p in ask(hunt.known, self.lattice)]
+        return [self.job(hunt, p) for hunt, p in self.asked]
 
-    def job(self, lane: Lane, position: int) -> Point:
-        """Overrides of a lane's run at a position."""
-        seed = () if lane.seed is None else (f"seed={lane.seed}",)
-        expect = () if given(lane.point, "expect") else ("expect=any",)
-        return (*lane.point, f"{self.field}={self.line.value(position)}", *seed, *expect)
+    def job(self, hunt: Hunt, position: int) -> Point:
+        """Overrides of a hunt's run at a position."""
+        seed = () if hunt.seed is None else (f"seed={hunt.seed}",)
+        expect = () if given(hunt.point, "expect") else ("expect=any",)
+        return (*hunt.point, f"{self.field}={self.lattice.value(position)}", *seed, *expect)
 
     def tell(self, seen: Sequence[Seen]) -> None:
-        for (lane, position), one in zip(self.asked, seen, strict=False):
-            lane.known[position] = JUDGES[self.option.judge](one.told)
-            lane.seen[position] = one
+        for (hunt, position), one in zip(self.asked, seen, strict=False):
+            hunt.known[position] = JUDGES[self.option.judge](one.told)
+            hunt.seen[position] = one
 
     def progress(self) -> str:
-        done = sum(not ask(lane.known, self.line) for lane in self.lanes)
-        return f"{done} of {len(self.lanes)} edges known"
+        done = sum(not ask(hunt.known, self.lattice) for hunt in self.hunts)
+        return f"{done} of {len(self.hunts)} edges known"
 
     def report(self, folder: Path, ended: str | None) -> None:
         from gradlab.sweep import edges

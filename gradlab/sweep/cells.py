@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradlab.command import command
 from gradlab.loggers.local import plain, write_whole
-from gradlab.sweep.quadtree import Cell, Place, at_most, leaves
+from gradlab.sweep.quadtree import Place, Square, at_most, leaves
 
 if TYPE_CHECKING:
     from gradlab.sweep.zoom import Map, Zoom
@@ -38,7 +38,7 @@ def of_map(search: Zoom, one: Map) -> dict[str, Any]:
     }
 
 
-def cell_class(cell: Cell, one: Map) -> str | None:
+def cell_class(cell: Square, one: Map) -> str | None:
     """The class of a cell; `mixed` of one with a boundary in it, None of one that was not reached."""
     if cell.agree:
         return str(one.tried[cell.i, cell.j])

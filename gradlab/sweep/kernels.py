@@ -17,75 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradlab.sweep.recurrent import gru, layers_of, lstm, rnn
+from gradlab.sweep.lane_autocast import LOWERED, WIDENED, WIDENED_ON_CUDA, as_autocast, lowered
+from gradlab.sweep.recurrent import gru, lstm, rnn
+from gradlab.sweep.recurrent_rule import Taps, recurrent_rule
+from gradlab.sweep.whole import whole
 
 SHORT = 256
 """Up to so many steps a CPU is faster with a whole matrix of attention weights than with the fused kernel."""
-
-
-class Taps(dict[str, Tensor]):
-    """Gradient norms of recurrent modules' inputs at each time step, (L, T), by the module's name."""
-
-    name = ""
-    """The module under way."""
-
-
-is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_batchedtensor
-
-
-def whole(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for use under vmap: `rule` gets its tensors with the lanes as their first dimension.
-
-    It gives None where no tensor differs between lanes.
-    """
-
-    class Whole(torch.autograd.Function):
-        @staticmethod
-        def forward(*args: Any) -> Any:
-            raise RuntimeError("no tensor of this call differs between lanes")
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
-
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-            lanes = info.batch_size
-
-            def first(x: Any, dim: int | None) -> Any:
-                if not isinstance(x, Tensor):
-                    return x
-                return x.expand(lanes, *x.shape) if dim is None else x.movedim(dim, 0)
-
-            out = rule(*(first(x, dim) for x, dim in zip(args, in_dims, strict=True)))
-            return out, (0,) * len(out) if isinstance(out, tuple) else 0
-
-    def call(*args: Any) -> Any:
-        return Whole.apply(*args) if any(isinstance(x, Tensor) and is_batched(x) for x in args) else None
-
-    return call
-
-
-def lowered(*tensors: Tensor | None) -> list[Tensor | None]:
-    """As autocast, where it is on, hands tensors to a product."""
-    kind = next(t for t in tensors if t is not None).device.type
-    if not torch.is_autocast_enabled(kind):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(kind)
-    return [t if t is None else t.to(dtype) for t in tensors]
-
-
-def as_autocast(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments as autocast, where it is on, would hand them to this function: vmap takes some apart before it can."""
-    kind = next((x.device.type for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), "cpu")
-    if not torch.is_autocast_enabled(kind) or (func in WIDENED_ON_CUDA and kind != "cuda"):
-        return args, kwargs
-    dtype = torch.get_autocast_dtype(kind) if func in LOWERED else torch.float32
-
-    def cast(x: Any) -> Any:
-        return x.to(dtype) if isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x
-
-    return tuple(map(cast, args)), {k: cast(x) for k, x in kwargs.items()}
 
 
 @whole
@@ -202,72 +140,6 @@ def layer_norm_rule(
         return None
     return F.layer_norm(input.float(), normalized_shape, weight, bias, eps).to(input.dtype)
 
-
-def recurrent_rule(layer: Callable[..., Any], fused: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """nn.RNN, nn.GRU or nn.LSTM over a padded batch: (outputs, last state, and an LSTM's last cell).
-
-    fused: PyTorch's own function, called lane by lane on a CPU where it has a kernel for the whole sequence, which is
-    faster than batched products step by step.
-    """
-
-    def rule(
-        mode: LaneRules, x: Tensor, hx: Any, weights: Any, biased: bool, layers: int, dropout: float, training: bool,
-        bidirectional: bool, batch_first: bool,
-    ) -> Any:  # fmt: skip
-        if bidirectional or (dropout and training and layers > 1) or not isinstance(biased, bool):
-            return None
-        several = isinstance(hx, tuple | list)
-        states = len(hx) if several else 1
-        time = 2 if batch_first else 1
-
-        @whole
-        def run(x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-            if mode.taps is not None:
-                x = tapped(x, mode.taps, time)
-            if fused is None or x.device.type != "cpu":
-                first, own = list(tensors[:states]), list(tensors[states:])
-                outputs, *last = layers_of(layer, x.movedim(time, 0), first, own, layers, biased)
-                return outputs.movedim(0, time), *last
-            how = biased, layers, dropout, training, bidirectional, batch_first
-            lanes = []
-            for own_x, *of_it in zip(x, *tensors, strict=True):
-                begin = tuple(of_it[:states]) if several else of_it[0]
-                lanes.append(fused(own_x, begin, of_it[states:], *how))
-            return tuple(map(torch.stack, zip(*lanes, strict=True)))
-
-        return run(x, *(hx if several else [hx]), *weights)
-
-    return rule
-
-
-def tapped(x: Tensor, taps: Taps, time: int) -> Tensor:
-    """Ask for the gradient of a recurrent module's inputs, and keep its norm at each step, (L, T)."""
-    x = x if x.requires_grad else x.detach().requires_grad_()
-    name = taps.name
-
-    def after(grad: Tensor) -> None:
-        dims = tuple(d for d in range(1, grad.dim()) if d != time)
-        taps[name] = torch.linalg.vector_norm(grad, dim=dims, dtype=torch.float64)
-
-    x.register_hook(after)
-    return x
-
-
-LOWERED: set[Any] = {
-    F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d,
-    F.scaled_dot_product_attention, F.prelu, torch.prelu, torch.linalg.vecdot,
-    torch.baddbmm, torch.addmm, torch.addbmm, Tensor.baddbmm, Tensor.addmm, Tensor.addbmm,
-}  # fmt: skip
-"""Functions that autocast computes in halves, and that vmap would compute in fp32."""
-WIDENED: set[Any] = {
-    F.cross_entropy, F.nll_loss, F.l1_loss, F.binary_cross_entropy_with_logits, F.poisson_nll_loss,
-    F.hinge_embedding_loss, F.cosine_embedding_loss,
-}  # fmt: skip
-"""Functions that autocast computes in fp32, and that vmap would compute in halves."""
-WIDENED_ON_CUDA: set[Any] = {
-    F.layer_norm, F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax, Tensor.log_softmax,
-}  # fmt: skip
-"""And those that it computes in fp32 on CUDA devices only."""
 
 _VF: Any = torch._C._VariableFunctions
 RULES: dict[Any, Callable[..., Any]] = {

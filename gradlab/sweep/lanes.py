@@ -29,7 +29,7 @@ from gradlab.trainer import FAILURES, Trainer
 Ended = Callable[[Job, int], None]
 
 
-class Row:
+class OnHost:
     """What a lane measured in one update, on the host already."""
 
     def __init__(self, values: list[float]) -> None:
@@ -280,8 +280,8 @@ class Stack:
             i = now[lane.number]
             given = RowRecord(layers[i]) if layers else Recorder()
             scale = scales(before[lane.number])
-            place = (epoch, cursor, steps, following - cursor, lane.random, scale, Row(rows[i]), given)
-            lane.take(Attempt(*place, Row([]) if layers else None), following)
+            place = (epoch, cursor, steps, following - cursor, lane.random, scale, OnHost(rows[i]), given)
+            lane.take(Attempt(*place, OnHost([]) if layers else None), following)
 
     def scales(self) -> Callable[[int], dict[str, Tensor]]:
         """The state of a row's loss scale as it is now."""

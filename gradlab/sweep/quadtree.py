@@ -16,7 +16,7 @@ Tried = Mapping[Place, Hashable]
 
 
 @dataclass(frozen=True)
-class Cell:
+class Square:
     """A square of the tree that is not split."""
 
     i: int
@@ -34,7 +34,7 @@ class Cell:
         return 0 <= place[0] - self.i <= self.size and 0 <= place[1] - self.j <= self.size
 
 
-def leaves(tried: Tried, resolution: int, coarse: int) -> Iterator[Cell]:
+def leaves(tried: Tried, resolution: int, coarse: int) -> Iterator[Square]:
     """The cells of the tree, row by row of the coarse grid."""
     size = resolution // coarse
     inside: dict[Place, list[Place]] = {}
@@ -44,7 +44,7 @@ def leaves(tried: Tried, resolution: int, coarse: int) -> Iterator[Cell]:
                 inside.setdefault((a, b), []).append(place)
     for a in range(coarse):
         for b in range(coarse):
-            yield from split(Cell(a * size, b * size, size, True), inside.get((a, b), []), tried)
+            yield from split(Square(a * size, b * size, size, True), inside.get((a, b), []), tried)
 
 
 def touching(at: int, size: int, count: int) -> list[int]:
@@ -52,17 +52,17 @@ def touching(at: int, size: int, count: int) -> list[int]:
     return [k for k in ({at // size, (at - 1) // size}) if 0 <= k < count]
 
 
-def split(cell: Cell, places: Sequence[Place], tried: Tried) -> Iterator[Cell]:
+def split(cell: Square, places: Sequence[Place], tried: Tried) -> Iterator[Square]:
     """The leaves under a cell; one whose corners were not all tried is one, until they are."""
     known = all(corner in tried for corner in cell.corners)
     if len({tried[place] for place in places}) <= 1 or not known or cell.size == 1:
         agree = known and len({tried[place] for place in places}) == 1
-        yield Cell(cell.i, cell.j, cell.size, agree)
+        yield Square(cell.i, cell.j, cell.size, agree)
         return
     half = cell.size // 2
     for a in (0, half):
         for b in (0, half):
-            part = Cell(cell.i + a, cell.j + b, half, True)
+            part = Square(cell.i + a, cell.j + b, half, True)
             yield from split(part, [place for place in places if part.holds(place)], tried)
 
 
@@ -72,7 +72,7 @@ def ask(tried: Tried, resolution: int, coarse: int) -> list[Place]:
     return list(dict.fromkeys(corner for cell in cells for corner in cell.corners if corner not in tried))
 
 
-def skipped(tried: Tried, cells: Sequence[Cell]) -> dict[Place, Hashable]:
+def skipped(tried: Tried, cells: Sequence[Square]) -> dict[Place, Hashable]:
     """Every point that was not tried, with the class that its cell says it has."""
     found: dict[Place, Hashable] = {}
     for cell in cells:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-Row = list[tuple[float, int]]
+Members = list[tuple[float, int]]
 """(threshold, lane) of the lanes of a row, from the lowest threshold, which is the row's, to the highest."""
 
 
@@ -22,23 +22,23 @@ def apart(config: Any) -> str:
     return repr((*parts, config.init_from, config.pretrain))
 
 
-def rows(configs: Sequence[Any]) -> list[Row]:
+def rows(configs: Sequence[Any]) -> list[Members]:
     """The rows that these runs begin as: one each where their clip has no threshold, or noise comes before it."""
     name = configs[0].clip.threshold
     if name is None or any(config.noise.active for config in configs):
         return [[(math.inf, lane)] for lane in range(len(configs))]
-    together: dict[str, Row] = {}
+    together: dict[str, Members] = {}
     for lane, config in enumerate(configs):
         together.setdefault(apart(config), []).append((getattr(config.clip, name), lane))
     return [sorted(row) for row in together.values()]
 
 
-def split(rows: list[Row], reach: Sequence[float]) -> tuple[list[Row], list[int]]:
+def split(rows: list[Members], reach: Sequence[float]) -> tuple[list[Members], list[int]]:
     """Part those whose thresholds their row's gradient passes. reach: the least threshold that leaves each row alone.
 
     Returns the new rows, and of which old row each goes on. A row that is not finite is not applied, and stays.
     """
-    kept, made, origin = [], list[Row](), list[int]()
+    kept, made, origin = [], list[Members](), list[int]()
     for i, (row, r) in enumerate(zip(rows, reach, strict=True)):
         acts = bisect_left(row, (r, -1)) if math.isfinite(r) else 0
         alone = min(acts, len(row) - 1)  # the last of them can have the row

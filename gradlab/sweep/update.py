@@ -78,7 +78,7 @@ class StackedUpdate(Update):
         alone: Sequence[Update],
         options: Sequence[Any],
         used: Sequence[str] | None = None,
-        rows: list[sharing.Row] | None = None,
+        rows: list[sharing.Members] | None = None,
     ) -> None:
         """alone: the lanes' own updates, whose weights this one begins with. options: their configurations.
 

@@ -12,11 +12,11 @@ from gradlab.option import Invalid, require
 from gradlab.sweep.axes import Point, axes, given, label, spelling, without
 from gradlab.sweep.judge import CLASSES, Seen
 from gradlab.sweep.options import QuadtreeOption
-from gradlab.sweep.quadtree import Cell, Place, ask, leaves, sample, skipped
+from gradlab.sweep.quadtree import Place, Square, ask, leaves, sample, skipped
 
 
 @dataclass(frozen=True)
-class Axis:
+class Span:
     """Values of one field, evenly from `low` to `high`."""
 
     field: str
@@ -34,7 +34,7 @@ class Axis:
         return round(exact) if self.whole else float(f"{exact:.7g}")
 
 
-def parsed(name: str, text: str) -> Axis:
+def parsed(name: str, text: str) -> Span:
     """`field:low:high` or `field:low:high:linear`."""
     where, allowed = f"hydra.sweeper.{name}", "must be field:low:high, or field:low:high:linear, as optimizer.lr:1e-4:1"
     parts = text.split(":")
@@ -47,7 +47,7 @@ def parsed(name: str, text: str) -> Axis:
     linear = parts[3:] == ["linear"]
     require(isfinite(low) and isfinite(high) and low < high, where, text, "from a smaller to a larger number")
     require(linear or low > 0, where, text, "above 0 on a log scale; or end in :linear")
-    return Axis(parts[0], low, high, linear)
+    return Span(parts[0], low, high, linear)
 
 
 def whole_fields(option: QuadtreeOption, composed: Callable[[str], Any]) -> set[str]:
@@ -63,7 +63,7 @@ class Map:
     point: Point
     tried: dict[Place, Hashable] = field(default_factory=dict)
     jobs: dict[Place, str] = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[Square] = field(default_factory=list)
     expected: dict[Place, Hashable] | None = None
     """Points that were skipped and are checked, with the class that the map gave them; None until it is refined."""
     skipped: int = 0
@@ -94,7 +94,7 @@ class Zoom:
             rounded = round(axis.low), round(axis.high)
             if axis.field in (whole or set()) and (axis.low, axis.high) != rounded:
                 raise Invalid(axis.field, f"{axis.low:g}:{axis.high:g}", "must be whole numbers: that is what it takes")
-        self.x, self.y = (Axis(a.field, a.low, a.high, a.linear, a.field in (whole or set())) for a in found)
+        self.x, self.y = (Span(a.field, a.low, a.high, a.linear, a.field in (whole or set())) for a in found)
         fixed = dict.fromkeys(without(point, self.x.field, self.y.field) for point in points)
         self.maps = [Map(point) for point in fixed]
         self.names = list(swept)

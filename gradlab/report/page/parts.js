@@ -125,7 +125,7 @@ const parts = (() => {
       const streak = e.skipped_last_in_a_row > 1 ? `, the last ${e.skipped_last_in_a_row} in a row` : "";
       steps.push(["bad", `Update ${e.scale_fell_from}, in epoch ${e.scale_fell_in_epoch}: the loss scale begins to fall. ${e.skipped_since} of the ${o.attempts - e.scale_fell_from + 1} updates from there on were skipped${streak}.`]);
     }
-    if (o.first_failed_attempt && o.status === "failed") steps.push(["bad", `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`]);
+    if (o.first_failed_attempt && o.first_failed_attempt < o.attempts && o.status === "failed") steps.push(["bad", `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`]);
     if (o.status === "failed" || o.status === "given_up") steps.push(["bad", `Update ${o.attempts}: the run ends: ${o.error}`]);
     const more = [];
     const ranges = [...((over || {}).ranges || []), ...["outputs", "targets"].map((k) => (over || {})[k]).filter(Boolean)];
@@ -146,8 +146,9 @@ const parts = (() => {
 
   function ran(facts) {
     const host = byId("ran"), { config, choices, environment: env } = facts, given = new Set(facts.overrides.map((o) => o.replace(/^[+~]+/, "").split("=")[0]));
-    const fields = (group, value) => Object.entries(value).filter(([, v]) => typeof v !== "object" || v === null || Array.isArray(v)).map(([k, v]) => {
-      const text = element("code", `${k}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`);
+    const fields = (group, value) => Object.entries(value).flatMap(([k, v]) => {
+      if (v && typeof v === "object" && !Array.isArray(v)) return fields(`${group}.${k}`, v);
+      const text = element("code", `${[...group.split(".").slice(1), k].join(".")}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`);
       if (given.has(`${group}.${k}`) || given.has(`${group}/${k}`)) text.classList.add("given");
       return text;
     });

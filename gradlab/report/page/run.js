@@ -60,7 +60,7 @@
     found.push({ id: "loss", title: "Loss", scale: "auto", x: evaluated.x, height: 190, events: all,
       series: [{ name: "training", y: evaluated.of(run.loss), colour: "--blue" }, ...(evaluated.any ? [{ name: "evaluation", y: evaluated.evals, colour: "--orange", dash: "dashed", points: true }] : [])] });
     const bound = facts.choices.clip === "norm" ? value((facts.config.clip || {}).max_norm) : null;
-    const after = run.norm.map((v, i) => run.coefficient[i] !== null && run.coefficient[i] < 1 ? v * run.coefficient[i] : null);
+    const after = run.norm.map((v, i) => run.coefficient[i] !== null && run.coefficient[i] < 1 && Number.isFinite(v) ? v * run.coefficient[i] : null);
     found.push({ id: "norm", title: "Gradient norm", scale: "auto", x: run.attempt, height: 170, events: quiet,
       lines: bound ? [{ value: bound, name: `threshold ${number(bound)}`, always: true }] : [],
       series: [{ name: "before clipping", y: run.norm, colour: "--blue" }, ...(after.some((v) => v !== null) ? [{ name: "after clipping, where it acted", y: after, colour: "--green", dash: "dotted" }] : [])] });
@@ -72,6 +72,9 @@
       series: [{ name: "share so far", y: run.fraction, colour: "--green", share: true }, { name: "what clipping left", y: run.coefficient, colour: "--grey", dash: "dotted", share: true }] });
     if (run.ratio.some((v) => v !== null)) found.push({ id: "ratio", title: "Update ÷ weights", scale: "auto", x: run.attempt, height: 120, events: quiet,
       lines: [{ value: 1e-3, name: "rule of thumb 10⁻³", always: true }], series: [{ name: "all parameters", y: run.ratio, colour: "--sky", bridge: true }] });
+    const timed = run.records.filter((r) => Array.isArray(r["time/ratio"]));
+    if (timed.length) found.push({ id: "time", title: "Gradient of the last time steps ÷ the first", scale: "auto", x: timed.map((r) => r.attempt), height: 120, events: quiet, lines: [{ value: 1, name: "alike" }],
+      series: run.header.recurrent.map((name, k) => ({ name: name || "the model", y: timed.map((r) => value(r["time/ratio"][k])), colour: ["--green", "--pink", "--amber", "--blue"][k % 4], points: true })) });
     const accuracy = joined(run, "eval/accuracy");
     if (accuracy.any) found.push({ id: "accuracy", title: "Accuracy", scale: "linear", share: true, x: accuracy.x, height: 110, events: quiet, series: [{ name: "evaluation", y: accuracy.evals, colour: "--orange", points: true, share: true }] });
     return found;

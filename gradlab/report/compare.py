@@ -41,7 +41,7 @@ def of(run: folders.Folder, file: Path) -> dict[str, Any]:
 
 def differing(runs: Sequence[folders.Folder]) -> list[dict[str, Any]]:
     """The fields in which the configurations differ, with each run's value; None where a run has no such field."""
-    flat = [{k: v for k, v in run.choices.items() if "/" not in k} | flattened(run.config) for run in runs]
+    flat = [run.choices | flattened(run.config) for run in runs]
     names = dict.fromkeys(name for values in flat for name in values)
     rows = [{"field": name, "values": [values.get(name) for values in flat]} for name in names if name not in OF_NO_RUN]
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]

@@ -146,8 +146,9 @@ const parts = (() => {
 
   function ran(facts) {
     const host = byId("ran"), { config, choices, environment: env } = facts, given = new Set(facts.overrides.map((o) => o.replace(/^[+~]+/, "").split("=")[0]));
-    const fields = (group, value) => Object.entries(value).filter(([, v]) => typeof v !== "object" || v === null || Array.isArray(v)).map(([k, v]) => {
-      const text = element("code", `${k}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`);
+    const fields = (group, value) => Object.entries(value).flatMap(([k, v]) => {
+      if (v && typeof v === "object" && !Array.isArray(v)) return fields(`${group}.${k}`, v);
+      const text = element("code", `${[...group.split(".").slice(1), k].join(".")}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`);
       if (given.has(`${group}.${k}`) || given.has(`${group}/${k}`)) text.classList.add("given");
       return text;
     });

@@ -5,8 +5,9 @@
 One process trains one model; who logs changes every PERIOD updates, after which monitor and loggers repeat themselves.
 So all share weights, memory and the machine's moods, and a round of turns gives one ratio of CPU seconds each. Half a
 percent is still about what that can resolve. Told beside it are the seconds of the calls that log and of other threads,
-over those of an update: what is lost to caches is not among them. W&B's own process is told too, and in no ratio. Prints medians with quartiles, for people and as one JSON line a ratio.
-Eight minutes, on one thread. Needs `tensorboard`.
+over those of an update: what is lost to caches is not among them. W&B's own process is told too, and in no ratio.
+Prints medians with quartiles, for people and as one JSON line a ratio. Fifteen minutes, on one thread. Needs
+`tensorboard`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ CONTENDERS: dict[str, tuple[str, ...] | None] = {
     "wandb": ("wandb",),
 }
 """Loggers beside the local files; None: no files either."""
-CASES = {"transformer": (TRANSFORMER, 180.0), "resnet18": (RESNET18, 300.0)}
+CASES = {"transformer": (TRANSFORMER, 420.0), "resnet18": (RESNET18, 400.0)}
 Write = Callable[[dict[str, Any], Any], None]
 
 

@@ -15,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from gradlab import errors
-from gradlab.loggers.depth import by_layer, spread_out
 from gradlab.loggers.local import read_lines, read_run
 from gradlab.loggers.options import About, TensorBoardOption
 from gradlab.loggers.tensorboard import flat
@@ -58,7 +57,12 @@ def hparams(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tensorboard")
-    options = ("logger=tensorboard", "logger.tensorboard.every=10", "logger.tensorboard.layers=2", "trainer.epochs=2")
+    options = (
+        "logger=tensorboard",
+        "logger.tensorboard.layers_every=10",
+        "logger.tensorboard.max_layers=2",
+        "trainer.epochs=2",
+    )
     run(folder, *options, "optimizer.lr=0.01", "hydra.run.dir=r")
     return folder / "r"
 
@@ -85,23 +89,27 @@ def test_the_verdict_is_told_in_words_in_numbers_and_as_a_hyperparameter(ran: Pa
 
 
 def test_layers_are_looked_at_now_and_then_and_are_bounded(ran: Path) -> None:
-    seen, header = events(ran), next(read_lines(ran / "layers.jsonl"))
+    seen, names = events(ran), next(read_lines(ran / "layers.jsonl"))["names"]
     recorded = [(line, layers) for line, layers in read_run(ran) if layers]
     curves = {tag for tag in seen.Tags()["scalars"] if tag.startswith("grad/layer/")}
-    assert curves == {f"grad/layer/{header['order'][i]}" for i in (0, -1)}
-    wanted = [line["update"] for line, _ in recorded if (line["attempt"] - 1) % 10 == 0]
-    for line, layers in recorded:
-        if line["update"] not in wanted:
-            continue
-        norms = by_layer(header["names"], header["order"], layers["grad/layer"])
-        for tag in curves:
-            (found,) = [e.value for e in seen.Scalars(tag) if e.step == line["update"]]
-            assert np.float32(found) == np.float32(norms[tag.removeprefix("grad/layer/")])
-    distributions = seen.Histograms("log10/grad/layer")
-    assert [e.step for e in distributions] == wanted
+    assert curves == {f"grad/layer/{names[i]}" for i in (0, -1)}
+    wanted = {line["update"]: layers for line, layers in recorded if (line["attempt"] - 1) % 10 == 0}
+    assert len(wanted) == 4
+    for i in (0, -1):
+        found = {e.step: e.value for e in seen.Scalars(f"grad/layer/{names[i]}")}
+        assert found == {step: np.float32(layers["grad/layer"][i]) for step, layers in wanted.items()}
+    distributions = seen.Histograms("grad/layers_log10")
+    assert [e.step for e in distributions] == list(wanted)
     first = distributions[0].histogram_value
-    logs = [math.log10(v) for v in recorded[0][1]["grad/layer"] if v > 0]
-    assert (first.num, first.min, first.max) == (len(logs), min(logs), max(logs))
+    logs = [math.log10(v) for v in wanted[1]["grad/layer"] if v > 0]
+    assert (first.num, first.min, first.max, sum(first.bucket)) == (len(logs), min(logs), max(logs), len(logs))
+
+
+def test_figures_when_asked(ran: Path, tmp_path: Path) -> None:
+    assert not events(ran).Tags()["images"]
+    run(tmp_path, "logger=tensorboard", "logger.tensorboard.figures=true", "trainer.epochs=1", "hydra.run.dir=r")
+    (image,) = events(tmp_path / "r").Images("figures/curves")
+    assert image.encoded_image_string == (tmp_path / "r" / "figures" / "curves.png").read_bytes()
 
 
 def test_what_is_not_finite_stays_visible(tmp_path: Path) -> None:
@@ -164,7 +172,8 @@ def test_a_missing_package_is_two_lines(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "wrong", ["logger.tensorboard.every=-1", "logger.tensorboard.layers=-1", "logger.tensorboard.evry=1"]
+    "wrong",
+    ["logger.tensorboard.layers_every=-1", "logger.tensorboard.max_layers=0", "logger.tensorboard.layer_every=1"],
 )
 def test_wrong_fields_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     from gradlab.app import run as gradlab
@@ -176,8 +185,3 @@ def test_wrong_fields_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]
 def test_configuration_as_plain_values() -> None:
     config = {"a": {"b": 1, "c": None, "d": [1, 2]}, "story": "x", "seed": True, "diagnosis": {"x": 1}}
     assert flat(config) == {"a.b": 1, "a.c": "null", "a.d": "[1, 2]", "seed": True}
-
-
-def test_spread_out() -> None:
-    assert spread_out(range(100), 3) == [0, 50, 99] or spread_out(range(100), 3) == [0, 49, 99]
-    assert spread_out([1, 2], 5) == [1, 2] and spread_out([1, 2, 3], 1) == [1] and spread_out([1], 0) == []

@@ -118,16 +118,16 @@ class WandbOption(LoggerOption):
 class TensorBoardOption(LoggerOption):
     """TensorBoard's event files, in the run's folder."""
 
-    every: int = 50
+    layers_every: int = 50
     """Updates between two looks at the layers, of those that `monitor` records; 0: none. Metrics are logged always."""
-    layers: int = 16
-    """Layers at most that have a curve of their own, evenly by depth; histograms are over all parameters."""
+    max_layers: int = 50
+    """Parameters at most that have curves of their own, evenly by depth; histograms are over all."""
     figures: bool = False
-    """Whether the run's figures are drawn at its end, which takes a second or two."""
+    """Whether the run's figures are drawn at its end, which takes some seconds."""
 
     def __post_init__(self) -> None:
-        require(self.every >= 0, "every", self.every, ">= 0")
-        require(self.layers >= 0, "layers", self.layers, ">= 0")
+        require(self.layers_every >= 0, "layers_every", self.layers_every, ">= 0")
+        require(self.max_layers >= 1, "max_layers", self.max_layers, ">= 1")
 
     def check(self) -> None:
         from importlib.util import find_spec

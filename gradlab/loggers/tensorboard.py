@@ -10,7 +10,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from gradlab.loggers.depth import by_layer, spread_out
+from gradlab.loggers import wandb_rows as rows
 from gradlab.loggers.local import FLUSH_BYTES, FLUSH_SECONDS, number, read_run
 from gradlab.loggers.options import About, Layers, TensorBoardOption
 from gradlab.loggers.summary import summary
@@ -34,8 +34,13 @@ from gradlab.loggers.summary import summary
 FOLDER = "tensorboard"
 NULL = "null"
 BINS = 30
-DISTRIBUTIONS = ("grad/layer", "grad/ratio", "update/ratio", "activation/rms", "activation/max")
-"""What of the layers is a histogram of its decimal logarithms: sizes of layers differ by orders of magnitude."""
+DISTRIBUTIONS = {
+    "grad/layer": "grad/layers_log10",
+    "update/ratio": "update/ratios_log10",
+    "activation/rms": "activation/rms_log10",
+    "activation/max": "activation/max_log10",
+}
+"""What of the layers is a histogram of its decimal logarithms (it differs by orders of magnitude), and its name."""
 UNTOLD = ("diagnosis", "logger", "story", "remedy", "resume")
 """Parts of the configuration that are no hyperparameters."""
 MEASURED = ("loss/final", "loss/best", "grad/norm_median", "grad/norm_max", "survived", "skipped")
@@ -46,8 +51,7 @@ class TensorBoardSink:
 
     def __init__(self, option: TensorBoardOption, about: About) -> None:
         self.option, self.about = option, about
-        self.names, self.order = about.layers.get("names") or [], about.layers.get("order") or []
-        self.curves = set(spread_out(list(by_layer(self.names, self.order, [0.0] * len(self.names))), option.layers))
+        self.names = about.layers.get("names") or []
         self.update = self.next_look = 0
         folder = about.folder / FOLDER
         earlier = any(folder.glob("*tfevents*"))
@@ -81,28 +85,14 @@ class TensorBoardSink:
     def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Every number of a line. NaN and Inf are kept; each is counted by a metric of its own too."""
         self.update = metrics["update"]
-        values = [Summary.Value(tag=k, simple_value=v) for k, v in metrics.items() if v is not None]
-        for name, value in metrics.items():
-            if isinstance(value, float) and value - value != 0:
-                values.append(Summary.Value(tag=f"nonfinite/{name}", simple_value=1))
-        if layers and self.option.every and metrics["attempt"] > self.next_look:
-            self.next_look = metrics["attempt"] + self.option.every - 1
-            values += self.look(layers)
-        self.summary(values)
-
-    def look(self, layers: Layers) -> list[Summary.Value]:
-        """The norms of some layers, and the distributions of what is recorded of all."""
-        norms = by_layer(self.names, self.order, layers.get("grad/layer") or [None] * len(self.names))
-        values = [
-            Summary.Value(tag=f"grad/layer/{layer}", simple_value=norm)
-            for layer, norm in norms.items()
-            if layer in self.curves
-        ]
-        for name in DISTRIBUTIONS:
-            seen = [v for v in layers.get(name) or () if v is not None and 0 < v < math.inf]
-            if seen:
-                values.append(Summary.Value(tag=f"log10/{name}", histo=histogram(np.log10(seen))))
-        return values
+        numbers = rows.visible(metrics)
+        every = self.option.layers_every
+        look = layers if every and layers and metrics["attempt"] >= self.next_look else None
+        if look is not None:
+            self.next_look = metrics["attempt"] + every
+            numbers |= rows.of_layers(self.names, look, self.option.max_layers)
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in numbers.items() if v is not None]
+        self.summary([*values, *distributions(look or {})])
 
     def finish(self, told: dict[str, Any], folder: Path) -> None:
         """The verdict: as text, as a hyperparameter to sort and filter by, and in numbers."""
@@ -118,6 +108,14 @@ class TensorBoardSink:
         if self.option.figures:
             self.summary(figures(folder))
         self.records.close()
+
+
+def distributions(layers: Layers) -> Iterable[Summary.Value]:
+    """Of what is recorded of all layers."""
+    for name, tag in DISTRIBUTIONS.items():
+        seen = [v for v in layers.get(name) or () if v is not None and 0 < v < math.inf]
+        if seen:
+            yield Summary.Value(tag=tag, histo=histogram(np.log10(seen)))
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
@@ -178,6 +176,11 @@ def session_end(status: str | None) -> Summary.Value:
     )
 
 
-def figures(folder: Path) -> Sequence[Summary.Value]:
+def figures(folder: Path) -> Iterable[Summary.Value]:
     """The run's figures, drawn now."""
-    return []
+    from gradlab.report.figures import of_run
+
+    for path in of_run(folder):
+        if path.suffix == ".png":
+            image = Summary.Image(encoded_image_string=path.read_bytes(), colorspace=4)  # the reader takes its size
+            yield Summary.Value(tag=f"figures/{path.stem}", image=image)

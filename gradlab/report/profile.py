@@ -5,13 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradlab.loggers.depth import by_layer
 from gradlab.loggers.local import read_lines
 from gradlab.option import Invalid
 
 Line = list[tuple[str, str]]
 BAR = 12
 """Characters that a bar is worth having."""
+
+
+def layer_of(name: str, order: list[str]) -> str:
+    """The layer that a parameter belongs to: the longest of them that its name begins with."""
+    return max((o for o in order if name == o or name.startswith(f"{o}.")), key=len, default=name)
+
+
+def by_layer(names: list[str], order: list[str], norms: list[float | None]) -> dict[str, float]:
+    """Norm of each layer, in their order: the root of the sum of squares over its parameters (hypot: no overflow)."""
+    parts: dict[str, list[float]] = {layer: [] for layer in order}
+    for name, norm in zip(names, norms, strict=True):
+        if norm is not None:
+            parts.setdefault(layer_of(name, order), []).append(norm)
+    return {layer: math.hypot(*found) for layer, found in parts.items() if found}
 
 
 def lines(run: Any, at: int | None, wide: int, ascii: bool) -> list[Line]:

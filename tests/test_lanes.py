@@ -22,9 +22,10 @@ from gradlab.precision import FP16, LossScale
 from gradlab.recorder import Record, totals
 from gradlab.schedule import Constant, Schedule, StepDecay, Warmup, WarmupCosine
 from gradlab.sweep import sharing
-from gradlab.sweep.lanes import LaneRecord
+from gradlab.sweep.lane_gradients import LaneGradients, lane_norms
+from gradlab.sweep.lane_records import LaneRecord
 from gradlab.sweep.stacking import Flat, chosen, stacked
-from gradlab.sweep.update import Batch, LaneGradients, StackedUpdate, lane_norms
+from gradlab.sweep.update import Batch, StackedUpdate
 from gradlab.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -15,13 +15,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from omegaconf import OmegaConf, open_dict
 
-from gradlab import cli, verdict
-from gradlab.config import to_config
-from gradlab.errors import Usage, exit_code, explain
+from gradlab import verdict
+from gradlab.errors import Usage
 from gradlab.option import require
-from gradlab.remedy import DoesNotApply, treated
-from gradlab.sweep import composing, unfinished
+from gradlab.remedy import treated
+from gradlab.sweep import unfinished
 from gradlab.sweep.grouping import Planned, groups
+from gradlab.sweep.planning import plan, refused
 from gradlab.sweep.progress import PLAIN_SECONDS, SweepProgress
 from gradlab.sweep.workers import Chunk, Workers
 
@@ -61,44 +61,6 @@ def returned(overrides: list[str], code: int, folder: Path | None) -> JobReturn:
     if folder is not None:
         made.hydra_cfg = OmegaConf.create({"hydra": {"runtime": {"output_dir": str(folder.absolute())}}})
     return made
-
-
-def plan(
-    launcher: Any, overrides: list[str], number: int, codes: dict[int, int], folders: dict[int, Path]
-) -> Planned | None:
-    """A job that is to run; None if it has run before, or cannot, with its exit code in `codes`."""
-    composed = launcher.hydra_context.config_loader.compose(launcher.config, overrides)
-    folder, task = composed.settle(number), composed.task
-    folders[number] = folder
-    if cli.goes_on() and (code := unfinished.finished(folder, overrides)) is not None:
-        codes[number] = code
-        return None
-    if folder.is_dir():
-        unfinished.clear(folder)
-    try:
-        config, plain = composed.config()
-        cli.check(config)
-        treated_cfg, remedy = treated(task, overrides)
-        if remedy:
-            config, plain = to_config(treated_cfg), composing.plain(treated_cfg)
-    except Exception as error:
-        composed.write(folder)
-        codes[number] = refused(folder, overrides, error)
-        return None
-    group = HydraConfig.get().runtime.choices.get("experiment") or "run"
-    return Planned(number, overrides, folder, config, plain, group, remedy)
-
-
-def refused(folder: Path, overrides: list[str], error: Exception) -> int:
-    """Leave word of a job that cannot run, as a job alone does; returns its exit code."""
-    message = explain(error, folder)
-    if message is None:
-        raise error
-    record = error.record() if isinstance(error, DoesNotApply) else None
-    code = 0 if record else exit_code(error)
-    print(f"gradlab: {message}", file=sys.stderr, flush=True)
-    verdict.write_error(folder, message, code, record, unfinished.identity(overrides))
-    return code
 
 
 class Launch:
@@ -163,7 +125,7 @@ class Launch:
         """All programs, cut into chunks, in as many processes as there are cores; beside a CUDA device in this one."""
         if not self.programs:
             return
-        from gradlab.sweep.program import can_fork, keep_memory
+        from gradlab.sweep.machine import can_fork, keep_memory
 
         wanted = self.settings.get("workers")
         number = 0 if not can_fork() else len(os.sched_getaffinity(0)) if wanted is None else wanted

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from helpers import composed, trainer
 
-from gradlab import cli, errors
+from gradlab import cli, errors, snapshot
 from gradlab.config import to_config
 from gradlab.distributed import World
 from gradlab.job import Job
 from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About, LoggerOption, WandbOption
-from gradlab.loggers.several import Loggers
+from gradlab.loggers.several import TOGETHER, Loggers
 from gradlab.loggers.summary import summary
 from gradlab.option import Invalid
 
@@ -108,6 +108,37 @@ def test_every_logger_is_told_everything_and_one_that_fails_costs_nothing(
     reference.run()
     measured = [[m["train/loss"] for m, _ in read_run(p) if "train/loss" in m] for p in (tmp_path, reference.folder)]
     assert measured[0] == measured[1]
+
+
+def test_loggers_have_seen_all_lines_when_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise they wait for others, and a resumed run would not show them again."""
+    config, kept = to_config(composed(*SMALL, "trainer.epochs=4", "trainer.checkpoint_every=3")), Kept()
+    config.logger = {"kept": Option(kept)}
+    job, at = Job(config, {}, tmp_path, [], "run", World()), []
+    save = snapshot.save
+
+    def saved(run: Any) -> None:
+        save(run)
+        at.append((len(kept.lines), sum(1 for _ in read_run(tmp_path))))
+
+    monkeypatch.setattr(snapshot, "save", saved)
+    job.run()
+    assert len(at) > 2 and all(logged == written for logged, written in at)
+
+
+def test_lines_that_wait_are_logged_in_time_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept()
+    loggers = Loggers({"kept": Option(kept)}, About(Path(), {}, "run"))
+    for i in range(TOGETHER):
+        assert len(kept.lines) == 0
+        loggers.log({"attempt": i}, None)
+    assert [line["attempt"] for line, _ in kept.lines] == list(range(TOGETHER))
+    loggers.log({"attempt": -1}, None)
+    monkeypatch.setattr("gradlab.loggers.several.SECONDS", -1.0)
+    loggers.log({"attempt": -2}, None)
+    assert [line["attempt"] for line, _ in kept.lines[TOGETHER:]] == [-1, -2]
 
 
 def test_a_run_that_raises_tells_its_loggers_so(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def plots(run: Past) -> list[Plot]:
         says = [f"{title}: {last(ys)} at the end"] + ["log scale"] * log
         says += [f"● evaluation, {points[-1][1]:.4g}"] if points else []
         says += [f"╌ clipped beyond {level:g}"] if level is not None else []
-        says += [f"! not finite: {len(bad)} updates"] * bool(bad)
+        says += [f"! not finite: {len(bad)} update{'s' * (len(bad) > 1)}"] * bool(bad)
         marks = {"x": skipped, "!": bad} if name == "grad/norm" else {"!": bad}
         says += [f"x skipped: {len(skipped)}"] * bool(skipped and name == "grad/norm")
         found.append(Plot(", ".join(says), xs, ys, log, level, points, marks))

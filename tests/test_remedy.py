@@ -21,6 +21,8 @@ CONF = config.conf_dir()
 NAMES = sorted(p.stem for p in (CONF / "remedy").glob("*.yaml"))
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
 MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")
+FEW = ("exploding", "fp16_collapse", "policy_gradient", "vanishing", "deep_resnet")
+"""Experiments of a model each; the others are slow."""
 SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
 
 
@@ -150,7 +152,9 @@ def test_factors_keep_whole_numbers_whole_and_others_short() -> None:
             overrides(Remedy(multiply={key: 2}), plain)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(e, marks=() if e in FEW else pytest.mark.slow) for e in EXPERIMENTS]
+)
 def test_every_remedy_applies_to_every_experiment_or_says_why_not(experiment: str) -> None:
     base = composed(f"+experiment={experiment}")
     applied = []
@@ -175,7 +179,13 @@ def test_every_file_is_a_remedy_under_its_own_name_in_the_order_given() -> None:
         assert remedy.why and (name == "none" or remedy.set or remedy.multiply), name
 
 
-@pytest.mark.parametrize("given", [["model=lstm", "model.cell=rnn"], *([f"model={model}"] for model in MODELS)])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["model=lstm", "model.cell=rnn"],
+        *(pytest.param([f"model={m}"], marks=() if m == "transformer" else pytest.mark.slow) for m in MODELS),
+    ],
+)
 def test_suggestions_are_what_the_remedies_make_and_compose(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "compose", lambda overrides, name="config": composed(*overrides))
     given = [*given, "precision=fp16", "precision.init_scale=4", "clip=value", "clip.max_value=0.1"]

@@ -179,6 +179,21 @@ def test_light_and_dark(chromium: Any, collapsed: Path) -> None:
         assert not seen.page.locator("#theme").is_visible() and seen.wrong == []
 
 
+def test_on_paper_charts_are_light_and_fit_the_sheet(chromium: Any, collapsed: Path) -> None:
+    with opened(chromium, collapsed, width=1600, dark=True) as seen:
+        width = "Math.max(...[...document.querySelectorAll('.chart canvas, .heat canvas')].map(c => c.clientWidth))"
+        assert seen.page.evaluate(width) > 1000
+        seen.page.evaluate(
+            "addEventListener('beforeprint', () => { window.printed = document.documentElement.className; })"
+        )
+        assert len(seen.page.pdf(format="A4")) > 20_000
+        assert seen.page.evaluate("window.printed") == "light"
+        assert seen.page.evaluate(width) > 1000, "as before"
+        seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        seen.page.wait_for_timeout(100)
+        assert seen.page.evaluate(width) <= 700 and seen.wrong == []
+
+
 def test_whatever_a_run_is_called_is_text(chromium: Any, tmp_path: Path) -> None:
     hostile = "</script><img src=x onerror=\"document.title='broken'\">"
     finding = {

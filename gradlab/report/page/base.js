@@ -70,6 +70,13 @@ const lab = (() => {
     told();
   }
 
+  /** On paper: light, and no wider than a sheet, whatever the window was. */
+  function printable() {
+    let was = false;
+    addEventListener("beforeprint", () => { was = dark(); document.body.style.width = "700px"; if (was) theme("light"); dispatchEvent(new Event("resize")); });
+    addEventListener("afterprint", () => { document.body.style.width = ""; if (was) theme("dark"); dispatchEvent(new Event("resize")); });
+  }
+
   /** Copy a text; pages from disk may have no clipboard, then by a selection. */
   async function copy(text) {
     try {
@@ -93,5 +100,5 @@ const lab = (() => {
     return button;
   }
 
-  return { byId, css, json, element, number, percent, ramp, VIRIDIS, dark, theme, themed, themeButton, copy, copyButton };
+  return { byId, css, json, element, number, percent, ramp, VIRIDIS, dark, theme, themed, themeButton, printable, copy, copyButton };
 })();

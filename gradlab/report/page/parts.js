@@ -36,7 +36,7 @@ const parts = (() => {
     const name = element("p", null, { class: "where" }, [
       ...(facts.sweep ? [element("a", "sweep", { href: facts.sweep }), " / "] : []), facts.name,
     ]);
-    const ended = o.status ? STATUS[o.status] || o.status : d.sentence ? "no measurement" : facts.live ? "running" : "has not ended, or was killed";
+    const ended = o.status ? STATUS[o.status] || o.status : d.remedy && d.remedy.applies === false ? "does not apply" : d.sentence ? "no measurement" : facts.live ? "running" : "has not ended, or was killed";
     const judged = d.ill ? "ill" : o.status === "interrupted" ? null : severity(d) === "good" ? "well" : severity(d);
     const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), ...(d.verdict && judged ? [badge(severity(d), judged)] : [])]);
     const evals = run.evals.filter((e) => "eval/loss" in e), last = evals[evals.length - 1];
@@ -48,7 +48,7 @@ const parts = (() => {
       ["time", o.seconds !== undefined ? seconds(o.seconds) : "-"], ["seed", facts.config.seed ?? "-"],
     ];
     host.replaceChildren(name, title, ...(d.sentence ? [element("p", d.sentence, { class: "said" })] : []),
-      element("dl", null, { class: "numbers" }, numbers.map(([k, v]) => element("div", null, {}, [element("dt", k), element("dd", String(v))]))));
+      ...(run.n || d.verdict ? [element("dl", null, { class: "numbers" }, numbers.map(([k, v]) => element("div", null, {}, [element("dt", k), element("dd", String(v))])))] : []));
   }
 
   const seconds = (s) => s < 90 ? `${number(s, 3)} s` : s < 5400 ? `${number(s / 60, 3)} min` : `${number(s / 3600, 3)} h`;
@@ -87,7 +87,8 @@ const parts = (() => {
     const more = others.length ? [element("h3", "Also found"), element("ul", null, { class: "findings" }, others.map((f) => element("li", null, {}, [
       badge(f.severity), element("strong", words(f.code)), `: ${f.sentence}`, ...(f.began ? [element("span", ` (since update ${f.began})`, { class: "quiet" })] : []),
       ...(f.causes.length ? [element("div", `likely because: ${f.causes.join("; or ")}`, { class: "quiet" })] : [])])))] : [];
-    if (d.remedy) more.push(...remedy(d.remedy));
+    if (d.remedy && d.remedy.applies) more.push(...remedy(d.remedy));
+    if (!d.verdict && !left.length && !right.length && !more.length) { host.replaceChildren(); return; }
     const columns = [left, right].filter((c) => c.length).map((c) => element("div", null, {}, c));
     host.replaceChildren(element("h2", d.verdict ? "Verdict" : "What happened", { id: "verdict-title" }), element("div", null, { class: "two" }, columns), ...more);
   }

@@ -260,8 +260,7 @@
   }
 
   lab.themeButton(byId("theme"));
-  addEventListener("beforeprint", () => { if (lab.dark()) { document.documentElement.dataset.was = "dark"; lab.theme("light"); } });
-  addEventListener("afterprint", () => { if (document.documentElement.dataset.was) { delete document.documentElement.dataset.was; lab.theme("dark"); } });
+  lab.printable();
   draw();
 
   // --- following a run that goes on ----------------------------------------------------------------------------

@@ -189,8 +189,11 @@ def test_a_point_of_the_map_shows_its_runs(sweep: Path, chromium: Browser) -> No
 
 
 def test_another_metric_colours_the_map(sweep: Path, chromium: Browser) -> None:
-    colour = """([x, y]) => { const map = document.getElementById("map");
-        return [...map.getContext("2d").getImageData(x * map.width, y * map.height, 1, 1).data]; }"""
+    colour = """([x, y]) => { const map = document.getElementById("map"), copy = document.createElement("canvas");
+        [copy.width, copy.height] = [map.width, map.height];
+        const pen = copy.getContext("2d", {willReadFrequently: true});
+        pen.drawImage(map, 0, 0);
+        return [...pen.getImageData(x * map.width, y * map.height, 1, 1).data]; }"""
     with opened(chromium, report.write(sweep)) as seen:
         offered = seen.page.locator("#metric option:not([hidden])").all_inner_texts()
         assert "gradient norm, largest" in offered

@@ -82,7 +82,7 @@ def remedies(folder: Path, seeds: int = 3) -> Path:
             ill: dict[str, Any] = {} if well else {"verdict": "exploding", "status": "failed", "began": 11}
             typed = ["model=lstm", f"+remedy={name}", f"seed={seed}"]
             path = sweeps.job(
-                folder / str(k * seeds + seed), typed, losses if well else [*losses[:20], math.nan], **ill
+                folder / str(k * seeds + seed), typed, losses if well else [*losses[: 20 - seed], math.nan], **ill
             )
             lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
             timed = [json.dumps(line | {"throughput/samples_per_second": 100.0}) + "\n" for line in lines]
@@ -189,17 +189,38 @@ def test_a_point_of_the_map_shows_its_runs(sweep: Path, chromium: Browser) -> No
 
 
 def test_another_metric_colours_the_map(sweep: Path, chromium: Browser) -> None:
-    colours = """() => { const map = document.getElementById("map");
-        const seen = map.getContext("2d").getImageData(0, 0, map.width, map.height).data;
-        return new Set(Array.from({length: seen.length / 4}, (_, i) => seen.slice(4 * i, 4 * i + 3).join())).size; }"""
+    colour = """([x, y]) => { const map = document.getElementById("map"), copy = document.createElement("canvas");
+        [copy.width, copy.height] = [map.width, map.height];
+        const pen = copy.getContext("2d", {willReadFrequently: true});
+        pen.drawImage(map, 0, 0);
+        return [...pen.getImageData(x * map.width, y * map.height, 1, 1).data]; }"""
     with opened(chromium, report.write(sweep)) as seen:
         offered = seen.page.locator("#metric option:not([hidden])").all_inner_texts()
         assert "gradient norm, largest" in offered
+        seen.page.wait_for_timeout(100)
+        corners = [(0.2, 0.1), (0.85, 0.75)]  # of the smallest rate under the largest bound, and the other way round
+        assert [seen.page.evaluate(colour, at) for at in corners] == [[0xB8, 0xB8, 0xB8, 255], [0xD5, 0x5E, 0, 255]]
         seen.page.select_option("#metric", label="final training loss")
-        assert "lost" in seen.text("#legend") and seen.page.evaluate(colours) > 4
+        assert "lost" in seen.text("#legend") and seen.page.evaluate(colour, corners[1]) == [0x22, 0x22, 0x22, 255]
+        seen.page.select_option("#metric", label="outcome")
+        seen.page.get_by_label("outcome from").select_option(label="exploded")
+        seen.page.wait_for_timeout(100)
+        assert [seen.page.evaluate(colour, at)[3] < 60 for at in corners] == [True, False], "what is not shown is pale"
         seen.page.click("#theme")
         assert seen.page.evaluate("document.documentElement.classList.contains('dark')")
-        assert "metric=loss%2Ffinal" in seen.page.url and not seen.wrong
+        assert "ranges=outcome" in seen.page.url and not seen.wrong
+
+
+def test_a_refined_map_shows_the_nearest_run(tmp_path: Path) -> None:
+    from gradlab.sweep.maps import drawn
+
+    for k in range(24):
+        typed = [f"optimizer.lr={0.01 * 1.3 ** (k % 12)}", f"clip.max_norm={1.5 ** (k * 5 % 12)}"]
+        sweeps.job(tmp_path / str(k), typed, [2.0, 1.0 + k % 2])
+    report.write(tmp_path)
+    (one,) = data_of(tmp_path)["map"]["slices"]
+    (grid,) = drawn(read(tmp_path)).slices
+    assert [one["cells"][k]["at"] for k in one["source"]] == grid.source().reshape(-1, 2).tolist()
 
 
 def test_the_table_is_sorted_filtered_and_linked_to_the_rest(sweep: Path, chromium: Browser) -> None:
@@ -269,9 +290,15 @@ def test_remedies_are_compared_with_their_effects_and_curves(tmp_path: Path, chr
             "none": "baseline", "clip_norm": "cured", "lower_lr": "no effect", "bf16": "does not apply"
         }  # fmt: skip
         cured = next(row for row in group["rows"] if row["remedy"] == "clip_norm")
-        assert cured["effects"]["survived"][0] == pytest.approx(1 - 21 / 30, abs=1e-3) and len(cured["jobs"]) == 3
+        margin = 4.303 * (1 / 30) / math.sqrt(3)  # of 9, 10 and 11 of 30 updates more
+        expected = [1 / 3, 1 / 3 - margin, 1 / 3 + margin, (1 / 3) / (1 / 30)]
+        assert cured["effects"]["survived"] == pytest.approx(expected, rel=1e-3) and len(cured["jobs"]) == 3
         table = seen.text("#remedies-view table")
-        assert "cured" in table and "+30.0%" in table and "it is bf16 already" in seen.text("#remedies-view")
+        assert (
+            "cured" in table
+            and "+33.3% [+25.1%, +41.6%]" in table
+            and "it is bf16 already" in seen.text("#remedies-view")
+        )
         assert page.locator("#remedies-view .interval").count() == 2
         assert page.locator("#remedies-view svg.curve").first.locator("path").count() >= 4
         page.locator("#remedies-view select").select_option("2")

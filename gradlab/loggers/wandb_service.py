@@ -63,6 +63,7 @@ def within(seconds: float, action: Callable[[], Any]) -> bool:
 def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) -> Any:
     """A W&B run, offline where its server does not answer in time."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at exit its reporter waits 30 s for a dead network
+    os.environ.setdefault("WANDB_SILENT", "true")  # what is to be said of it, gradlab says
     import wandb
 
     quiet: dict[str, Any] = {"silent": True, "console": "off", "symlink": False, "disable_job_creation": True}
@@ -80,9 +81,9 @@ def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) 
         return wandb.init(mode="offline", **shared)
 
 
-def end(run: Any, timeout: float, exit_code: int) -> None:
+def end(conclude: Callable[[], Any], timeout: float) -> None:
     """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`."""
-    if not within(timeout + 1, lambda: run.finish(exit_code=exit_code)):
+    if not within(timeout + 1, conclude):
         log.warning("W&B does not answer: send this run later with `wandb sync`")
         abandon()
 

@@ -71,15 +71,17 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbOption, exper
         id=place.id_of(parts),
         resume="allow" if parts else None,
     )
-    try:
+
+    def conclude() -> None:
         for name, (columns, data) in tables(folder, rows).items():
             run.summary[name] = wandb.Table(columns=[*columns], data=data, allow_mixed_types=True)
         figures = sorted((folder / "figures").glob("*.png"))[:FIGURES]
         if figures:
             run.log({f"figures/{path.stem}": wandb.Image(str(path)) for path in figures})
         run.summary.update(summary(folder, rows))
-    finally:
-        service.end(run, option.timeout, 0)
+        run.finish()
+
+    service.end(conclude, option.timeout)
 
 
 def tables(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str], list[list[Any]]]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,23 +132,29 @@ class WandbSink:
         failed = told.get("outcome", {}).get("status") in ("failed", "error")
         self.waiting.put(None)
 
-        def conclude() -> None:
-            self.thread.join()
-            for step in (self.sum_up, self.alert, self.upload):
+        def attempt(*steps: Callable[[dict[str, Any], Path], None]) -> None:
+            for step in steps:
                 try:
                     step(told, folder)
                 except Exception as error:
                     self.fault = self.fault or error
+
+        def conclude() -> None:
+            self.thread.join()
+            attempt(self.sum_up, self.alert)
+            # these ask the service; were it silent, the end of the file would not be written
+            service.within(self.option.timeout * service.ASKING, lambda: attempt(self.show, self.upload))
             self.run.finish(exit_code=int(failed))
 
-        service.end(conclude, self.option.timeout)
-        if self.fault is not None:
+        if service.end(conclude, self.option.timeout) and self.fault is not None:
             raise self.fault
 
     def sum_up(self, told: dict[str, Any], folder: Path) -> None:
+        self.run.summary.update(summary(told))
+
+    def show(self, told: dict[str, Any], folder: Path) -> None:
         import wandb
 
-        self.run.summary.update(summary(told))
         if found := rows.findings(told):
             table = wandb.Table(columns=list(rows.FINDINGS), data=found)
             self.run.summary["findings"] = table  # no line of the history: a resumed run goes on with the next

@@ -52,6 +52,7 @@ class Service:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *args: None  # type: ignore[method-assign]  # a run that was killed
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     @property

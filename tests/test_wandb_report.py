@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 pytest.importorskip("wandb_workspaces", reason="W&B Reports need wandb-workspaces")
+from wandb_server import Service
+
+import wandb
 from gradlab.report import wandb_report
 from gradlab.report.command import main
 
@@ -85,6 +88,28 @@ def test_a_report_has_verdicts_curves_run_sets_and_the_comparison(
     axes = [column["accessor"] for column in parallel["columns"]]
     assert axes[:2] == ["config:optimizer.value.lr", "config:remedies.value"] and "summary:eval/loss" in axes
     assert all(table in json.dumps(made) for table in ("findings", "comparison", "results", "figures/map"))
+
+
+def test_a_report_that_is_sent_is_what_dry_run_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the ids that are drawn for each."""
+    folder = sweep(tmp_path / "sweep_x")
+    printed = specification(capsys, str(folder), "--wandb", "me/gradlab")
+    monkeypatch.undo()
+    service = Service()
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+    wandb.teardown()
+    assert main([str(folder), "--wandb", "me/gradlab"]) == 0
+    service.close()
+    wandb.teardown()
+    assert capsys.readouterr().out.strip().endswith("/me/gradlab/reports/gradlab:-gradlab--view1")
+    ((_, sent),) = [asked for asked in service.queries if asked[0] == "upsertView"]
+    assert (sent["entityName"], sent["projectName"], sent["type"]) == ("me", "gradlab", "runs")
+    assert texts({"spec": json.loads(sent["spec"])}) == texts(printed)
+    kinds = [[p["viewType"] for p in panels({"spec": spec})] for spec in (json.loads(sent["spec"]), printed["spec"])]
+    assert kinds[0] == kinds[1] and len(kinds[0]) > 10
 
 
 def test_without_folders_it_is_about_what_is_here_of_the_project_and_group(

@@ -115,6 +115,14 @@ class Service:
             return {"serverInfo": {"features": []}}
         if name == "CreateRunFiles":
             return {"createRunFiles": {"runID": variables.get("runName", "r"), "uploadHeaders": [], "files": []}}
+        if name == "GetProjects":
+            project = {"__typename": "Project", "id": "p", "name": "gradlab", "entityName": "me", "isBenchmark": False}
+            page = {"__typename": "PageInfo", "endCursor": None, "hasNextPage": False}
+            node = project | {"createdAt": "2026-01-01T00:00:00", "user": None}
+            return {"models": {"pageInfo": page, "edges": [{"node": node}]}}
+        if name == "upsertView":
+            view = {k: variables[k] for k in ("name", "displayName", "description", "spec")}
+            return {"upsertView": {"view": view | {"id": "view1", "project": {"name": "gradlab", "entityName": "me"}}}}
         if name == "ArtifactType":
             return {"project": {"artifact": None, "artifactType": None}}
         return {"viewer": {"id": "v", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}

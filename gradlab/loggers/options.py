@@ -76,7 +76,7 @@ class WandbOption(LoggerOption):
     mode: str = "auto"
     """auto: online with an account, offline without, disabled in CI; online, offline, disabled."""
     timeout: float = 10.0
-    """Seconds that a lost network may delay the start, and the end; at the end also what uploads may take."""
+    """Seconds that a lost network may delay the start, and the end: also what sending may take there (artifacts!)."""
     code: str = "git"
     """git: the commit and the changes since, as W&B records them; none."""
     layers_every: int = 50

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,23 +16,10 @@ from gradlab.loggers import wandb_service as service
 from gradlab.loggers.local import number
 from gradlab.loggers.summary import summary
 from gradlab.option import Invalid
+from gradlab.report.wandb_blocks import Told, build
 
-SHOWN = 100
-"""Runs whose verdicts are in the text."""
 SECONDS = 30
 """Longest wait for W&B's service."""
-
-
-@dataclass
-class Told:
-    """What the text of a report is made from."""
-
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    """`name` and the summary of each run."""
-    comparison: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the comparison of remedies, as text."""
-    swept: list[str] = field(default_factory=list)
-    """Fields in which the runs differ."""
 
 
 def report(args: Namespace) -> int:
@@ -115,10 +100,8 @@ def local(root: Path, project: str, group: str | None) -> list[Path]:
         if "\n  wandb:\n" not in text:
             continue
         option = (yaml.safe_load(text).get("logger") or {}).get("wandb") or {}
-        mine = option.get("group") or place.group_of(folder, folder.resolve().parts[-2])
         sweep = place.sweep_of(folder)
-        if sweep is not None and not option.get("group"):
-            mine = place.group_in(sweep, sweep.parent.name)
+        mine = option.get("group") or place.group_of(folder, (sweep or folder.resolve()).parent.name)
         if option.get("project") == project and group in (None, mine):
             found[sweep or folder] = None
     return list(found)
@@ -143,94 +126,6 @@ def of_service(entity: str, project: str, group: str | None) -> Told:
 
 KEPT = ("verdict", "sentence", "status", "first_failing_update", "eval/loss", "update")
 """Values of a run's summary that the text needs."""
-
-
-def cell(value: Any) -> str:
-    """Of a Markdown table; nothing in it may end the cell or begin a tag."""
-    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-
-
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
-
-
-def verdicts(runs: Sequence[dict[str, Any]]) -> str:
-    """How many runs of each verdict, then each with its sentence."""
-    if not runs:
-        return "The table of findings below has the verdict of each run."
-    counts = Counter(run.get("verdict") or run.get("status") or "unfinished" for run in runs)
-    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    columns = ("run", "verdict", "first failing update", "eval loss", "what was seen")
-    fields = ("name", "verdict", "first_failing_update", "eval/loss", "sentence")
-    shown = markdown(columns, [[run.get(name) for name in fields] for run in runs[:SHOWN]])
-    more = f"\n\n({len(runs) - SHOWN} more: see the runs below)" if len(runs) > SHOWN else ""
-    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {said}.\n\n{shown}{more}"
-
-
-def build(entity: str, project: str, group: str | None, told: Told) -> Any:
-    """The Report, without a word to the service."""
-    import wandb_workspaces.reports.v2 as wr
-
-    def runs(name: str, sweep: bool) -> Any:
-        filters = f"Metric('JobType') {'==' if sweep else '!='} 'sweep'"
-        filters += f" and Metric('Group') == {group!r}" if group else ""
-        columns = ["run:displayName", "summary:verdict", "summary:first_failing_update", "summary:eval/loss"]
-        return wr.Runset(
-            name=name, filters=filters, pinned_columns=columns
-        )  # of the report's project, without a look-up
-
-    def line(title: str, *y: str, log: bool = False) -> Any:
-        return wr.LinePlot(title=title, x="update", y=list(y), log_y=log or None, ignore_outliers=False)
-
-    curves = [
-        line("loss", "train/loss", log=False),
-        line("eval loss", "eval/loss"),
-        line("gradient norm before clipping", "grad/norm", log=True),
-        line("clip coefficient", "clip/coefficient"),
-        line("loss scale", "amp/scale", log=True),
-        line("learning rate", "lr"),
-        line("skipped updates", "update/skipped"),
-        line("not finite", "nonfinite/train/loss", "nonfinite/grad/norm", "nonfinite/layers"),
-        line("update / parameter", "update/ratio", log=True),
-    ]
-    blocks: list[Any] = [
-        wr.H1(text="Verdicts"),
-        wr.MarkdownBlock(text=verdicts(told.runs)),
-        wr.H1(text="Curves"),
-        wr.PanelGrid(runsets=[runs("runs", False)], panels=curves),
-        wr.H1(text="Findings"),
-        wr.PanelGrid(runsets=[runs("runs", False)], panels=[wr.WeavePanelSummaryTable(table_name="findings")]),
-    ]
-    compared: list[Any] = [wr.RunComparer(diff_only="split")]
-    if told.swept:
-        column = wr.ParallelCoordinatesPlotColumn
-        axes = [column(metric=wr.Config(of_config(name))) for name in told.swept[:8]]
-        ends = [column(metric=wr.SummaryMetric(name)) for name in ("first_failing_update", "eval/loss")]
-        compared.append(wr.ParallelCoordinatesPlot(columns=[*axes, *ends]))
-    blocks.append(wr.H1(text="Comparison"))
-    if told.comparison:
-        columns = list(told.comparison[0])
-        blocks.append(wr.MarkdownBlock(text=markdown(columns, [[row[c] for c in columns] for row in told.comparison])))
-    tables = [wr.WeavePanelSummaryTable(table_name=name) for name in ("comparison", "map", "results")]
-    blocks += [
-        wr.PanelGrid(runsets=[runs("runs", False)], panels=compared),
-        wr.H2(text="The sweep as a whole"),
-        wr.PanelGrid(runsets=[runs("sweep", True)], panels=[*tables, wr.MediaBrowser(media_keys=FIGURES)]),
-    ]
-    title = f"gradlab: {group or project}"[:128]
-    first = f"{len(told.runs)} runs. Made by python -m gradlab.report --wandb." if told.runs else ""
-    return wr.Report(entity=entity, project=project, title=title, description=first, blocks=blocks, width="fluid")
-
-
-FIGURES = ["figures/map", "figures/curves"]
-
-
-def of_config(name: str) -> str:
-    """Where W&B keeps a swept field; a remedy's name is a field of its own."""
-    return "remedies" if name == "remedy" else name
 
 
 def add_arguments(parser: Any) -> None:

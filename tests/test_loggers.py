@@ -94,7 +94,14 @@ def read_back_at(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], di
 
 
 def test_wandb_file_holds_configuration_every_update_and_the_verdict(tmp_path: Path) -> None:
-    options = ["logger=wandb", "logger.wandb.project=mine", "logger.wandb.tags=[a,b]", "clip=norm", "seed=3"]
+    options = [
+        "logger=wandb",
+        "logger.wandb.project=mine",
+        "monitor.every=1",
+        "logger.wandb.tags=[a,b]",
+        "clip=norm",
+        "seed=3",
+    ]
     result, folder = run(tmp_path, *options)
     assert result.stderr == "" and "wandb:" not in result.stdout
     config, history, summary, metrics = read_back(folder)
@@ -103,8 +110,9 @@ def test_wandb_file_holds_configuration_every_update_and_the_verdict(tmp_path: P
     assert (config["_run"].display_name, config["_run"].run_group) == (folder.name, "run")
     assert [m.step_metric for m in metrics if m.glob_name == "*"] == ["update"]
     local = list(read_lines(folder / "metrics.jsonl"))
-    logged = [{k: v for k, v in line.items() if not k.startswith("_")} for line in history]
-    assert logged == local
+    assert [{k: line[k] for k in of} for line, of in zip(history, local, strict=True)] == local
+    assert [line["_step"] for line in history] == list(range(len(local)))
+    assert history[0]["grad/layer/head.weight"] > 0 and not any("grad/layer/head.weight" in x for x in history[1:])
     diagnosis = json.loads((folder / "diagnosis.json").read_text())
     assert (summary["verdict"], summary["sentence"]) == (diagnosis["verdict"], diagnosis["sentence"])
     assert summary["eval/loss"] == local[-1]["eval/loss"] and summary["status"] == "completed"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import gradlab
 from gradlab.loggers import wandb_place as place
 from gradlab.loggers import wandb_rows as rows
 from gradlab.loggers import wandb_service as service
-from gradlab.loggers.local import plain
+from gradlab.loggers.local import plain, read_run
 from gradlab.loggers.options import About, Layers, WandbOption
 from gradlab.loggers.summary import summary
 
@@ -47,6 +47,8 @@ class WandbSink:
         if wanted == "online" and any(map(place.waits, parts)):
             log.warning("an earlier part of this W&B run waits for `wandb sync`: it goes on offline")
             wanted = "offline"
+        for part in filter(place.waits, parts):
+            place.mend(part)
         self.run = service.begin(wanted, option.timeout, self.settings(), **self.identity(parts))
         self.first = max(self.run.starting_step, place.logged(parts) if self.run.offline else 0)
         """The step from which on lines are new."""
@@ -54,6 +56,9 @@ class WandbSink:
         self.run.define_metric("*", step_metric="update")
         self.waiting: queue.Queue[tuple[int, dict[str, Any], Layers | None] | None] = queue.Queue(WAITING)
         self.fault: Exception | None = None
+        for i, (line, layers) in enumerate(read_run(about.folder) if self.first < about.lines else ()):
+            if self.first <= i < about.lines:  # a kill has cost W&B what the run's own files hold
+                self.waiting.put_nowait((i, line, layers))
         self.thread = threading.Thread(target=self.hand_over, daemon=True, name="gradlab-wandb")
         self.thread.start()
 
@@ -123,33 +128,47 @@ class WandbSink:
         return made
 
     def finish(self, told: dict[str, Any], folder: Path) -> None:
-        """The summary, the findings and the files; then what is left is sent."""
+        """Hand over the summary, the findings and the files, and send what is left, within the time-out."""
         failed = told.get("outcome", {}).get("status") in ("failed", "error")
         self.waiting.put(None)
-        began = time.monotonic()
-        self.thread.join(self.option.timeout)
-        try:
-            if self.fault is not None:
-                raise self.fault
-            if self.thread.is_alive():
-                raise RuntimeError("W&B takes no more lines")
-            self.conclude(told, folder)
-        finally:
-            left = self.option.timeout - (time.monotonic() - began)
-            service.end(self.run, max(left, 0.0), int(failed))
 
-    def conclude(self, told: dict[str, Any], folder: Path) -> None:
+        def attempt(*steps: Callable[[dict[str, Any], Path], None]) -> None:
+            for step in steps:
+                try:
+                    step(told, folder)
+                except Exception as error:
+                    self.fault = self.fault or error
+
+        def conclude() -> None:
+            self.thread.join()
+            attempt(self.sum_up, self.alert)
+            # these ask the service; were it silent, the end of the file would not be written
+            service.within(self.option.timeout * service.ASKING, lambda: attempt(self.show, self.upload))
+            self.run.finish(exit_code=int(failed))
+
+        if service.end(conclude, self.option.timeout) and self.fault is not None:
+            raise self.fault
+
+    def sum_up(self, told: dict[str, Any], folder: Path) -> None:
+        self.run.summary.update(summary(told))
+
+    def show(self, told: dict[str, Any], folder: Path) -> None:
         import wandb
 
-        values = summary(told)
         if found := rows.findings(told):
             table = wandb.Table(columns=list(rows.FINDINGS), data=found)
             self.run.summary["findings"] = table  # no line of the history: a resumed run goes on with the next
-        self.run.summary.update(values)
+
+    def alert(self, told: dict[str, Any], folder: Path) -> None:
         for finding in rows.critical(told) if self.option.alerts else []:
             self.run.alert(title=finding["code"][:63], text=finding["sentence"], level="ERROR")
+
+    def upload(self, told: dict[str, Any], folder: Path) -> None:
+        import wandb
+
         for name, kind in KINDS[self.option.artifacts].items():
             if (folder / name).is_file():
-                artifact = wandb.Artifact(f"run-{self.run.id}-{name.partition('.')[0]}", kind, metadata=plain(values))
+                of_it = plain(summary(told))
+                artifact = wandb.Artifact(f"run-{self.run.id}-{name.partition('.')[0]}", kind, metadata=of_it)
                 artifact.add_file(str(folder / name), policy="immutable", skip_cache=True)  # no copies elsewhere
                 self.run.log_artifact(artifact)

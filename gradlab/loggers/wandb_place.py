@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,8 +62,11 @@ def waits(part: Path) -> bool:
     return part.name.startswith("offline-") and not any(part.glob("*.wandb.synced"))
 
 
-def records(data: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: LevelDB's log format after a header of 7 bytes; a kill may have cut the last."""
+def records(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The records of a .wandb file, and where each ends: LevelDB's log format after a header of 7 bytes.
+
+    What a kill has cut short is left out.
+    """
     position, whole = 7, b""
     while position + 7 <= len(data):
         if (left := BLOCK - position % BLOCK) < 7:
@@ -74,7 +78,16 @@ def records(data: bytes) -> Iterator[bytes]:
         if position > len(data):
             return
         if kind in (FULL, LAST):
-            yield whole
+            yield whole, position
+
+
+def mend(part: Path) -> None:
+    """Cut what a kill has left half-written at the end of a part: `wandb sync` would stop there, before later parts."""
+    for file in part.glob("*.wandb"):
+        data = file.read_bytes()
+        end = max((end for _, end in records(data)), default=len(data))
+        if end < len(data):
+            os.truncate(file, end)
 
 
 def logged(parts: list[Path]) -> int:
@@ -84,7 +97,7 @@ def logged(parts: list[Path]) -> int:
 
     step = 0
     for file in (file for part in parts for file in part.glob("*.wandb")):
-        for data in records(file.read_bytes()):
+        for data, _ in records(file.read_bytes()):
             record = proto.Record()  # type: ignore[attr-defined]
             try:
                 record.ParseFromString(data)

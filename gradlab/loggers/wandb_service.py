@@ -9,9 +9,13 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 log = logging.getLogger(__name__)
+ASKING, SENDING, LEAVING = 0.25, 0.6, 0.05
+"""Parts of the time-out at the end: for tables and files, of which the service is asked; for sending what is left; for
+leaving W&B's background process to itself."""
 
 
 def server() -> str:
@@ -54,7 +58,12 @@ def answers(url: str, seconds: float) -> bool:
 
 def within(seconds: float, action: Callable[[], Any]) -> bool:
     """Whether an action ends in time; if not, it is left to itself and dies with this process."""
-    thread = threading.Thread(target=action, daemon=True)
+
+    def quietly() -> None:
+        with suppress(Exception):  # of one that is abandoned, whatever becomes of it
+            action()
+
+    thread = threading.Thread(target=quietly, daemon=True)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
@@ -63,10 +72,12 @@ def within(seconds: float, action: Callable[[], Any]) -> bool:
 def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) -> Any:
     """A W&B run, offline where its server does not answer in time."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at exit its reporter waits 30 s for a dead network
+    os.environ.setdefault("WANDB_SILENT", "true")  # what is to be said of it, gradlab says
     import wandb
 
     quiet: dict[str, Any] = {"silent": True, "console": "off", "symlink": False, "disable_job_creation": True}
-    shared["settings"] = wandb.Settings(init_timeout=timeout, finish_timeout=timeout, **quiet, **settings)
+    quiet["x_transaction_log_flush_interval"] = 0.5  # seconds of lines that a kill may cost; 15 without
+    shared["settings"] = wandb.Settings(init_timeout=timeout, finish_timeout=timeout * SENDING, **quiet, **settings)
     if wanted == "online" and not answers(server(), timeout):
         log.warning("%s does not answer: this W&B run is written offline", server())
         wanted = "offline"
@@ -80,16 +91,17 @@ def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) 
         return wandb.init(mode="offline", **shared)
 
 
-def end(run: Any, timeout: float, exit_code: int) -> None:
-    """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`."""
-    if not within(timeout + 1, lambda: run.finish(exit_code=exit_code)):
-        log.warning("W&B does not answer: send this run later with `wandb sync`")
-        abandon()
+def end(conclude: Callable[[], Any], timeout: float) -> bool:
+    """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`. Whether it ended."""
+    if not (ended := within(timeout * (1 - LEAVING), conclude)):
+        log.warning("W&B does not answer: send this run later with `wandb sync --include-online` in its folder")
+        abandon(timeout * LEAVING)
+    return ended
 
 
-def abandon() -> None:
+def abandon(seconds: float = 0.5) -> None:
     """Leave W&B's background process to itself: at exit, it would be waited for without an end."""
     import wandb
 
-    within(0.5, wandb.teardown)
+    within(seconds, wandb.teardown)
     os.environ.pop("WANDB_SERVICE", None)

@@ -71,15 +71,25 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbOption, exper
         id=place.id_of(parts),
         resume="allow" if parts else None,
     )
-    try:
-        for name, (columns, data) in tables(folder, rows).items():
-            run.summary[name] = wandb.Table(columns=[*columns], data=data, allow_mixed_types=True)
-        figures = sorted((folder / "figures").glob("*.png"))[:FIGURES]
-        if figures:
-            run.log({f"figures/{path.stem}": wandb.Image(str(path)) for path in figures})
-        run.summary.update(summary(folder, rows))
-    finally:
-        service.end(run, option.timeout, 0)
+
+    run.summary.update(summary(folder, rows))
+    failed: list[Exception] = []
+
+    def show() -> None:
+        try:
+            for name, (columns, data) in tables(folder, rows).items():
+                run.summary[name] = wandb.Table(columns=[*columns], data=data, allow_mixed_types=True)
+            if figures := sorted((folder / "figures").glob("*.png"))[:FIGURES]:
+                run.log({f"figures/{path.stem}": wandb.Image(str(path)) for path in figures})
+        except Exception as error:
+            failed.append(error)
+
+    def conclude() -> None:
+        service.within(option.timeout * service.ASKING, show)
+        run.finish()
+
+    if service.end(conclude, option.timeout) and failed:
+        raise failed[0]
 
 
 def tables(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str], list[list[Any]]]]:

@@ -86,6 +86,8 @@ def read(path: Path, most: int = BYTES, config: dict[str, Any] | None = None) ->
                 run.thinned[f"{name}.jsonl"] = counts
         run.config = yaml_of(path / ".hydra" / "config.yaml") if config is None else config
         run.choices = choices_of(path / ".hydra" / "hydra.yaml")
+        changed = (run.diagnosis.get("remedy") or {}).get("changed") or {}
+        run.choices |= {k: str(new) for k, (_, new) in changed.items() if k in run.choices}  # Hydra's were before it
         run.overrides = run.diagnosis.get("overrides") or yaml_of(path / ".hydra" / "overrides.yaml") or []
     except ValueError as error:
         said = " ".join(str(error).split())[:200]

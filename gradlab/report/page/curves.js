@@ -198,9 +198,9 @@ const curves = (() => {
         if (low === null || low === undefined) { low = p; high = p; }
         else if (line.always || scale.positive || (p < high * 3 && p > low - 3 * (high - low))) { low = Math.min(low, p); high = Math.max(high, p); }
       }
-      if (low === null || low === undefined) return scale.positive ? [0, 1] : [0, 1];
+      if (low === null || low === undefined) return [0, 1];
       if (this.spec.least) { low = Math.min(low, this.spec.least[0]); high = Math.max(high, this.spec.least[1]); }
-      const room = high - low, pad = room > 0 ? room * 0.07 : scale.positive ? 0.3 : Math.max(Math.abs(high) * 0.1, 1e-300);
+      const room = high - low, pad = room > 0 ? room * 0.07 : scale.positive ? 0.3 : Math.abs(high) * 0.1 || 1;
       return [low - pad, high + pad];
     }
     build() {

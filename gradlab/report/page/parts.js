@@ -37,7 +37,8 @@ const parts = (() => {
       ...(facts.sweep ? [element("a", "sweep", { href: facts.sweep }), " / "] : []), facts.name,
     ]);
     const ended = o.status ? STATUS[o.status] || o.status : d.sentence ? "no measurement" : facts.live ? "running" : "has not ended, or was killed";
-    const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), badge(severity(d), d.verdict ? (d.ill ? "ill" : severity(d) === "good" ? "well" : severity(d)) : ended)]);
+    const judged = d.ill ? "ill" : o.status === "interrupted" ? null : severity(d) === "good" ? "well" : severity(d);
+    const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), ...(d.verdict && judged ? [badge(severity(d), judged)] : [])]);
     const evals = run.evals.filter((e) => "eval/loss" in e), last = evals[evals.length - 1];
     const numbers = [
       ["ended", ended], ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`], ["skipped", run.thinned ? (d.measured || {}).skipped ?? "-" : run.skips],
@@ -125,7 +126,7 @@ const parts = (() => {
       const streak = e.skipped_last_in_a_row > 1 ? `, the last ${e.skipped_last_in_a_row} in a row` : "";
       steps.push(["bad", `Update ${e.scale_fell_from}, in epoch ${e.scale_fell_in_epoch}: the loss scale begins to fall. ${e.skipped_since} of the ${o.attempts - e.scale_fell_from + 1} updates from there on were skipped${streak}.`]);
     }
-    if (o.first_failed_attempt && o.status === "failed") steps.push(["bad", `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`]);
+    if (o.first_failed_attempt && o.first_failed_attempt < o.attempts && o.status === "failed") steps.push(["bad", `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`]);
     if (o.status === "failed" || o.status === "given_up") steps.push(["bad", `Update ${o.attempts}: the run ends: ${o.error}`]);
     const more = [];
     const ranges = [...((over || {}).ranges || []), ...["outputs", "targets"].map((k) => (over || {})[k]).filter(Boolean)];

@@ -14,6 +14,7 @@ from helpers import environment, start, wait_for
 
 from gradlab.cli import compose
 from gradlab.list import main
+from gradlab.loggers.local import Lines, read_lines
 from gradlab.option import Invalid
 from gradlab.report import query, runs
 
@@ -204,6 +205,17 @@ def test_a_process_at_work_is_running_and_a_killed_one_is_killed(
         process.kill()
         process.communicate()
     assert listed(capsys, tmp_path)[0]["verdict"] == "killed"
+
+
+def test_lines_can_be_read_after_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a slow run too, which would take long to fill a buffer."""
+    lines = Lines(tmp_path / "metrics.jsonl")
+    lines.write({"update": 1})
+    assert list(read_lines(tmp_path / "metrics.jsonl")) == []  # no system call a line
+    monkeypatch.setattr("gradlab.loggers.local.FLUSH_SECONDS", -1.0)
+    lines.write({"update": 2})
+    assert [line["update"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1, 2]
+    lines.close()
 
 
 def test_torch_is_not_imported(root: Path) -> None:

@@ -136,9 +136,13 @@ def test_lines_that_wait_are_logged_in_time_and_in_order(monkeypatch: pytest.Mon
         loggers.log({"attempt": i}, None)
     assert [line["attempt"] for line, _ in kept.lines] == list(range(TOGETHER))
     loggers.log({"attempt": -1}, None)
+    assert len(kept.lines) == TOGETHER
     monkeypatch.setattr("gradlab.loggers.several.SECONDS", -1.0)
     loggers.log({"attempt": -2}, None)
-    assert [line["attempt"] for line, _ in kept.lines[TOGETHER:]] == [-1, -2]
+    monkeypatch.undo()
+    loggers.log({"attempt": -3}, None)
+    loggers.finish({}, Path())
+    assert [line["attempt"] for line, _ in kept.lines[TOGETHER:]] == [-1, -2, -3]
 
 
 def test_a_run_that_raises_tells_its_loggers_so(tmp_path: Path) -> None:

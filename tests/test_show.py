@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import environment
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradlab.loggers.local import Lines
@@ -120,6 +120,8 @@ def test_without_unicode_all_is_ascii() -> None:
     assert all(character.isascii() for line in draw(plot, 40, 5, (0, 9), ascii=True) for character, _ in line)
 
 
+@example([1.0, 1.0000000000000002], True, 40, 4, None)
+@example([5e-324, 1e-323], False, 40, 4, 1.0)
 @given(
     st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=50),
     st.booleans(),

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy
 import pytest
+import wandb
 import yaml
 from helpers import run as run_command
 from wandb_server import Service
 
-import wandb
 from gradlab import errors
 from gradlab.cli import compose
 from gradlab.config import to_config

@@ -118,7 +118,7 @@ class Place:
         if not math.isfinite(y) or (self.log and y <= 0):
             return None
         low, high, y = (math.log(v) if self.log else v for v in (self.low, self.high, y))
-        part = (high - y) / (high - low)
+        part = (high - y) / (high - low) if high > low else 0.5  # logarithms of neighbours may be equal
         return min(int(part * self.rows), self.rows - 1) if -1e-9 <= part <= 1 + 1e-9 else None
 
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 pytest.importorskip("wandb_workspaces", reason="W&B Reports need wandb-workspaces")
+import wandb
 from wandb_server import Service
 
-import wandb
 from gradlab.report import wandb_report
 from gradlab.report.command import main
 

@@ -26,8 +26,9 @@ const lab = (() => {
     const v = Number(value);
     if (Number.isNaN(v)) return typeof value === "number" || value === "NaN" ? "NaN" : String(value);
     if (!Number.isFinite(v)) return v > 0 ? "∞" : "-∞";
+    if (Number.isInteger(v) && Math.abs(v) < 1e7) return String(v);
     if (v !== 0 && (Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3)) {
-      return Number.isInteger(v) && Math.abs(v) < 1e7 ? String(v) : v.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
+      return v.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
     }
     return String(+v.toPrecision(digits));
   }

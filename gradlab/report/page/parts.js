@@ -37,7 +37,8 @@ const parts = (() => {
       ...(facts.sweep ? [element("a", "sweep", { href: facts.sweep }), " / "] : []), facts.name,
     ]);
     const ended = o.status ? STATUS[o.status] || o.status : d.sentence ? "no measurement" : facts.live ? "running" : "has not ended, or was killed";
-    const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), badge(severity(d), d.verdict ? (d.ill ? "ill" : severity(d) === "good" ? "well" : severity(d)) : ended)]);
+    const judged = d.ill ? "ill" : o.status === "interrupted" ? null : severity(d) === "good" ? "well" : severity(d);
+    const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), ...(d.verdict && judged ? [badge(severity(d), judged)] : [])]);
     const evals = run.evals.filter((e) => "eval/loss" in e), last = evals[evals.length - 1];
     const numbers = [
       ["ended", ended], ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`], ["skipped", run.thinned ? (d.measured || {}).skipped ?? "-" : run.skips],

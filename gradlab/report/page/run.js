@@ -271,7 +271,7 @@
   function follow() {
     const state = element("span", "live", { id: "live-state", class: "quiet", role: "status" }), marks = { metrics: "", layers: "", facts: "" };
     byId("parts").append(state);
-    let wait = 1000;
+    let wait = 1000, heard = Date.now(), changed = false;
     const ask = async () => {
       try {
         const answer = await fetch(`news?${new URLSearchParams(marks)}`, { cache: "no-store" });
@@ -281,12 +281,13 @@
         if (news.layers.anew) records = [];
         metrics.push(...lines(news.metrics.text));
         records.push(...lines(news.layers.text));
-        const changed = news.metrics.text || news.metrics.anew || news.layers.text || news.layers.anew || news.facts;
+        changed = changed || news.metrics.text || news.metrics.anew || news.layers.text || news.layers.anew || news.facts;
         if (news.facts) facts = { ...news.facts.content, live: true, thinned: {} };
         [marks.metrics, marks.layers, marks.facts] = [news.metrics.mark, news.layers.mark, news.facts ? news.facts.mark : marks.facts];
-        if (changed) draw();
+        if (changed && !news.more) { draw(); changed = false; }
+        if (news.metrics.text) heard = Date.now();
         const ended = facts.diagnosis.verdict || facts.diagnosis.sentence;
-        state.textContent = news.more ? "reading …" : ended ? "the run has ended" : `following; last looked at ${new Date().toLocaleTimeString()}`;
+        state.textContent = news.more ? "reading …" : ended ? "the run has ended" : `following; last new line ${Math.round((Date.now() - heard) / 1000)} s ago`;
         wait = news.more ? 0 : ended ? 5000 : 1000;
       } catch {
         state.textContent = "the server does not answer; trying again";

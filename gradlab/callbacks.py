@@ -61,7 +61,7 @@ def conclude(folder: Path) -> None:
         results.write(rows, folder / "results.csv")
         tell(sweep.written(folder, rows), folder)  # a search has said what its runs show, all together
         return
-    page = show(folder, rows) if rows else None
+    page = show(folder, rows, len(planned)) if rows else None
     if (done := unfinished.count(folder, planned)) < len(planned):
         print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
     tell(page, folder)
@@ -72,7 +72,7 @@ def tell(page: Path | None, folder: Path) -> None:
     print(*([f"report: {page}"] if page else []), f"all of it: {folder}", sep="\n", flush=True)
 
 
-def show(folder: Path, rows: list[dict[str, Any]]) -> Path | None:
+def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
     """Write results.csv, and print it; remedies are compared, and what has axes is drawn. Returns the page."""
     from gradlab import comparison
     from gradlab.report import sweep
@@ -89,4 +89,5 @@ def show(folder: Path, rows: list[dict[str, Any]]) -> Path | None:
         print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
     remedies = any("remedy=" in row["overrides"] for row in rows)
     compared = comparison.report(folder, [row["job"] for row in rows]) if remedies else []
-    return sweep.written(folder, rows, drawn=maps.sweep_ended(folder, rows), compared=compared)
+    drawn = maps.sweep_ended(folder, rows)
+    return sweep.written(folder, rows, drawn=drawn, compared=compared, planned=planned)

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradlab.command import command, key
+from gradlab.loggers.local import write_whole
 from gradlab.option import Invalid
 from gradlab.report import sweep_map, sweep_parts
 from gradlab.report.short import short
 from gradlab.report.template import page
 from gradlab.sweep.map_axis import Axis, axis_of, swept_fields
 from gradlab.sweep.measure import curve
-from gradlab.sweep.outcome import NAMES, OUTCOMES
-from gradlab.sweep.results import overrides_of
+from gradlab.sweep.outcome import NAMES, OUTCOMES, UNJUDGED
+from gradlab.sweep.results import REFUSED, overrides_of
 
 if TYPE_CHECKING:
     from gradlab.sweep.maps import Drawn
@@ -59,25 +60,31 @@ def write(
     rows: Sequence[dict[str, Any]] | None = None,
     drawn: Drawn | None = None,
     compared: list[dict[str, Any]] | None = None,
+    planned: int = 0,
 ) -> Path:
     """Write report.html from the jobs' folders; returns its path. Raises `Invalid` where there is no job.
 
-    rows, drawn (`maps.Drawn`), compared (`compare`): what is known already, as it is when a sweep has just ended.
+    rows, drawn (`maps.Drawn`), compared (`compare`), planned (jobs of it): what is known already, as it is when a
+    sweep has just ended.
     """
     from gradlab.sweep import results
 
     rows = results.read(folder) if rows is None else rows
     if not rows:
         raise Invalid("FOLDER", folder, "must be the folder of a sweep (it holds no job)")
-    content = data(folder, rows, drawn, compared)
+    content = data(folder, rows, drawn, compared, planned)
     path = folder / "report.html"
     text = page("sweep.html", content["title"], ("base.css", "sweep.css"), PROGRAMS, data=content)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return path
 
 
 def data(
-    folder: Path, rows: Sequence[dict[str, Any]], drawn: Drawn | None, compared: list[dict[str, Any]] | None
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    drawn: Drawn | None,
+    compared: list[dict[str, Any]] | None,
+    planned: int,
 ) -> dict[str, Any]:
     """All that the page shows."""
     axes = [axis_of(rows, name) for name in swept_fields(rows)]
@@ -90,7 +97,8 @@ def data(
         | {"fields": [of[row[axis.name]] for of, axis in zip(places, axes, strict=True)]}
         for row in rows
     ]
-    unfinished = sum(job["verdict"] == UNFINISHED for job in jobs)
+    unfinished = sum(row["outcome"] in UNJUDGED and row["verdict"] != REFUSED for row in rows)
+    unfinished += max(planned - len(rows), 0)
     return {
         "title": f"sweep {folder.resolve().name}",
         "folder": str(folder),

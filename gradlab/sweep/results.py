@@ -19,6 +19,8 @@ FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
 """Columns that come first; then whatever was swept, then the numbers, then `why`."""
 PLAIN = re.compile(r"- \+{0,2}[a-zA-Z][^'\"#:\s]*")
 """A line of overrides.yaml that means what it says."""
+REFUSED = "does not apply"
+"""Stands for the verdict of a job whose remedy changes nothing."""
 REPEATS = ("seed",)
 """Fields whose values repeat a point."""
 
@@ -127,7 +129,7 @@ def judged(told: dict[str, Any], numbers: dict[str, Any], evaluated: list[float]
 def refused(told: dict[str, Any]) -> str | None:
     """What stands for the verdict of a job whose remedy does not apply."""
     remedy = told.get("remedy")
-    return "does not apply" if remedy and not remedy["applies"] else None
+    return REFUSED if remedy and not remedy["applies"] else None
 
 
 def why(told: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@
     byId("recommended").append(...lines.slice(0, 2));
     if (lines.length > 2) byId("recommended").append(element("details", null, {}, [element("summary", `of the other ${lines.length - 2} maps`), ...lines.slice(2)]));
     byId("unfinished").hidden = !data.unfinished.count;
-    if (data.unfinished.count) byId("unfinished").append(element("p", `${sweep.plural(data.unfinished.count, "job")} of it ${data.unfinished.count === 1 ? "is" : "are"} unfinished; what is left runs with:`), command(data.unfinished.command));
+    if (data.unfinished.count) byId("unfinished").append(element("p", `${sweep.plural(data.unfinished.count, "job")} ${data.unfinished.count === 1 ? "has" : "have"} not finished; what is left runs with:`), command(data.unfinished.command));
     byId("given").hidden = !data.common && !data.command;
     if (data.common) byId("given").append(element("p", null, {}, ["every job: ", element("code", data.common)]));
     if (data.command) byId("given").append(command(data.command));

@@ -22,9 +22,15 @@ sweep.curves = (() => {
     return made;
   }
 
+  /** A curve in words. */
+  function ends(series) {
+    const finite = series.filter((v) => v !== null);
+    return finite.length ? `from ${number(finite[0])} to ${number(finite.at(-1))}` : "nothing finite";
+  }
+
   /** A line a job over its attempts, logarithmic where all values are positive. lines: [{job, style}] */
   function chart(lines, which) {
-    const made = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "curve", role: "img", "aria-label": TITLES[which] });
+    const made = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "curve", role: "img", "aria-label": `${TITLES[which]} of ${lines.map(({ job }) => `job ${job.job} (${ends(job.curves[which])})`).join(", ")}` });
     const add = (tag, attributes, text) => { const part = svg(tag, attributes, text); made.append(part); return part; };
     const values = lines.flatMap(({ job }) => job.curves[which]).filter((v) => v !== null).map(Number);
     if (!values.length) return element("p", `${TITLES[which]}: nothing finite was measured`, { class: "quiet" });

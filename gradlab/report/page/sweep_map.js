@@ -235,6 +235,18 @@
     repaint();
   }
 
+  let followed = null;
+
+  /** What was chosen elsewhere may lie in another slice. */
+  function follow() {
+    const [first] = state.chosen, holds = (s) => s.cells.some((cell) => cell.jobs.includes(first));
+    if (followed === state.chosen || first === undefined) return repaint();
+    followed = state.chosen;
+    if (holds(slice()) || !map.slices.some(holds)) return repaint();
+    view.slice = map.slices.findIndex(holds);
+    return show();
+  }
+
   function repaint() {
     paint();
     draw();
@@ -275,5 +287,5 @@
 
   sweep.linked("metric", () => view.metric ? metric().name : "", (text) => { view.metric = Math.max(map.metrics.findIndex((m) => m.name === text && m.measured), 0); });
   sweep.linked("slice", () => view.slice || "", (text) => { view.slice = Math.min(Math.max(Math.floor(Number(text)) || 0, 0), map.slices.length - 1); show(); });
-  sweep.views.push({ begin, show: repaint });
+  sweep.views.push({ begin, show: follow });
 })();

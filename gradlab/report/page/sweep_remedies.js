@@ -19,8 +19,8 @@
   function cell(row, name, reach) {
     const effect = DRAWN[name] && row.effects[DRAWN[name]];
     if (!effect) return row.cells[name];
-    const size = effect[3] === null ? "" : `, effect size ${number(effect[3], 3)}`;
-    return element("span", null, { class: "effect" }, [row.cells[name] + size, interval(effect, reach[name])]);
+    const size = effect[3] === null ? [] : [element("small", `size ${number(effect[3], 3)}`, { title: "effect size: the mean over the standard deviation of the differences" })];
+    return element("span", null, { class: "effect" }, [row.cells[name], element("span", null, {}, [interval(effect, reach[name]), ...size])]);
   }
 
   function table(group) {

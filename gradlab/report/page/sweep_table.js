@@ -30,7 +30,8 @@
       made.append(cell);
     }
     made.addEventListener("click", (event) => {
-      if (event.target.closest("a, input") || String(getSelection())) return;
+      const text = getSelection();
+      if (event.target.closest("a, input") || !text.isCollapsed && made.contains(text.anchorNode)) return;
       sweep.choose(event.ctrlKey || event.metaKey || event.shiftKey ? [...state.chosen, i] : [i]);
     });
     return { made, box };
@@ -108,7 +109,7 @@
   function begin() {
     heads = columns.map((column, k) => {
       const button = element("button", column.name, { type: "button", onclick: () => sort(k, view.sort === k ? !view.down : false) });
-      return element("th", null, { scope: "col", class: column.words || WORDS.includes(column.name) ? "text" : false }, [button]);
+      return element("th", null, { scope: "col", class: column.name === "why" ? "text why" : column.words || WORDS.includes(column.name) ? "text" : false }, [button]);
     });
     body = element("tbody");
     more = element("button", "", { type: "button", hidden: true, onclick: () => { view.all = true; fill(); } });

@@ -51,6 +51,7 @@ def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
     from gradlab.command import command
     from gradlab.loggers import wandb_sweep
+    from gradlab.report import sweep
     from gradlab.sweep import results, unfinished
 
     rows, planned = results.read(folder), PLANNED.get(folder) or []
@@ -59,20 +60,25 @@ def conclude(folder: Path) -> None:
         cli.RESULTS.append(1)
     if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
         results.write(rows, folder / "results.csv")
+        tell(sweep.written(folder, rows), folder)  # a search has said what its runs show, all together
         wandb_sweep.write(folder, rows)
-        print(f"all of it: {folder}", flush=True)  # a search has said what its runs show, all together
         return
-    if rows:
-        show(folder, rows)
+    page = show(folder, rows) if rows else None
     wandb_sweep.write(folder, rows)
     if (done := unfinished.count(folder, planned)) < len(planned):
         print(f"{done} of {len(planned)} jobs have finished; the others run with: {command([f'resume={folder}'])}")
-    print(f"all of it: {folder}", flush=True)
+    tell(page, folder)
 
 
-def show(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Write results.csv, and print it; remedies are compared, and what has axes is drawn."""
+def tell(page: Path | None, folder: Path) -> None:
+    """Where it all is."""
+    print(*([f"report: {page}"] if page else []), f"all of it: {folder}", sep="\n", flush=True)
+
+
+def show(folder: Path, rows: list[dict[str, Any]]) -> Path | None:
+    """Write results.csv, and print it; remedies are compared, and what has axes is drawn. Returns the page."""
     from gradlab import comparison
+    from gradlab.report import sweep
     from gradlab.sweep import maps, results
 
     results.write(rows, folder / "results.csv")
@@ -84,6 +90,6 @@ def show(folder: Path, rows: list[dict[str, Any]]) -> None:
         print(f"{row['job']:>4}  {row['verdict'] or none:<15} {shown:>10}  {row['overrides']}")
     if len(rows) > SHOWN:
         print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
-    if any("remedy=" in row["overrides"] for row in rows):
-        comparison.report(folder, [row["job"] for row in rows])
-    maps.sweep_ended(folder, rows)
+    remedies = any("remedy=" in row["overrides"] for row in rows)
+    compared = comparison.report(folder, [row["job"] for row in rows]) if remedies else []
+    return sweep.written(folder, rows, drawn=maps.sweep_ended(folder, rows), compared=compared)

@@ -40,6 +40,7 @@ gradlab: a laboratory for gradient failures.
   python -m gradlab +sweep=lr_max_norm model=lstm        a ready sweep, a folder for each of its jobs
   python -m gradlab hydra/sweeper=boundary +remedy=none,clip_norm   the largest stable optimizer.lr of each
   python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm   a map, refined at its boundary
+  python -m gradlab.report outputs/run/... outputs/run/...   their curves on one page; --serve follows one live
   python -m gradlab resume=outputs/run/...               continue a run, or a sweep, that was interrupted
   torchrun --standalone --nproc-per-node=2 -m gradlab ...      the same on several processes
 

@@ -70,11 +70,11 @@ on the 95% interval of the mean follows; an effect counts where it leaves out 0 
 mean is at least {SMALL:.0%}. Of fewer seeds each must differ by {LARGE:.0%}. cost: seconds a sample, over none's."""
 
 
-def report(folder: Path, jobs: Sequence[str]) -> None:
+def report(folder: Path, jobs: Sequence[str]) -> list[dict[str, Any]]:
     """Compare the jobs of a sweep over remedies: comparison.csv and comparison.json in its folder, and a table."""
     rows = compare([read(folder, job) for job in jobs])
     if not rows:
-        return
+        return rows
     (folder / "comparison.json").write_text(json.dumps(plain(rows), indent=2, allow_nan=False) + "\n")
     with (folder / "comparison.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(flat(rows[0])), extrasaction="ignore")
@@ -89,6 +89,7 @@ def report(folder: Path, jobs: Sequence[str]) -> None:
             if row["judgement"] != "baseline":
                 print(f"  {row['remedy']}: {'; '.join(filter(None, (changes(row['changed']), row['why'])))}")
     print(NOTE, flush=True)
+    return rows
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:

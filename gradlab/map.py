@@ -10,8 +10,8 @@ from gradlab.option import Invalid, one_of, require
 from gradlab.sweep import zoom_command
 
 DESCRIPTION = """\
-Draws the map of a sweep from what its jobs left: FOLDER/map.html (interactive, of one file), FOLDER/figures, map.json
-and results.csv; prints the edge of stability and the sensitivity of each row, and which point to use.
+Draws the map of a sweep from what its jobs left: FOLDER/report.html (interactive, of one file), FOLDER/figures,
+map.json and results.csv; prints the edge of stability and the sensitivity of each row, and which point to use.
 
 With x=FIELD:LOW:HIGH[:linear] y=FIELD:LOW:HIGH[:linear] [OVERRIDE...] instead of a folder it runs a map over two
 fields, and refines it where neighbouring runs end differently. Also resolution=256, coarse=16 (cells a side at the
@@ -38,6 +38,7 @@ def work(arguments: list[str]) -> int:
     require(args.margin is None or args.margin >= 1, "--margin", args.margin, ">= 1")
     if not args.folder.is_dir():
         raise Invalid("FOLDER", args.folder, "no such folder")
+    from gradlab.report import sweep
     from gradlab.sweep import maps, results
 
     if args.metric is not None:
@@ -48,7 +49,8 @@ def work(arguments: list[str]) -> int:
     if len(rows) < 2:
         raise Invalid("FOLDER", args.folder, f"must be the folder of a sweep (it holds {len(rows)} jobs)")
     results.write(rows, args.folder / "results.csv")
-    maps.make(args.folder, rows, args.x, args.y, args.metric, args.margin)
+    drawn = maps.make(args.folder, rows, args.x, args.y, args.metric, args.margin)
+    print(f"report: {sweep.write(args.folder, rows, drawn)}", flush=True)
     return 0
 
 

@@ -1,10 +1,12 @@
 """Every experiment shows what it expects; every model, as it comes, is healthy."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import executable, launched, opened
 from helpers import run
 
 from gradlab.config import conf_dir
@@ -23,6 +25,19 @@ def gradlab(folder: Path, *arguments: str) -> Any:
 def test_experiment_shows_what_it_expects(name: str, tmp_path: Path) -> None:
     result = gradlab(tmp_path, f"+experiment={name}", "seed=1")
     assert result.returncode == 0 and "and saw it" in result.stdout, result.stdout + result.stderr
+    if executable():
+        opens(next((tmp_path / "outputs" / name).iterdir()) / "report.html")
+
+
+def opens(page: Path) -> None:
+    """A run's page shows its verdict, its curves and its layers, and nothing goes wrong in it."""
+    told = json.loads((page.parent / "diagnosis.json").read_text())
+    with launched() as browser, opened(browser, page) as seen:
+        assert told["sentence"] in seen.text("header") and told["verdict"].replace("_", " ") in seen.text("h1")
+        assert seen.page.locator(".remedies li").count() == len(told["remedies"])
+        assert seen.page.locator(".chart").count() >= 3
+        assert seen.page.locator("#flow .profile svg").count() == 1
+        assert seen.wrong == []
 
 
 @pytest.mark.slow

@@ -292,12 +292,12 @@ def test_a_sweep_ends_with_its_map_and_what_it_recommends_is_healthy(gradlab: Co
     result = gradlab("-m", *short, *swept, cwd=tmp_path)
     assert result.code == 0, result
     (folder,) = tmp_path.glob("outputs/run/sweep*")
-    assert (folder / "map.html").is_file() and (folder / "figures" / "map.png").is_file()
+    assert (folder / "report.html").is_file() and (folder / "figures" / "map.png").is_file()
     at = result.out.index("recommended: ")
     command = shlex.split(result.out[at:].splitlines()[1])
     again = gradlab(*command[3:], cwd=tmp_path)
     assert command[:3] == ["python", "-m", "gradlab"] and again.code == 0, again
-    assert f"map: {folder.relative_to(tmp_path)}/map.html" in result.out
+    assert f"report: {folder.relative_to(tmp_path)}/report.html\n" in result.out
 
 
 def test_a_sweep_over_seeds_or_two_rates_draws_none(tmp_path: Path) -> None:

@@ -50,7 +50,10 @@ def left(job: Path) -> dict[str, Any]:
 
 def same(one: Path, other: Path) -> None:
     """Two sweeps have left the same."""
-    jobs = [sorted(p.name for p in sweep.iterdir() if p.is_dir() and p.name != ".submitit") for sweep in (one, other)]
+    jobs = [
+        sorted(p.name for p in sweep.iterdir() if p.is_dir() and p.name not in (".submitit", "page"))
+        for sweep in (one, other)
+    ]
     assert jobs[0] == jobs[1] != []
     for job in jobs[0]:
         assert repr(left(one / job)) == repr(left(other / job))  # NaN is NaN
@@ -320,13 +323,13 @@ def test_remedies_that_do_not_apply_and_those_applied_are_left_as_they_are(gradl
     first = gradlab(*given, cwd=tmp_path)
     assert first.code == 0 and "does not apply" in first.out, first
     sweep = tmp_path / "sweep"
-    jobs = {job.name: left(job) for job in sweep.iterdir() if job.is_dir()}
+    jobs = {job.name: left(job) for job in sweep.iterdir() if (job / ".hydra").is_dir()}
     before = table(sweep)
     assert len(jobs) == len(before) == 6 and (sweep / "comparison.csv").is_file()
     shutil.rmtree(sweep / "0")
     again = gradlab("resume=sweep", cwd=tmp_path)
     assert again.code == 0 and again.out.count("== verdict") == 1
-    assert {job.name: left(job) for job in sweep.iterdir() if job.is_dir()} == jobs
+    assert {job.name: left(job) for job in sweep.iterdir() if (job / ".hydra").is_dir()} == jobs
     assert table(sweep) == before
 
 

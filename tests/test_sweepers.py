@@ -58,7 +58,7 @@ def edges(folder: Path) -> dict[str, Any]:
 
 
 def jobs(folder: Path) -> list[str]:
-    return sorted((p.name for p in folder.iterdir() if p.is_dir()), key=int)
+    return sorted((p.name for p in folder.iterdir() if (p / ".hydra").is_dir()), key=int)
 
 
 def descent(lr: float, updates: int, curvature: float) -> list[float]:

@@ -2,9 +2,9 @@
 
     python experiments/cost/sweep.py [--size 16] [--only rnn] [--rounds 3]
 
-Every launcher is given the same command, in a process of its own, from nothing to results.csv and map.html. Seconds are
-the clock's; beside them CPU seconds, which other programs disturb less. Jobs whose verdict is not the basic launcher's
-are counted, and the healthy ones' final losses are compared.
+Every launcher is given the same command, in a process of its own, from nothing to results.csv and report.html. Seconds
+are the clock's; beside them CPU seconds, which other programs disturb less. Jobs whose verdict is not the basic
+launcher's are counted, and the healthy ones' final losses are compared.
 """
 
 from __future__ import annotations

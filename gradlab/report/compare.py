@@ -18,7 +18,7 @@ PROGRAMS = ("base.js", "uplot.js", "curves.js", "parts.js", "compare.js")
 BYTES = 4_000_000
 """Of all runs' metrics.jsonl that a page holds."""
 OF_NO_RUN = ("story", "resume", "expect", "trainer.progress", "trainer.threads")
-"""Fields that do not change what a run does."""
+"""Fields that do not change what a run does; nor do those under `remedy`, whose changes stand in their own fields."""
 
 
 def write(paths: Sequence[Path], file: Path) -> Path:
@@ -41,8 +41,8 @@ def of(run: folders.Folder, file: Path) -> dict[str, Any]:
 
 def differing(runs: Sequence[folders.Folder]) -> list[dict[str, Any]]:
     """The fields in which the configurations differ, with each run's value; None where a run has no such field."""
-    flat = [{k: v for k, v in run.choices.items() if "/" not in k} | flattened(run.config) for run in runs]
-    names = dict.fromkeys(name for values in flat for name in values)
+    flat = [run.choices | flattened(run.config) for run in runs]
+    names = dict.fromkeys(name for values in flat for name in values if not name.startswith("remedy."))
     rows = [{"field": name, "values": [values.get(name) for values in flat]} for name in names if name not in OF_NO_RUN]
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
 

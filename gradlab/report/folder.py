@@ -86,6 +86,8 @@ def read(path: Path, most: int = BYTES, config: dict[str, Any] | None = None) ->
                 run.thinned[f"{name}.jsonl"] = counts
         run.config = yaml_of(path / ".hydra" / "config.yaml") if config is None else config
         run.choices = choices_of(path / ".hydra" / "hydra.yaml")
+        changed = (run.diagnosis.get("remedy") or {}).get("changed") or {}
+        run.choices |= {k: str(new) for k, (_, new) in changed.items() if k in run.choices}  # Hydra's were before it
         run.overrides = run.diagnosis.get("overrides") or yaml_of(path / ".hydra" / "overrides.yaml") or []
     except ValueError as error:
         said = " ".join(str(error).split())[:200]
@@ -114,7 +116,10 @@ def yaml_of(path: Path) -> Any:
 
 
 def choices_of(path: Path) -> dict[str, str]:
-    """Group -> option, from Hydra's own file. Not through a YAML reader: of a sweep's jobs there are many."""
+    """Group -> option, from Hydra's own file, without its own groups.
+
+    Not through a YAML reader, which takes longer than all the rest: a sweep has many jobs.
+    """
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     block = re.search(r"^    choices:\n((?:      .*\n)+)", text, re.MULTILINE)
     pairs = re.findall(r"^      ([\w-]+): (.+)$", block[1], re.MULTILINE) if block else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ def share(sweep: Path) -> None:
     """Put style and program where the pages of a sweep's runs look for them; once a process."""
     (sweep / SHARED).mkdir(exist_ok=True)
     for name, parts in (("run.css", STYLES), ("run.js", PROGRAMS)):
-        write_whole(sweep / SHARED / name, joined(parts))
+        partial = sweep / SHARED / f".{name}.{os.getpid()}"  # several processes may be at it
+        partial.write_text(joined(parts), encoding="utf-8")
+        partial.replace(sweep / SHARED / name)
 
 
 def content(run: folders.Folder) -> dict[str, Any]:

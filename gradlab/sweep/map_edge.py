@@ -84,4 +84,6 @@ def sensitivity(places: np.ndarray, loss: np.ndarray, initial: np.ndarray | floa
     if run.sum() < 2:
         return math.nan
     capped = np.minimum(loss, initial)[run]
+    if not np.isfinite(capped).all():  # the initial loss was not finite either
+        return math.nan
     return float(np.average(capped, weights=widths(places[run])) - capped.min())

@@ -1,4 +1,4 @@
-"""From the rows of a sweep to its map: map.json, map.html, figures, and what is printed."""
+"""From the rows of a sweep to its map: map.json, figures, and what is printed; report.html shows it too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,29 @@ def worth_a_map(rows: Sequence[dict[str, Any]]) -> bool:
     return bool(counts) and (counts[0] >= LEAST or len(counts) > 1)
 
 
-def sweep_ended(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+@dataclass(frozen=True)
+class Drawn:
+    """A map: its slices, and of each its rows and what it recommends."""
+
+    slices: list[Grid]
+    told: list[tuple[list[Line], Recommendation | None]]
+
+
+def sweep_ended(folder: Path, rows: Sequence[dict[str, Any]]) -> Drawn | None:
     """Draw the map of a sweep that is worth one."""
-    if worth_a_map(rows):
-        make(folder, rows)
+    return make(folder, rows) if worth_a_map(rows) else None
+
+
+def drawn(
+    rows: Sequence[dict[str, Any]], x: str | None = None, y: str | None = None, margin: float | None = None
+) -> Drawn:
+    """The map of a sweep. Raises `Invalid` where there is nothing to draw."""
+    from gradlab.sweep import map_advice
+    from gradlab.sweep.map_axis import choose_axes
+    from gradlab.sweep.map_grid import grids
+
+    slices = grids(rows, *choose_axes(rows, x, y))
+    return Drawn(slices, [judged(grid, map_advice.MARGIN if margin is None else margin) for grid in slices])
 
 
 def make(
@@ -48,24 +67,21 @@ def make(
     y: str | None = None,
     metric: str | None = None,
     margin: float | None = None,
-) -> None:
-    """Write and print everything. Raises `Invalid` where there is nothing to draw."""
-    from gradlab.sweep import map_advice, map_figure, map_page
-    from gradlab.sweep.map_axis import choose_axes
-    from gradlab.sweep.map_grid import grids
+) -> Drawn:
+    """Write map.json and the figures, and print. Raises `Invalid` where there is nothing to draw."""
+    from gradlab.sweep import map_figure
 
-    slices = grids(rows, *choose_axes(rows, x, y))
-    margin = map_advice.MARGIN if margin is None else margin
-    told = [judged(grid, margin) for grid in slices]
+    made = drawn(rows, x, y, margin)
+    slices, told = made.slices, made.told
     one = slices[0]
     write_json(folder / "map.json", folder, slices, told)
-    map_page.write(folder / "map.html", folder, slices, told)
     figures = [f for g in slices for f in map_figure.draw(g, folder / "figures" / f"map{suffix(g)}", metric)]
     if one.x.numeric and len(one.y.values) <= SHOWN and (not one.y.numeric):
         figures += map_figure.curves(slices, folder / "figures" / "curves")
     for grid, (lines, best) in zip(slices, told, strict=True):
         tell(folder, grid, lines, best)
-    print(f"map: {folder / 'map.html'}, {', '.join(str(f) for f in figures if f.suffix == '.png')}", flush=True)
+    print(f"map: {', '.join(str(f) for f in figures if f.suffix == '.png')}", flush=True)
+    return made
 
 
 def judged(grid: Grid, margin: float) -> tuple[list[Line], Recommendation | None]:

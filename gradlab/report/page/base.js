@@ -26,8 +26,9 @@ const lab = (() => {
     const v = Number(value);
     if (Number.isNaN(v)) return typeof value === "number" || value === "NaN" ? "NaN" : String(value);
     if (!Number.isFinite(v)) return v > 0 ? "∞" : "-∞";
+    if (Number.isInteger(v) && Math.abs(v) < 1e7) return String(v);
     if (v !== 0 && (Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3)) {
-      return Number.isInteger(v) && Math.abs(v) < 1e7 ? String(v) : v.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
+      return v.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
     }
     return String(+v.toPrecision(digits));
   }
@@ -69,6 +70,13 @@ const lab = (() => {
     told();
   }
 
+  /** On paper: light, and no wider than a sheet, whatever the window was. */
+  function printable() {
+    let was = false;
+    addEventListener("beforeprint", () => { was = dark(); document.body.style.width = "700px"; if (was) theme("light"); dispatchEvent(new Event("resize")); });
+    addEventListener("afterprint", () => { document.body.style.width = ""; if (was) theme("dark"); dispatchEvent(new Event("resize")); });
+  }
+
   /** Copy a text; pages from disk may have no clipboard, then by a selection. */
   async function copy(text) {
     try {
@@ -92,5 +100,5 @@ const lab = (() => {
     return button;
   }
 
-  return { byId, css, json, element, number, percent, ramp, VIRIDIS, dark, theme, themed, themeButton, copy, copyButton };
+  return { byId, css, json, element, number, percent, ramp, VIRIDIS, dark, theme, themed, themeButton, printable, copy, copyButton };
 })();

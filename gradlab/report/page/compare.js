@@ -69,6 +69,7 @@
   }
 
   lab.themeButton(byId("theme"));
+  lab.printable();
   table();
   fields();
   const host = byId("curves");

@@ -7,8 +7,8 @@ const curves = (() => {
   /** What all views share: the whole range, the range that is shown, and the update pointed at. */
   class Axis {
     constructor(low, high) {
-      this.full = [low, high];
-      this.range = [low, high];
+      this.full = [low, Math.max(high, low + 1)];
+      this.range = [...this.full];
       this.views = [];
       this.at = null;
     }
@@ -39,8 +39,8 @@ const curves = (() => {
     /** More updates have come. */
     grow(low, high) {
       const whole = this.whole;
-      this.full = [low, high];
-      if (whole) this.range = [low, high];
+      this.full = [low, Math.max(high, low + 1)];
+      if (whole) this.range = [...this.full];
     }
   }
 
@@ -198,9 +198,9 @@ const curves = (() => {
         if (low === null || low === undefined) { low = p; high = p; }
         else if (line.always || scale.positive || (p < high * 3 && p > low - 3 * (high - low))) { low = Math.min(low, p); high = Math.max(high, p); }
       }
-      if (low === null || low === undefined) return scale.positive ? [0, 1] : [0, 1];
+      if (low === null || low === undefined) return [0, 1];
       if (this.spec.least) { low = Math.min(low, this.spec.least[0]); high = Math.max(high, this.spec.least[1]); }
-      const room = high - low, pad = room > 0 ? room * 0.07 : scale.positive ? 0.3 : Math.max(Math.abs(high) * 0.1, 1e-300);
+      const room = high - low, pad = room > 0 ? room * 0.07 : scale.positive ? 0.3 : Math.abs(high) * 0.1 || 1;
       return [low - pad, high + pad];
     }
     build() {
@@ -211,7 +211,7 @@ const curves = (() => {
       const wanted = (u) => Math.max(2, Math.round(u.bbox.height / devicePixelRatio / 34));
       const series = this.spec.series.map((s) => ({
         label: s.name, stroke: () => css(s.colour), width: 1.7, dash: DASHES[s.dash || "solid"], spanGaps: Boolean(s.points || s.bridge),
-        points: { show: s.points ? true : (u, k) => this.sparse(k), size: s.points ? 7 : 5, fill: () => css(s.colour), stroke: () => css(s.colour) },
+        points: { show: s.points ? true : (u, k) => this.sparse(k), filter: (u, k, show) => show ? null : this.alone(k), size: s.points ? 7 : 5, fill: () => css(s.colour), stroke: () => css(s.colour) },
         ...(s.step ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
       }));
       this.plot = new uPlot({
@@ -248,6 +248,12 @@ const curves = (() => {
       for (let i = 0; i < this.data[0].length; i++) if (this.data[k][i] != null && this.data[0][i] >= low && this.data[0][i] <= high && ++count > 40) return false;
       return true;
     }
+    /** Points with no curve on either side. */
+    alone(k) {
+      const y = this.data[k], found = [], side = (i, step) => { do i += step; while (i >= 0 && i < y.length && y[i] === undefined); return y[i] ?? null; };
+      for (let i = 0; i < y.length; i++) if (y[i] != null && side(i, -1) === null && side(i, 1) === null) found.push(i);
+      return found;
+    }
     marks(u) {
       const pen = u.ctx, ratio = devicePixelRatio, { left, top, width, height } = u.bbox, scale = SCALES[this.name];
       pen.save();
@@ -266,7 +272,7 @@ const curves = (() => {
           const right = x + pen.measureText(event.text).width + 8 * ratio > left + width;
           pen.fillStyle = css(event.colour || "--quiet");
           pen.textAlign = right ? "right" : "left";
-          pen.fillText(event.text, x + (right ? -4 : 4) * ratio, top + height - 5 * ratio);
+          pen.fillText(event.text, x + (right ? -4 : 4) * ratio, top + height - (event.colour ? 19 : 5) * ratio);
         }
       }
       pen.strokeStyle = css("--ink");

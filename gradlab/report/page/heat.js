@@ -69,7 +69,7 @@ const heat = (() => {
       const { rows } = this.data, width = Math.max(this.frame.clientWidth, 200), pen = this.canvas.getContext("2d");
       pen.font = "11px system-ui, sans-serif";
       const widest = Math.max(...rows.map((name) => pen.measureText(name).width), 20);
-      const left = Math.min(Math.max(widest + 10, 66), width * 0.35), tall = Math.min(Math.max(rows.length * 16, 34), 460);
+      const left = Math.min(Math.max(widest + 10, 66), width * 0.35), tall = Math.min(Math.max(rows.length * 16, 34), 620);
       this.box = { left, top: 4, across: width - left - 14, down: tall, width, height: tall + 28, h: tall / Math.max(rows.length, 1) };
       const ratio = devicePixelRatio || 1;
       this.canvas.width = Math.round(width * ratio);
@@ -156,13 +156,15 @@ const heat = (() => {
       const stops = Array.from({ length: 12 }, (_, k) => `rgb(${lab.ramp(k / 11, data.middle ? DIVERGING : lab.VIRIDIS).join(",")})`);
       ramp.style.background = `linear-gradient(90deg, ${stops.join(",")})`;
       const text = (v) => data.share ? lab.percent(v) : number(v, 3);
-      parts.push(element("span", null, {}, [element("span", text(this.low)), ramp, element("span", text(this.high))]));
-      if (data.middle) parts.push(element("span", `yellow: about ${number(data.middle)}; blue below, red above`));
+      const any = data.linear || all.some((v) => v !== null && Number.isFinite(v) && v !== 0);
+      if (any) parts.push(element("span", null, {}, [element("span", text(this.low)), ramp, element("span", text(this.high))]));
+      if (any && data.middle) parts.push(element("span", `yellow: about ${number(data.middle)}; blue below, red above`));
       const key = (says, style) => { const s = element("i", null, { class: "swatch" }); Object.assign(s.style, style); parts.push(element("span", null, {}, [s, element("span", says)])); };
       if (all.some((v) => v === 0) && !data.linear) key("zero", { background: `repeating-linear-gradient(-45deg, ${css("--hatch")} 0 1px, ${css("--paper")} 1px 4px)` });
       if (all.some((v) => v !== null && v === Infinity)) key("∞ infinite", { background: css("--ink") });
       if (all.some((v) => Number.isNaN(v))) key("✕ NaN", { background: css("--pink") });
       if (data.limit && all.some((v) => Math.abs(v) > data.limit)) key(`beyond ${data.limit}`, { border: `2px solid ${css("--critical")}` });
+      if (data.columns.length && this.span(data.columns.length - 1)[1] < this.axis.full[1] - 1) key("not measured", { background: css("--raised") });
       this.legend.replaceChildren(element("span", data.title), ...parts);
     }
     at(event) {

@@ -36,8 +36,9 @@ const parts = (() => {
     const name = element("p", null, { class: "where" }, [
       ...(facts.sweep ? [element("a", "sweep", { href: facts.sweep }), " / "] : []), facts.name,
     ]);
-    const ended = o.status ? STATUS[o.status] || o.status : d.sentence ? "no measurement" : facts.live ? "running" : "has not ended, or was killed";
-    const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), badge(severity(d), d.verdict ? (d.ill ? "ill" : severity(d) === "good" ? "well" : severity(d)) : ended)]);
+    const ended = o.status ? STATUS[o.status] || o.status : d.remedy && d.remedy.applies === false ? "does not apply" : d.sentence ? "no measurement" : facts.live ? "running" : "has not ended, or was killed";
+    const judged = d.ill ? "ill" : o.status === "interrupted" ? null : severity(d) === "good" ? "well" : severity(d);
+    const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), ...(d.verdict && judged ? [badge(severity(d), judged)] : [])]);
     const evals = run.evals.filter((e) => "eval/loss" in e), last = evals[evals.length - 1];
     const numbers = [
       ["ended", ended], ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`], ["skipped", run.thinned ? (d.measured || {}).skipped ?? "-" : run.skips],
@@ -47,7 +48,7 @@ const parts = (() => {
       ["time", o.seconds !== undefined ? seconds(o.seconds) : "-"], ["seed", facts.config.seed ?? "-"],
     ];
     host.replaceChildren(name, title, ...(d.sentence ? [element("p", d.sentence, { class: "said" })] : []),
-      element("dl", null, { class: "numbers" }, numbers.map(([k, v]) => element("div", null, {}, [element("dt", k), element("dd", String(v))]))));
+      ...(run.n || d.verdict ? [element("dl", null, { class: "numbers" }, numbers.map(([k, v]) => element("div", null, {}, [element("dt", k), element("dd", String(v))])))] : []));
   }
 
   const seconds = (s) => s < 90 ? `${number(s, 3)} s` : s < 5400 ? `${number(s / 60, 3)} min` : `${number(s / 3600, 3)} h`;
@@ -86,7 +87,8 @@ const parts = (() => {
     const more = others.length ? [element("h3", "Also found"), element("ul", null, { class: "findings" }, others.map((f) => element("li", null, {}, [
       badge(f.severity), element("strong", words(f.code)), `: ${f.sentence}`, ...(f.began ? [element("span", ` (since update ${f.began})`, { class: "quiet" })] : []),
       ...(f.causes.length ? [element("div", `likely because: ${f.causes.join("; or ")}`, { class: "quiet" })] : [])])))] : [];
-    if (d.remedy) more.push(...remedy(d.remedy));
+    if (d.remedy && d.remedy.applies) more.push(...remedy(d.remedy));
+    if (!d.verdict && !left.length && !right.length && !more.length) { host.replaceChildren(); return; }
     const columns = [left, right].filter((c) => c.length).map((c) => element("div", null, {}, c));
     host.replaceChildren(element("h2", d.verdict ? "Verdict" : "What happened", { id: "verdict-title" }), element("div", null, { class: "two" }, columns), ...more);
   }
@@ -125,7 +127,7 @@ const parts = (() => {
       const streak = e.skipped_last_in_a_row > 1 ? `, the last ${e.skipped_last_in_a_row} in a row` : "";
       steps.push(["bad", `Update ${e.scale_fell_from}, in epoch ${e.scale_fell_in_epoch}: the loss scale begins to fall. ${e.skipped_since} of the ${o.attempts - e.scale_fell_from + 1} updates from there on were skipped${streak}.`]);
     }
-    if (o.first_failed_attempt && o.status === "failed") steps.push(["bad", `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`]);
+    if (o.first_failed_attempt && o.first_failed_attempt < o.attempts && o.status === "failed") steps.push(["bad", `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`]);
     if (o.status === "failed" || o.status === "given_up") steps.push(["bad", `Update ${o.attempts}: the run ends: ${o.error}`]);
     const more = [];
     const ranges = [...((over || {}).ranges || []), ...["outputs", "targets"].map((k) => (over || {})[k]).filter(Boolean)];
@@ -146,8 +148,9 @@ const parts = (() => {
 
   function ran(facts) {
     const host = byId("ran"), { config, choices, environment: env } = facts, given = new Set(facts.overrides.map((o) => o.replace(/^[+~]+/, "").split("=")[0]));
-    const fields = (group, value) => Object.entries(value).filter(([, v]) => typeof v !== "object" || v === null || Array.isArray(v)).map(([k, v]) => {
-      const text = element("code", `${k}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`);
+    const fields = (group, value) => Object.entries(value).flatMap(([k, v]) => {
+      if (v && typeof v === "object" && !Array.isArray(v)) return fields(`${group}.${k}`, v);
+      const text = element("code", `${[...group.split(".").slice(1), k].join(".")}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`);
       if (given.has(`${group}.${k}`) || given.has(`${group}/${k}`)) text.classList.add("given");
       return text;
     });

@@ -60,7 +60,7 @@
     found.push({ id: "loss", title: "Loss", scale: "auto", x: evaluated.x, height: 190, events: all,
       series: [{ name: "training", y: evaluated.of(run.loss), colour: "--blue" }, ...(evaluated.any ? [{ name: "evaluation", y: evaluated.evals, colour: "--orange", dash: "dashed", points: true }] : [])] });
     const bound = facts.choices.clip === "norm" ? value((facts.config.clip || {}).max_norm) : null;
-    const after = run.norm.map((v, i) => run.coefficient[i] !== null && run.coefficient[i] < 1 ? v * run.coefficient[i] : null);
+    const after = run.norm.map((v, i) => run.coefficient[i] !== null && run.coefficient[i] < 1 && Number.isFinite(v) ? v * run.coefficient[i] : null);
     found.push({ id: "norm", title: "Gradient norm", scale: "auto", x: run.attempt, height: 170, events: quiet,
       lines: bound ? [{ value: bound, name: `threshold ${number(bound)}`, always: true }] : [],
       series: [{ name: "before clipping", y: run.norm, colour: "--blue" }, ...(after.some((v) => v !== null) ? [{ name: "after clipping, where it acted", y: after, colour: "--green", dash: "dotted" }] : [])] });
@@ -72,6 +72,9 @@
       series: [{ name: "share so far", y: run.fraction, colour: "--green", share: true }, { name: "what clipping left", y: run.coefficient, colour: "--grey", dash: "dotted", share: true }] });
     if (run.ratio.some((v) => v !== null)) found.push({ id: "ratio", title: "Update ÷ weights", scale: "auto", x: run.attempt, height: 120, events: quiet,
       lines: [{ value: 1e-3, name: "rule of thumb 10⁻³", always: true }], series: [{ name: "all parameters", y: run.ratio, colour: "--sky", bridge: true }] });
+    const timed = run.records.filter((r) => Array.isArray(r["time/ratio"]));
+    if (timed.length) found.push({ id: "time", title: "Gradient of the last time steps ÷ the first", scale: "auto", x: timed.map((r) => r.attempt), height: 120, events: quiet, lines: [{ value: 1, name: "alike" }],
+      series: run.header.recurrent.map((name, k) => ({ name: name || "the model", y: timed.map((r) => value(r["time/ratio"][k])), colour: ["--green", "--pink", "--amber", "--blue"][k % 4], points: true })) });
     const accuracy = joined(run, "eval/accuracy");
     if (accuracy.any) found.push({ id: "accuracy", title: "Accuracy", scale: "linear", share: true, x: accuracy.x, height: 110, events: quiet, series: [{ name: "evaluation", y: accuracy.evals, colour: "--orange", points: true, share: true }] });
     return found;
@@ -257,8 +260,7 @@
   }
 
   lab.themeButton(byId("theme"));
-  addEventListener("beforeprint", () => { if (lab.dark()) { document.documentElement.dataset.was = "dark"; lab.theme("light"); } });
-  addEventListener("afterprint", () => { if (document.documentElement.dataset.was) { delete document.documentElement.dataset.was; lab.theme("dark"); } });
+  lab.printable();
   draw();
 
   // --- following a run that goes on ----------------------------------------------------------------------------
@@ -268,7 +270,7 @@
   function follow() {
     const state = element("span", "live", { id: "live-state", class: "quiet", role: "status" }), marks = { metrics: "", layers: "", facts: "" };
     byId("parts").append(state);
-    let wait = 1000;
+    let wait = 1000, heard = Date.now(), changed = false;
     const ask = async () => {
       try {
         const answer = await fetch(`news?${new URLSearchParams(marks)}`, { cache: "no-store" });
@@ -278,12 +280,13 @@
         if (news.layers.anew) records = [];
         metrics.push(...lines(news.metrics.text));
         records.push(...lines(news.layers.text));
-        const changed = news.metrics.text || news.metrics.anew || news.layers.text || news.layers.anew || news.facts;
+        changed = changed || news.metrics.text || news.metrics.anew || news.layers.text || news.layers.anew || news.facts;
         if (news.facts) facts = { ...news.facts.content, live: true, thinned: {} };
         [marks.metrics, marks.layers, marks.facts] = [news.metrics.mark, news.layers.mark, news.facts ? news.facts.mark : marks.facts];
-        if (changed) draw();
+        if (changed && !news.more) { draw(); changed = false; }
+        if (news.metrics.text) heard = Date.now();
         const ended = facts.diagnosis.verdict || facts.diagnosis.sentence;
-        state.textContent = news.more ? "reading …" : ended ? "the run has ended" : `following; last looked at ${new Date().toLocaleTimeString()}`;
+        state.textContent = news.more ? "reading …" : ended ? "the run has ended" : `following; last new line ${Math.round((Date.now() - heard) / 1000)} s ago`;
         wait = news.more ? 0 : ended ? 5000 : 1000;
       } catch {
         state.textContent = "the server does not answer; trying again";

@@ -63,8 +63,8 @@ def conclude(folder: Path) -> None:
         cli.RESULTS.append(1)
     if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
         results.write(rows, folder / "results.csv")
-        wandb_sweep.write(folder, rows)
         tell(sweep.written(folder, rows), folder)  # a search has said what its runs show, all together
+        wandb_sweep.write(folder, rows)
         return
     page = show(folder, rows, len(planned)) if rows else None
     wandb_sweep.write(folder, rows)

@@ -46,7 +46,7 @@ def left(job: Path) -> dict[str, Any]:
     hydra = {path.name: path.read_text() for path in (job / ".hydra").iterdir() if path.name != "hydra.yaml"}
     files = sorted(path.name for path in job.iterdir())
     layers = (job / "layers.jsonl").read_text() if "layers.jsonl" in files else ""
-    return {"files": files, "diagnosis": diagnosis, "metrics": metrics(job), "layers": layers, "hydra": hydra}
+    return {"files": sorted(files), "diagnosis": diagnosis, "metrics": metrics(job), "layers": layers, "hydra": hydra}
 
 
 def same(one: Path, other: Path) -> None:

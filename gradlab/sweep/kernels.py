@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradlab.sweep.lane_autocast import LOWERED, WIDENED, WIDENED_ON_CUDA, as_autocast, lowered
+from gradlab.sweep.products import multiplied
 from gradlab.sweep.recurrent import gru, lstm, rnn
 from gradlab.sweep.recurrent_rule import Taps, recurrent_rule
 from gradlab.sweep.whole import whole
@@ -49,12 +50,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None
         return F.scaled_dot_product_attention(*flat, is_causal=causal, scale=scale).unflatten(0, q.shape[:2])  # type: ignore
     with torch.autocast(q.device.type, enabled=False):  # the fused kernel too stays in fp32 between its products
         rows, keys, values = (t.float().flatten(0, 2) for t in (q, k, v))  # (L*B*H, T, D)
-        if causal:
-            mask = torch.full((steps, keys.shape[1]), -torch.inf, device=q.device).triu_(1)
-        else:
-            mask = torch.zeros((), device=q.device)
-        weights = torch.baddbmm(mask, rows, keys.transpose(1, 2), alpha=scale or q.shape[-1] ** -0.5).softmax(-1)
-        return torch.bmm(weights, values).unflatten(0, q.shape[:3]).to(q.dtype)
+        mask = torch.full((steps, keys.shape[1]), -torch.inf, device=q.device).triu_(1) if causal else None
+        weights = multiplied(rows * (scale or q.shape[-1] ** -0.5), keys.mT, mask).softmax(-1)
+        return multiplied(weights, values).unflatten(0, q.shape[:3]).to(q.dtype)
 
 
 @whole

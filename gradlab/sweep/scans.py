@@ -31,7 +31,8 @@ class Sums:
     def __init__(self, x: Tensor, weights: Weights, wants_x: bool) -> None:
         """x: (T, L, B, F)."""
         self.x, self.weights = x, weights
-        self.of = Weights(*map(torch.zeros_like, weights))
+        # those of matrices transposed: BLAS is slow where a result's rows are short, and of few features they would be
+        self.of = Weights(*(w.new_zeros(w.mT.shape if w.dim() > 2 else w.shape) for w in weights))
         self.dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if wants_x else None
 
     def add(self, t: int, down: Tensor, before: Tensor, inner: Tensor | None = None) -> None:
@@ -40,8 +41,8 @@ class Sums:
         inner: where the recurrent product has another gradient than the inputs' (a GRU's n).
         """
         inner = down if inner is None else inner
-        self.of.w_ih.baddbmm_(down.transpose(1, 2), self.x[t])
-        self.of.w_hh.baddbmm_(inner.transpose(1, 2), before)
+        self.of.w_ih.baddbmm_(self.x[t].mT, down)
+        self.of.w_hh.baddbmm_(before.mT, inner)
         self.of.b_ih.add_(down.sum(1))
         if inner is not down:
             self.of.b_hh.add_(inner.sum(1))
@@ -49,7 +50,7 @@ class Sums:
             torch.bmm(down, self.weights.w_ih, out=self.dx[t])
 
     def result(self) -> tuple[Tensor | None, ...]:
-        return self.dx, self.of.w_ih, self.of.w_hh, self.of.b_ih, self.of.b_hh
+        return self.dx, self.of.w_ih.mT, self.of.w_hh.mT, self.of.b_ih, self.of.b_hh
 
 
 class RNNScan(torch.autograd.Function):

@@ -74,9 +74,8 @@ def logged(folder: Path, lines: list[dict[str, Any]], kept: int = 0, told: Any =
 
 def sync(service: Service, *folders: Path) -> None:
     parts = [str(part) for folder in folders for part in place.earlier(folder)]
-    done = subprocess.run(
-        ["wandb", "sync", "--yes", "--include-online", *parts], capture_output=True, text=True, timeout=120
-    )
+    command = ["wandb", "sync", "--yes", "--include-online", *parts]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folders[0])  # it leaves wandb/logs
     assert done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
 
 
@@ -388,6 +387,11 @@ def test_lanes_are_one_w_and_b_run_each_and_the_sweep_one_more(tmp_path: Path, s
         assert runs[name].summary["verdict"] == told["verdict"]
         assert len(runs[name].history) == len(list(read_lines(folder / job / "metrics.jsonl")))
     assert runs[folder.name].summary["comparison"]["nrows"] == 2
+    chosen = [json.loads(runs[name].bucket["config"])["choices"]["value"] for name in runs if name != folder.name]
+    assert {(c["clip"], c["optimizer"], c["model"]) for c in chosen} == {
+        ("none", "sgd", "lstm"),
+        ("norm", "sgd", "lstm"),
+    }
 
 
 def test_a_logger_that_is_not_chosen_has_no_fields() -> None:

@@ -68,6 +68,7 @@ class WandbSink:
         more = {
             "experiment": about.experiment,
             "overrides": about.overrides,
+            "choices": about.choices,
             "remedies": "+".join(about.config.get("remedy") or {}) or None,
             "gradlab": gradlab.__version__,
         }

@@ -122,6 +122,22 @@ def test_offline_run_is_complete_once_it_is_sent(tmp_path: Path, service: Servic
     assert [a["artifactTypeName"] for a in service.artifacts] == ["run_table"]
 
 
+def test_a_run_says_where_it_is_to_be_seen_or_what_sends_it(
+    tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "online").mkdir()
+    (tmp_path / "it is").mkdir()
+    sink = logged(tmp_path / "online", [line(1)])
+    assert capsys.readouterr().out == f"W&B: {sink.run.url}\n" and sink.run.id in sink.run.url
+    logged(tmp_path / "it is", [line(1)], mode="offline")
+    said = capsys.readouterr().out
+    assert said.startswith("W&B: offline; to send it: wandb sync ")
+    subprocess.run(said.partition(": wandb")[2].join(["wandb", ""]), shell=True, check=True, cwd=tmp_path, timeout=120)
+    assert len(service.runs) == 2 and all(len(run.history) == 1 for run in service.runs.values())
+    logged(tmp_path / "it is", [line(1)], mode="disabled")
+    assert capsys.readouterr().out == ""
+
+
 def test_critical_findings_send_alerts_and_files_are_artifacts_when_asked(tmp_path: Path, service: Service) -> None:
     for name in ("crash.pt", "checkpoint.pt", "report.html"):
         (tmp_path / name).write_text(name)

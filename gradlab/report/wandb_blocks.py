@@ -7,9 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import gradlab.config  # noqa: F401  (registers the options)
-from gradlab.option import OPTIONS
-
 SHOWN = 100
 """Runs whose verdicts are in the text."""
 FIGURES = ["figures/map", "figures/curves"]
@@ -110,6 +107,9 @@ def build(entity: str, project: str, group: str | None, told: Told) -> Any:
 
 def of_config(name: str) -> str:
     """Where W&B keeps a swept field, an option of a group, or a remedy's name."""
+    import gradlab.config  # noqa: F401  (registers the options)
+    from gradlab.option import OPTIONS
+
     if name == "remedy":
         return "remedies"
     return f"choices.{name}" if name in {group for group, _ in OPTIONS} else name

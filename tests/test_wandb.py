@@ -164,7 +164,11 @@ def test_a_resumed_run_goes_on_with_lines_that_its_w_and_b_run_lacks(
     if mode == "offline":
         (part,) = place.earlier(tmp_path)
         (file,) = part.glob("*.wandb")
-        file.write_bytes(file.read_bytes()[:-5])
+        before = b""
+        while place.logged([part]) < 6 or before != file.read_bytes():  # W&B's process may write on for a moment
+            before = file.read_bytes()
+            time.sleep(1)
+        file.write_bytes(before[:-5])
     time.sleep(1.1)  # W&B names a part by the second
     second = logged(tmp_path, [line(i) for i in range(1, 10)], kept=4, mode=mode)
     assert second.run.id == first.run.id and second.first == 6

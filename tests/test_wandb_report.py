@@ -131,7 +131,10 @@ def test_without_folders_it_is_about_what_is_here_of_the_project_and_group(
     assert "1 run: 1 diverged" in texts(specification(capsys, "--wandb", "me/other"))
     assert "2 runs:" in texts(specification(capsys, "--wandb", "me/gradlab", "--group", "exploding sweep_x"))
     assert "1 run: 1 stalled" in texts(specification(capsys, "--wandb", "me/gradlab", "--group", "run"))
-    assert "has the verdict of each run" in texts(specification(capsys, "--wandb", "me/none"))
+    assert main(["--wandb", "me/none", "--group", "g", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("gradlab: no run below outputs is of project none and group g: ")
+    assert "has the verdict of each run" in texts(json.loads(said.out))
 
 
 @pytest.mark.parametrize(

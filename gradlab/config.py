@@ -110,6 +110,11 @@ def to_config(composed: DictConfig, known: Config | None = None, differ: Collect
     return Config(**values)
 
 
+def choices(config: Config) -> dict[str, str]:
+    """Group -> option, for each group with one: what Hydra's choices are once remedies have been applied."""
+    return {group: name for (group, name), cls in OPTIONS.items() if type(getattr(config, group, None)) is cls}
+
+
 def typed(node: Any) -> Any:
     """A node as the object that it describes; several options of a group as a dictionary of theirs."""
     if not OmegaConf.is_config(node):

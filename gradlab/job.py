@@ -11,7 +11,7 @@ from typing import Any
 from gradlab import checkpoint, environment, snapshot, verdict
 from gradlab.cli import INTERRUPTED
 from gradlab.clip import NoClip
-from gradlab.config import Config
+from gradlab.config import Config, choices
 from gradlab.data.check import pieces
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
@@ -61,7 +61,8 @@ class Job:
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
-        about = About(folder, plain, group, self.trainer.observed.header(), overrides, make is Trainer)
+        header, chosen = self.trainer.observed.header(), choices(config)
+        about = About(folder, plain, group, header, overrides, make is Trainer, choices=chosen)
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
             for line, layers in read_run(folder, kept):

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradlab.loggers.local import read_lines
 from gradlab.option import Invalid
+from gradlab.report.folder import treated
 
 ARCHITECTURES = {
     "rnn": ("weight_hh", "lstm", "gru", "rnn"),
@@ -74,7 +75,8 @@ def read(folder: Path) -> Run:
         result = json.loads(text(folder / "diagnosis.json") or "{}")
     except (ValueError, yaml.YAMLError) as error:
         raise Invalid("FOLDER", folder, f"holds a file that cannot be read ({' '.join(str(error).split())})") from None
-    run = Run(folder, config, (hydra.get("runtime") or {}).get("choices") or {}, lines)
+    choices = treated((hydra.get("runtime") or {}).get("choices") or {}, result.get("remedy"))
+    run = Run(folder, config, choices, lines)
     run.verdict, run.failed_at = result.get("verdict"), first_failure(lines, result)
     run.names = next((x["names"] for x in layers if "names" in x), [])
     at = math.inf if run.failed_at is None else run.failed_at

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers import environment, start, wait_for
 
+from gradlab import past_run
 from gradlab.cli import compose
 from gradlab.list import main
 from gradlab.loggers.local import Lines, read_lines
@@ -58,6 +59,16 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict[
 
 def names(rows: list[dict[str, Any]], root: Path) -> list[str]:
     return [os.path.relpath(row["folder"], root) for row in rows]
+
+
+def test_an_option_is_what_a_remedy_made_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make(tmp_path / "sweep" / "0", "healthy", 0, "+remedy=clip_value")
+    told = json.loads((made / "diagnosis.json").read_text())
+    told["remedy"] = {"changed": {"clip": ["norm", "value"], "clip.max_value": [None, 0.1]}}
+    (made / "diagnosis.json").write_text(json.dumps(told))
+    assert listed(capsys, tmp_path, "--filter", "clip=norm") == []
+    assert len(listed(capsys, tmp_path, "--filter", "clip=value", "model=lstm")) == 1
+    assert past_run.read(made).choices == {"clip": "value", "model": "lstm"}
 
 
 def test_newest_first_and_a_sweep_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -311,13 +311,13 @@ def test_figures_are_whole_and_the_same_each_time(tmp_path: Path) -> None:
 
 def test_figure_sums_a_layers_parameters(tmp_path: Path) -> None:
     records = [
-        {"names": ["b.weight", "a.weight", "a.bias"], "order": ["a", "b"], "modules": [], "recurrent": []},
-        {"attempt": 1, "grad/layer": [7.0, 3.0, 4.0]},
-        {"attempt": 6, "grad/layer": [None, math.inf, 1.0]},
+        {"names": ["b.weight", "a.weight", "a.bias", "scale"], "order": ["a", "b"], "modules": [], "recurrent": []},
+        {"attempt": 1, "grad/layer": [7.0, 3.0, 4.0, 2.0]},
+        {"attempt": 6, "grad/layer": [None, math.inf, 1.0, 2.0]},
     ]
     lines = figures.Lines(made.run(tmp_path / "run", [made.line(1, 1.0)], None, records))
     names, norms = figures.by_layer(lines)
-    assert names == ["a", "b"]
+    assert names == ["a", "b", "(the model)"] and norms[2].tolist() == [2.0, 2.0]
     assert norms[0].tolist() == [5.0, math.inf] and norms[1][0] == 7.0 and math.isnan(norms[1][1])
 
 

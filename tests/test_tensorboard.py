@@ -78,6 +78,7 @@ def test_the_verdict_is_told_in_words_in_numbers_and_as_a_hyperparameter(ran: Pa
     given = hparams(ran)
     assert (given["verdict"], given["status"]) == (told["verdict"], "completed")
     assert (given["optimizer.lr"], given["clip.max_norm"], given["model.layers"]) == (0.01, 1.0, 2)
+    assert (given["clip"], given["precision"], given["model"]) == ("norm", "fp32", "sigmoid_mlp")
     assert given["trainer.updates"] == "null" and not any(name.startswith(("diagnosis.", "logger.")) for name in given)
     content = seen.SummaryMetadata(metadata.SESSION_END_INFO_TAG).plugin_data.content
     assert metadata.parse_session_end_info_plugin_data(content).status == 1  # STATUS_SUCCESS in api.proto

@@ -74,9 +74,8 @@ def logged(folder: Path, lines: list[dict[str, Any]], kept: int = 0, told: Any =
 
 def sync(service: Service, *folders: Path) -> None:
     parts = [str(part) for folder in folders for part in place.earlier(folder)]
-    done = subprocess.run(
-        ["wandb", "sync", "--yes", "--include-online", *parts], capture_output=True, text=True, timeout=120
-    )
+    command = ["wandb", "sync", "--yes", "--include-online", *parts]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folders[0])  # it leaves wandb/logs
     assert done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
 
 
@@ -123,6 +122,22 @@ def test_offline_run_is_complete_once_it_is_sent(tmp_path: Path, service: Servic
     assert [a["artifactTypeName"] for a in service.artifacts] == ["run_table"]
 
 
+def test_a_run_says_where_it_is_to_be_seen_or_what_sends_it(
+    tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "online").mkdir()
+    (tmp_path / "it is").mkdir()
+    sink = logged(tmp_path / "online", [line(1)])
+    assert capsys.readouterr().out == f"W&B: {sink.run.url}\n" and sink.run.id in sink.run.url
+    logged(tmp_path / "it is", [line(1)], mode="offline")
+    said = capsys.readouterr().out
+    assert said.startswith("W&B: offline; to send it: wandb sync ")
+    subprocess.run(said.partition(": wandb")[2].join(["wandb", ""]), shell=True, check=True, cwd=tmp_path, timeout=120)
+    assert len(service.runs) == 2 and all(len(run.history) == 1 for run in service.runs.values())
+    logged(tmp_path / "it is", [line(1)], mode="disabled")
+    assert capsys.readouterr().out == ""
+
+
 def test_critical_findings_send_alerts_and_files_are_artifacts_when_asked(tmp_path: Path, service: Service) -> None:
     for name in ("crash.pt", "checkpoint.pt", "report.html"):
         (tmp_path / name).write_text(name)
@@ -149,7 +164,11 @@ def test_a_resumed_run_goes_on_with_lines_that_its_w_and_b_run_lacks(
     if mode == "offline":
         (part,) = place.earlier(tmp_path)
         (file,) = part.glob("*.wandb")
-        file.write_bytes(file.read_bytes()[:-5])
+        before = b""
+        while place.logged([part]) < 6 or before != file.read_bytes():  # W&B's process may write on for a moment
+            before = file.read_bytes()
+            time.sleep(1)
+        file.write_bytes(before[:-5])
     time.sleep(1.1)  # W&B names a part by the second
     second = logged(tmp_path, [line(i) for i in range(1, 10)], kept=4, mode=mode)
     assert second.run.id == first.run.id and second.first == 6
@@ -388,6 +407,11 @@ def test_lanes_are_one_w_and_b_run_each_and_the_sweep_one_more(tmp_path: Path, s
         assert runs[name].summary["verdict"] == told["verdict"]
         assert len(runs[name].history) == len(list(read_lines(folder / job / "metrics.jsonl")))
     assert runs[folder.name].summary["comparison"]["nrows"] == 2
+    chosen = [json.loads(runs[name].bucket["config"])["choices"]["value"] for name in runs if name != folder.name]
+    assert {(c["clip"], c["optimizer"], c["model"]) for c in chosen} == {
+        ("none", "sgd", "lstm"),
+        ("norm", "sgd", "lstm"),
+    }
 
 
 def test_a_logger_that_is_not_chosen_has_no_fields() -> None:

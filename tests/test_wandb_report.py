@@ -90,6 +90,14 @@ def test_a_report_has_verdicts_curves_run_sets_and_the_comparison(
     assert all(table in json.dumps(made) for table in ("findings", "comparison", "results", "figures/map"))
 
 
+def test_a_swept_group_is_an_axis_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job(tmp_path / "s" / "0", ["clip=none", "seed=1"], "exploding")
+    job(tmp_path / "s" / "1", ["clip=norm", "seed=2"], "healthy")
+    made = specification(capsys, str(tmp_path / "s"), "--wandb", "me/gradlab")
+    (parallel,) = [p["config"] for p in panels(made) if p["viewType"] == "Parallel Coordinates Plot"]
+    assert [c["accessor"] for c in parallel["columns"]][:2] == ["config:choices.value.clip", "config:seed.value"]
+
+
 def test_a_report_that_is_sent_is_what_dry_run_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +131,10 @@ def test_without_folders_it_is_about_what_is_here_of_the_project_and_group(
     assert "1 run: 1 diverged" in texts(specification(capsys, "--wandb", "me/other"))
     assert "2 runs:" in texts(specification(capsys, "--wandb", "me/gradlab", "--group", "exploding sweep_x"))
     assert "1 run: 1 stalled" in texts(specification(capsys, "--wandb", "me/gradlab", "--group", "run"))
-    assert "has the verdict of each run" in texts(specification(capsys, "--wandb", "me/none"))
+    assert main(["--wandb", "me/none", "--group", "g", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("gradlab: no run below outputs is of project none and group g: ")
+    assert "has the verdict of each run" in texts(json.loads(said.out))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ class About:
     """As typed."""
     live: bool = True
     """Whether the run is under way, and not told at its end."""
+    choices: dict[str, str] = field(default_factory=dict)
+    """Group -> option, which the configuration itself does not say."""
     lines: int = 0
     """Lines of metrics.jsonl that a resumed run leaves standing: earlier ones were logged before."""
 

@@ -103,7 +103,8 @@ class TensorBoardSink:
         self.summary(Summary.Value(tag=f"run/{k}", simple_value=v) for k, v in numbers.items())
         self.summary([text("verdict", said(told, folder, flat(self.about.config)))])
         words = {name: str(values[name]) for name in ("verdict", "status") if name in values}
-        self.event(summary=hparams_pb(flat(self.about.config) | words, trial_id=f"{folder.parent.name}/{folder.name}"))
+        config = flat(self.about.config) | {k: v for k, v in self.about.choices.items() if k not in UNTOLD}
+        self.event(summary=hparams_pb(config | words, trial_id=f"{folder.parent.name}/{folder.name}"))
         self.summary([session_end(values.get("status"))])
         if self.option.figures:
             self.summary(figures(folder))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,8 @@ class WandbSink:
         for part in filter(place.waits, parts):
             place.mend(part)
         self.run = service.begin(wanted, option.timeout, self.settings(), **self.identity(parts))
+        if about.live and not self.run.offline:
+            service.tell(self.run)
         self.first = max(self.run.starting_step, place.logged(parts) if self.run.offline else 0)
         """The step from which on lines are new."""
         self.run.define_metric("update")
@@ -68,6 +71,7 @@ class WandbSink:
         more = {
             "experiment": about.experiment,
             "overrides": about.overrides,
+            "choices": about.choices,
             "remedies": "+".join(about.config.get("remedy") or {}) or None,
             "gradlab": gradlab.__version__,
         }
@@ -146,7 +150,10 @@ class WandbSink:
             service.within(self.option.timeout * service.ASKING, lambda: attempt(self.show, self.upload))
             self.run.finish(exit_code=int(failed))
 
-        if service.end(conclude, self.option.timeout) and self.fault is not None:
+        ended = service.end(conclude, self.option.timeout)
+        if self.run.offline and place.sweep_of(folder) is None:  # a sweep says it once, for all its jobs
+            service.tell(self.run, *(shlex.quote(str(p)) for p in place.earlier(folder) if place.waits(p)))
+        if ended and self.fault is not None:
             raise self.fault
 
     def sum_up(self, told: dict[str, Any], folder: Path) -> None:

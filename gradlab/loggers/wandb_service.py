@@ -91,6 +91,14 @@ def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) 
         return wandb.init(mode="offline", **shared)
 
 
+def tell(run: Any, *parts: str) -> None:
+    """Where a W&B run is to be seen, or what sends its parts, which a shell may expand."""
+    if run.offline:
+        print(f"W&B: offline; to send it: wandb sync {' '.join(parts)}", flush=True)
+    elif run.url:
+        print(f"W&B: {run.url}", flush=True)
+
+
 def end(conclude: Callable[[], Any], timeout: float) -> bool:
     """Send what is left; what cannot be sent in time stays in the run's folder, for `wandb sync`. Whether it ended."""
     if not (ended := within(timeout * (1 - LEAVING), conclude)):

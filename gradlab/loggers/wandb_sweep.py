@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -88,7 +89,10 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbOption, exper
         service.within(option.timeout * service.ASKING, show)
         run.finish()
 
-    if service.end(conclude, option.timeout) and failed:
+    ended = service.end(conclude, option.timeout)
+    within = shlex.quote(str(folder))
+    service.tell(run, *(f"{within}/{at}wandb/offline-run-*" for at in ("*/", "")))
+    if ended and failed:
         raise failed[0]
 
 

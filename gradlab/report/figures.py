@@ -180,9 +180,12 @@ def flow(lines: Lines, title: str, path: Path) -> list[Path]:
 
 
 def by_layer(lines: Lines) -> tuple[list[str], np.ndarray]:
-    """Names of the layers in the order in which they run, and (L, R) norms of their parameters together."""
+    """Names of the layers in the order in which they run, and (L, R) norms of their parameters together.
+
+    Parameters that no called module owns come last, as on the page.
+    """
     owner = [name.rpartition(".")[0] for name in lines.header["names"]]
-    layers = [name for name in lines.header["order"] if name in owner] or list(dict.fromkeys(owner))
+    layers = [name for name in dict.fromkeys([*lines.header["order"], *owner]) if name in owner]
     every = [[math.nan if v is None else float(v) for v in record["grad/layer"]] for record in lines.records]
     values = np.array(every, dtype=np.float64).T  # (P, R)
     rows = [values[[i for i, of in enumerate(owner) if of == layer]] for layer in layers]

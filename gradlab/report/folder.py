@@ -86,8 +86,7 @@ def read(path: Path, most: int = BYTES, config: dict[str, Any] | None = None) ->
                 run.thinned[f"{name}.jsonl"] = counts
         run.config = yaml_of(path / ".hydra" / "config.yaml") if config is None else config
         run.choices = choices_of(path / ".hydra" / "hydra.yaml")
-        changed = (run.diagnosis.get("remedy") or {}).get("changed") or {}
-        run.choices |= {k: str(new) for k, (_, new) in changed.items() if k in run.choices}  # Hydra's were before it
+        run.choices = treated(run.choices, run.diagnosis.get("remedy"))
         run.overrides = run.diagnosis.get("overrides") or yaml_of(path / ".hydra" / "overrides.yaml") or []
     except ValueError as error:
         said = " ".join(str(error).split())[:200]
@@ -124,6 +123,15 @@ def choices_of(path: Path) -> dict[str, str]:
     block = re.search(r"^    choices:\n((?:      .*\n)+)", text, re.MULTILINE)
     pairs = re.findall(r"^      ([\w-]+): (.+)$", block[1], re.MULTILINE) if block else []
     return {group: name.strip("'\"") for group, name in pairs if name != "null"}
+
+
+def treated(choices: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any]:
+    """Group -> option of a run, from Hydra's choices, which are those before its remedies.
+
+    record: diagnosis.json's `remedy`.
+    """
+    changed = (record or {}).get("changed") or {}
+    return choices | {name: new for name, (_, new) in changed.items() if name in choices}
 
 
 def lines_of(path: Path, most: int, keep: Callable[..., set[int]]) -> tuple[str, list[int]]:

@@ -66,8 +66,3 @@ def share(sweep: Path) -> None:
         partial = sweep / SHARED / f".{name}.{os.getpid()}"  # several processes may be at it
         partial.write_text(joined(parts), encoding="utf-8")
         partial.replace(sweep / SHARED / name)
-
-
-def content(run: folders.Folder) -> dict[str, Any]:
-    """What a page that shows several runs holds of one."""
-    return run.facts() | {"metrics": run.metrics}

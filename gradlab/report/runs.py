@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.loggers.local import number
+from gradlab.report.folder import treated
 from gradlab.sweep.measure import measured
 from gradlab.sweep.results import overrides_of, refused, swept, told_by, value
 
@@ -57,7 +58,8 @@ class Run:
         """Dotted field -> value of its configuration; a group's name -> the option that was chosen."""
         hydra = text(self.path / ".hydra" / "hydra.yaml").partition("\n    choices:\n")[2]
         composed = text(self.path / ".hydra" / "config.yaml") or text(self.path / "config.yaml")
-        return flat(composed) | {group: value(option) for group, option in CHOICE.findall(hydra)}
+        choices = treated(dict(CHOICE.findall(hydra)), told_by(self.path).get("remedy"))
+        return flat(composed) | {group: value(str(option)) for group, option in choices.items()}
 
 
 def text(path: Path) -> str:

@@ -66,7 +66,7 @@ def build(entity: str, project: str, group: str | None, told: Told) -> Any:
         return wr.LinePlot(title=title, x="update", y=list(y), log_y=log or None, ignore_outliers=False)
 
     curves = [
-        line("loss", "train/loss", log=False),
+        line("loss", "train/loss"),
         line("eval loss", "eval/loss"),
         line("gradient norm before clipping", "grad/norm", log=True),
         line("clip coefficient", "clip/coefficient"),
@@ -106,5 +106,10 @@ def build(entity: str, project: str, group: str | None, told: Told) -> Any:
 
 
 def of_config(name: str) -> str:
-    """Where W&B keeps a swept field; a remedy's name is a field of its own."""
-    return "remedies" if name == "remedy" else name
+    """Where W&B keeps a swept field, an option of a group, or a remedy's name."""
+    import gradlab.config  # noqa: F401  (registers the options)
+    from gradlab.option import OPTIONS
+
+    if name == "remedy":
+        return "remedies"
+    return f"choices.{name}" if name in {group for group, _ in OPTIONS} else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -38,6 +39,11 @@ def report(args: Namespace) -> int:
         told = of_folders(local(Path("outputs"), project, args.group))
     else:
         told = of_service(entity, project, args.group)
+    if not told.runs:
+        where = "below outputs" if args.dry_run else "in W&B"
+        group = f" and group {args.group}" if args.group else ""
+        why = f"no run {where} is of project {project}{group}: the report has panels, and no words about runs"
+        print(f"gradlab: {why}", file=sys.stderr, flush=True)
     made = build(entity, project, args.group, told)
     if args.dry_run:
         print(json.dumps(specification(made), indent=2))

@@ -43,7 +43,7 @@ const parts = (() => {
     const numbers = [
       ["ended", ended], ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`], ["skipped", run.thinned ? (d.measured || {}).skipped ?? "-" : run.skips],
       ["epochs", o.epochs_completed ?? (run.n ? run.epoch[run.n - 1] : 0)],
-      ["loss, first to last", run.n ? `${number(run.loss[0])} → ${number(run.loss[run.n - 1])}` : "-"],
+      ["loss, first and last update", run.n ? `${number(run.loss[0])} → ${number(run.loss[run.n - 1])}` : "-"],
       ["evaluation", last ? `${number(last["eval/loss"])}${"eval/accuracy" in last ? ` (${lab.percent(Number(last["eval/accuracy"]))})` : ""}` : "-"],
       ["time", o.seconds !== undefined ? seconds(o.seconds) : "-"], ["seed", facts.config.seed ?? "-"],
     ];

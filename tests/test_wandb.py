@@ -44,6 +44,7 @@ TOLD = {
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Service]:
+    os.environ.pop("WANDB_SERVICE", None)  # of an earlier test; monkeypatch would put it back
     for name in [n for n in os.environ if n.startswith("WANDB_")] + ["CI"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ def test_a_report_that_is_sent_is_what_dry_run_prints(
     folder = sweep(tmp_path / "sweep_x")
     printed = specification(capsys, str(folder), "--wandb", "me/gradlab")
     monkeypatch.undo()
+    os.environ.pop("WANDB_SERVICE", None)  # of an earlier test, and gone
     service = Service()
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)

@@ -54,11 +54,12 @@ class SweepEnd(Callback):
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
     from gradlab.loggers import wandb_sweep
-    from gradlab.report import sweep
+    from gradlab.report import run, sweep
     from gradlab.sweep import results, unfinished
 
     rows, planned = results.read(folder), PLANNED.get(folder) or []
     cli.RESULTS.extend(row["exit_code"] for row in rows)
+    run.complete(folder / row["job"] for row in rows)
     if len(rows) < len(planned):  # jobs in other processes that left nothing
         cli.RESULTS.append(1)
     if any((folder / name).is_file() for name in ("edges.json", "cells.json")):

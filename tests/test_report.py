@@ -223,6 +223,9 @@ def test_pages_of_a_sweeps_jobs_share_what_is_alike(gradlab: Commands, tmp_path:
         assert page.stat().st_size < data + 20_000 < data + shared
         assert held(page, "metrics") == (sweep / job / "metrics.jsonl").read_text()
         assert (sweep / job / "environment.json").is_file()
+    written = page.read_text()
+    page.unlink()  # as of a job that is killed once it has said what it saw
+    assert gradlab(f"resume={sweep}", cwd=tmp_path).code == 0 and page.read_text() == written
 
 
 # --- comparing ----------------------------------------------------------------------------------------------------

@@ -86,15 +86,11 @@ def of_run(folder: Path, draws: bool) -> int:
 
 
 def of_sweep(folder: Path, draws: bool) -> int:
-    from gradlab.report import sweep
+    from gradlab.report import run, sweep
 
     if draws:
         raise Usage("--figures: is of runs; python -m gradlab.map draws those of a sweep")
-    for job in jobs_of(folder):
-        if not (job / "report.html").is_file():
-            from gradlab.report import run
-
-            run.write(job, shared=True)
+    run.complete(jobs_of(folder))
     print(sweep.write(folder))
     return 0
 

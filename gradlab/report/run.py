@@ -6,6 +6,7 @@ import functools
 import html
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ def finished(folder: Path, config: dict[str, Any] | None = None) -> None:
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         print(f"gradlab: {folder / NAME} was not written: {said or type(error).__name__}", file=sys.stderr)
+
+
+def complete(jobs: Iterable[Path]) -> None:
+    """Write the pages that are missing: of jobs of a sweep that were killed as they ended, or are older than pages."""
+    for job in jobs:
+        if not (job / NAME).is_file() and any((job / name).is_file() for name in ("metrics.jsonl", "diagnosis.json")):
+            finished(job)
 
 
 def write(folder: Path, shared: bool = False, config: dict[str, Any] | None = None) -> Path:

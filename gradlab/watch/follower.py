@@ -113,7 +113,7 @@ class Follower:
         self.mark = self.versions()
 
     def look(self) -> list[int]:
-        """Notice whether anybody wrote to the gradients since the last call that was followed; returns their versions."""
+        """Notice whether anybody wrote to the gradients since the last call that was followed; returns versions."""
         now = self.versions()
         if self.clamped:
             self.clamped, self.mark = False, now
@@ -126,7 +126,7 @@ class Follower:
         return now
 
     def zeros(self) -> bool:
-        """Whether gradients that somebody wrote to are zeros. That waits for the device: three times, then it is known."""
+        """Whether gradients that somebody wrote to are zeros. Looked at three times at most, as it waits."""
         if self.looks < 3:
             self.looks += 1
             grads = [p.grad for p in self.sample if p.grad is not None]

@@ -451,7 +451,7 @@ class Watch:
             if f.attempts == before:  # the optimizer was not called
                 self.outputs[f.index].numbers.finish(self.scale_now())
                 self.outputs[f.index].numbers.measure(self.scale_in(f))
-                self.judge_step(f, site())
+                self.judge_step(f, site(), False)
                 self.attempted(f, True)
 
         return after
@@ -504,15 +504,14 @@ class Watch:
         self.attempted(f, self.held_back(f))
 
     def judge_and_measure(self, f: Follower) -> None:
-        self.judge_step(f, site())
+        self.judge_step(f, site(), self.has_scaler and self.scaling is not f)
         numbers = self.outputs[f.index].numbers
         fused = getattr(f.optimizer, "grad_scale", None)
         numbers.measure(fused if isinstance(fused, Tensor) else self.scale_in(f), moves=not f.closure)
         if "clip/after" in numbers.clipping:
             numbers.clipping = {"clip/after": numbers.gradients().total}
 
-    def judge_step(self, f: Follower, where: Site | None) -> None:
-        direct = self.has_scaler and self.scaling is not f
+    def judge_step(self, f: Follower, where: Site | None, direct: bool) -> None:
         self.found(f, rules.at_step(f, where, direct, self.ranks if self.ddp is not None else 1))
 
     def held_back(self, f: Follower) -> Any:

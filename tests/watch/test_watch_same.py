@@ -148,11 +148,7 @@ def accumulation(watched):
 def sparse(watched):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(20, 4, sparse=True), nn.Flatten(), nn.Linear(8, 4).requires_grad_(False))
-    optimizer = (
-        torch.optim.SparseAdam(model.parameters(), lr=1e-2)
-        if False
-        else torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    )
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     with watched(model, optimizer):
         for x, y in batches(20):
             optimizer.zero_grad()
@@ -233,8 +229,7 @@ def everything():
         torch.autograd.backward,
         nn.Module.zero_grad,
         torch.optim.Optimizer.zero_grad,
-        *(getattr(clip, name) for name in dir(clip)),
-        *(getattr(torch.nn.utils, name) for name in dir(torch.nn.utils)),
+        *(value for where in (clip, torch.nn.utils) for value in vars(where).values() if callable(value)),
         *(getattr(scaler, name) for name in ("scale", "unscale_", "step", "update")),
         schedules.LRScheduler.step,
         schedules.ReduceLROnPlateau.step,
@@ -253,6 +248,7 @@ def test_all_is_put_back_after_an_exception(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler, schedule = torch.amp.GradScaler("cpu"), torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    optimizer.step()  # PyTorch notes that it has
     before, own = everything(), [*hooks(model, optimizer), sorted(vars(scaler)), sorted(vars(schedule))]
     with pytest.raises(ZeroDivisionError), gradlab.watch(model, optimizer, scaler, schedule, tmp_path, quiet=True):
         for batch in batches(3):

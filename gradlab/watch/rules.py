@@ -34,7 +34,7 @@ def at_step(f: Follower, site: Site | None, direct: bool, ranks: int) -> Iterato
         yield "step_past_scaler", site, ""
     if not f.by_hand:
         yield from clearing(f, new, site)
-        if not f.closure:
+        if len(f.inside) < 2:  # a closure that is called again and again
             yield from accumulation(f, new)
         for b in new:
             if b.half and not b.scaled and abs(b.weight.product) <= 1:

@@ -51,7 +51,7 @@ class Watch:
         self.scaler, self.strict, self.quiet = scaler, strict, quiet
         self.ddp = next((m for m in self.models if hasattr(m, "require_backward_grad_sync")), None)
         self.ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        rank = torch.distributed.get_rank() if self.ranks > 1 else 0
+        self.main = self.ranks == 1 or torch.distributed.get_rank() == 0
         named = {p: clean(name) for m in self.models for name, p in m.named_parameters()}
         self.followers = []
         for i, o in enumerate(self.optimizers):
@@ -64,7 +64,7 @@ class Watch:
         monitor = Summary(every, step_every)
         main = self.models[0]
         self.outputs = [
-            Output(path / f"optimizer{f.index}" if f.index else path, monitor, main, f, write=rank == 0)
+            Output(path / f"optimizer{f.index}" if f.index else path, monitor, main, f, write=self.main)
             for f in self.followers
         ]
         self.folder = path
@@ -252,6 +252,8 @@ class Watch:
                     f.held.append(b)
                     if f.stepping:
                         f.inside.append(b)
+                        if len(f.inside) == 1 and not error:  # before it is clipped, or the weights move
+                            self.outputs[f.index].numbers.measure(self.scale_in(f))
                     if not error:
                         self.judge_backward(f, b, in_autocast, raw, sync_of_forward)
 
@@ -372,7 +374,7 @@ class Watch:
                 continue
             whole = isinstance(total, Tensor) and not numbers.clipping and covers(f, params)
             known = total if whole and self.euclidean else None
-            numbers.measure(self.scale_in(f), known, not f.stepping)
+            numbers.measure(self.scale_in(f), known)
             if whole and bound is not None:
                 numbers.clipping = {"clip/bound": bound, "clip/total": total}
             else:
@@ -525,7 +527,7 @@ class Watch:
         if isinstance(lr, Tensor):
             lr = lr.detach().clone()
         numbers = self.outputs[f.index].numbers
-        loss = f.inside[0].loss if f.inside else total_loss(f.new)
+        loss = f.inside[0].loss if len(f.inside) > 1 else total_loss(f.new)
         if numbers.norm is not None:
             numbers.stepped(loss, lr, skipped)
         f.attempts += 1

@@ -17,6 +17,10 @@ from gradlab.watch.taps import TAPS
 QUIET = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 
 
+def loader(count):
+    return torch.utils.data.DataLoader(list(batches(count)), batch_size=None)
+
+
 @pytest.mark.parametrize("count", [8, 7])
 def test_lightning(tmp_path, count, capsys):
     lightning = pytest.importorskip("lightning.pytorch")
@@ -44,7 +48,7 @@ def test_lightning(tmp_path, count, capsys):
             default_root_dir=tmp_path,
             **QUIET,
         )
-        trainer.fit(module, list(batches(count)))
+        trainer.fit(module, loader(count))
         return weights(module)
 
     callback = gradlab.integrations.LightningWatch(folder=tmp_path / "run", every=1, step_every=2)
@@ -79,7 +83,7 @@ def test_lightning_that_breaks_off(tmp_path):
     callback = gradlab.integrations.LightningWatch(folder=tmp_path / "run", quiet=True)
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, callbacks=[callback], **QUIET)
     with pytest.raises(ZeroDivisionError):
-        trainer.fit(Module(), list(batches(8)))
+        trainer.fit(Module(), loader(8))
     assert callback.watch.status == "failed"
     assert not TAPS
     assert (tmp_path / "run" / "report.html").is_file()

@@ -85,6 +85,10 @@ class Follower:
     """Micro-batches of an update, known from a full one whose losses were divided by it."""
     unscaled: bool = False
     """Whether the gradients are, since the loss scale was in them."""
+    unscaled_at: int = 0
+    """Backward passes in them when they were unscaled."""
+    scale_calls: int = 0
+    """Of the scaler, up to the last step."""
     stage: str = "ready"
     """What the scaler thinks of it: ready, unscaled or stepped."""
     stepping: bool = False

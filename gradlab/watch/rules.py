@@ -20,42 +20,42 @@ def at_clip(f: Follower, site: Site | None, scaler: bool, forwards: int) -> Iter
         return
     new = f.new
     if not new and (not f.held or all(f.index in b.used for b in f.held)):
-        yield "clip_before_backward" if not f.attempts or forwards else "clip_after_step", site, ""
+        yield "clip-before-backward" if not f.attempts or forwards else "clip-after-step", site, ""
     if new and scaler and not f.unscaled and all(b.scaled for b in new):
-        yield "clip_before_unscale", site, ""
+        yield "clip-before-unscale", site, ""
     if any(c.site == site and c.held < len(f.held) for c in f.clips) and one_loop(new):
-        yield "clip_each_micro_batch", site, ""
+        yield "clip-every-micro-batch", site, ""
 
 
 def at_step(f: Follower, site: Site | None, direct: bool, ranks: int) -> Iterator[Found]:
     """When an optimizer steps on what its gradients hold. direct: past the scaler that is watched."""
     new = f.new
     if direct and any(b.scaled for b in new):
-        yield "step_past_scaler", site, ""
+        yield "step-past-scaler", site, ""
     if not f.by_hand:
         yield from clearing(f, new, site)
         if len(f.inside) < 2:  # a closure that is called again and again
             yield from accumulation(f, new)
         for b in new:
             if b.half and not b.scaled and abs(b.weight.product) <= 1:
-                yield "fp16_without_scaler", b.site, ""
+                yield "fp16-without-scaler", b.site, ""
                 break
     if ranks > 1:
         yield from synchronisation(new)
     moves = f.scheduled[-1:]
     if new and moves and moves[0].held == len(new) and len(f.scheduled) == 1:
-        yield "schedule_before_optimizer", moves[0].site, ""
+        yield "schedule-before-step", moves[0].site, ""
     yield from keeping(f, new)
 
 
 def clearing(f: Follower, new: list[Backward], site: Site | None) -> Iterator[Found]:
     dropped = [(b, where) for b, where in f.dropped if not b.bad]
     if not f.held and dropped and len(dropped) == len(f.dropped):
-        yield "zero_grad_before_step", dropped[-1][1] or site, ""
+        yield "zero-before-step", dropped[-1][1] or site, ""
     if new and any(f.index in b.used for b in f.held):
-        yield "missing_zero_grad", site, ""
+        yield "zero-grad-missing", site, ""
     if new and dropped and not f.dropless and f.length is None and {b.site for b, _ in dropped} == {new[-1].site}:
-        yield "zero_grad_in_window", dropped[-1][1] or new[-1].site, f"{len(dropped)} of {len(dropped) + len(new)} lost"
+        yield "zero-grad-in-window", dropped[-1][1] or new[-1].site, f"{len(dropped)} of {len(dropped) + len(new)} lost"
 
 
 def accumulation(f: Follower, new: list[Backward]) -> Iterator[Found]:
@@ -65,17 +65,17 @@ def accumulation(f: Follower, new: list[Backward]) -> Iterator[Found]:
         return
     if one_loop(new):
         if all(b.weight.kind == "mean" and not b.weight.factors for b in new):
-            yield "unscaled_accumulation", new[0].site, f"{k} micro-batches"
+            yield "accumulation-unscaled", new[0].site, f"{k} micro-batches"
         if all(len(b.weight.factors) > 1 and close(b.weight.product, 1 / k**2) for b in new):
-            yield "loss_divided_twice", new[0].site, f"{k} micro-batches, each weighed {products[0]:.3g}"
+            yield "loss-divided-twice", new[0].site, f"{k} micro-batches, each weighed {products[0]:.3g}"
         if all(close(p, 1 / k) for p in products):
             f.length = k
     n = f.length
     if n and k != n and all(close(p, 1 / n) for p in products):
         if k < n:
-            yield "remainder_underscaled", new[0].site, f"{k} micro-batches, each weighed 1/{n}"
+            yield "remainder-underscaled", new[0].site, f"{k} micro-batches, each weighed 1/{n}"
         elif k < 2 * n:
-            yield "remainder_leaked", new[0].site, f"{k} micro-batches, each weighed 1/{n}"
+            yield "remainder-left", new[0].site, f"{k} micro-batches, each weighed 1/{n}"
 
 
 def one_loop(new: list[Backward]) -> bool:
@@ -89,14 +89,14 @@ def close(a: float, b: float) -> bool:
 
 def synchronisation(new: list[Backward]) -> Iterator[Found]:
     if new and new[-1].synced is False:
-        yield "no_sync_off_by_one", new[-1].site, ""
+        yield "no-sync-on-the-last", new[-1].site, ""
     elif one_loop(new) and all(b.synced for b in new):
-        yield "sync_every_micro_batch", new[0].site, f"{len(new)} times"
+        yield "no-sync-missing", new[0].site, f"{len(new)} times"
 
 
 def keeping(f: Follower, new: list[Backward]) -> Iterator[Found]:
     if len(f.tokens) == KEPT and all(any(ref() is not None for ref in refs) for refs in f.tokens):
-        yield "loss_keeps_graph", new[-1].site if new else None, ""
+        yield "loss-kept-with-graph", new[-1].site if new else None, ""
     if new:
         f.tokens.append([b.token for b in new if b.token is not None])
         del f.tokens[:-KEPT]
@@ -106,11 +106,12 @@ def at_schedule(f: Follower, schedule: int, site: Site | None) -> Iterator[Found
     """When a schedule moves. Once between two steps is right, with a backward pass in between twice is not."""
     before = [m for m in f.scheduled if m.schedule == schedule]
     if before and before[-1].held < len(f.new):
-        yield "schedule_per_micro_batch", site, ""
+        yield "schedule-every-micro-batch", site, ""
 
 
 def at_unscale(f: Follower, site: Site | None) -> Iterator[Found]:
     if f.stage == "stepped":
-        yield "update_missing", site, ""
+        yield "update-missing", site, ""
     elif f.stage == "unscaled":
-        yield ("unscale_twice" if f.unscaled else "update_missing"), site, ""
+        again = "unscale-every-micro-batch" if f.unscaled_at < len(f.held) else "unscale-twice"
+        yield (again if f.unscaled else "update-missing"), site, ""

@@ -22,7 +22,7 @@ from gradlab.watch.output import Output
 from gradlab.watch.taps import After, listen, owner_of
 from gradlab.watch.where import Site, site
 
-SAME = {"clip_before_backward", "clip_after_step"}
+SAME = {"clip-before-backward", "clip-after-step"}
 """One and the same call may be either, seen from the next update."""
 
 
@@ -70,7 +70,7 @@ class Watch:
         self.folder = path
         self.of = {id(p): f for f in self.followers for p in f.params}
         self.faults: list[Seen] = []
-        self.forwards = self.depth = self.scaler_updates = 0
+        self.forwards = self.depth = self.scale_calls = self.scaler_updates = 0
         self.half = self.raw = self.wrapped = False
         self.sync_of_forward: bool | None = None
         self.scaling: Follower | None = None
@@ -266,11 +266,11 @@ class Watch:
         self, f: Follower, b: Backward, in_autocast: bool, raw: bool, sync_of_forward: bool | None
     ) -> None:
         if in_autocast:
-            self.fault("backward_in_autocast", b.site, f)
+            self.fault("backward-inside-autocast", b.site, f)
         if raw and b.forwards == 0:
-            self.fault("raw_module", b.site, f)
+            self.fault("raw-module-called", b.site, f)
         if self.ranks > 1 and sync_of_forward and b.synced is False:
-            self.fault("no_sync_around_backward_only", b.site, f)
+            self.fault("no-sync-around-backward-only", b.site, f)
 
     def weighed(self, root: Tensor) -> tuple[Any, Weight, bool]:
         """The loss without the loss scale, where it is one number; what it was weighed with; whether it was scaled."""
@@ -326,7 +326,7 @@ class Watch:
             b.bad = True
         locked = all(b.scaled and b.scaler_updates == self.scaler_updates for b in new) and f.stage != "stepped"
         if self.has_scaler and locked:
-            self.fault("live_lock", where, f)
+            self.fault("live-lock", where, f)
         self.attempted(f, True)
 
     # clipping
@@ -412,9 +412,10 @@ class Watch:
         given = args[1] if len(args) > 1 else kwargs.get("outputs")
         if args[0] is not self.scaler or not self.has_scaler or not isinstance(given, Tensor):
             return None
+        self.scale_calls += 1
         weight = weigh(given, self.scale_tensor)
         if weight.scaled or any(out() is given for out, _, _ in self.scaled):
-            self.fault("loss_scaled_twice", site(), self.followers[0])
+            self.fault("loss-scaled-twice", site(), self.followers[0])
 
         def after(result: Any, error: bool) -> None:
             if not error:
@@ -432,7 +433,7 @@ class Watch:
 
         def after(result: Any, error: bool) -> None:
             if not error:
-                f.stage, f.unscaled = "unscaled", True
+                f.stage, f.unscaled, f.unscaled_at = "unscaled", True, len(f.held)
             f.settle()
 
         return after
@@ -442,7 +443,10 @@ class Watch:
         if f is None:
             return None
         if f.stage == "stepped":
-            self.fault("update_missing", site(), f)
+            self.fault("update-missing", site(), f)
+        if f.new and f.scale_calls == self.scale_calls:
+            self.fault("loss-not-scaled", f.new[0].site, f)
+        f.scale_calls = self.scale_calls
         self.scaling, before = f, f.attempts
 
         def after(result: Any, error: bool) -> None:

@@ -24,7 +24,7 @@ def right(loop):
     return loop
 
 
-@wrong("clip_after_step", 2)
+@wrong("clip-after-step", 2)
 def clip_late(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -33,7 +33,7 @@ def clip_late(model, optimizer, scaler, schedule):
         clip_grad_norm_(model.parameters(), 1.0)  # here
 
 
-@wrong("clip_after_step", 2)
+@wrong("clip-after-step", 2)
 def clip_values_late(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -42,7 +42,7 @@ def clip_values_late(model, optimizer, scaler, schedule):
         clip_grad_value_(model.parameters(), 1.0)  # here
 
 
-@wrong("clip_after_step", 2)
+@wrong("clip-after-step", 2)
 def clip_when_cleared(model, optimizer, scaler, schedule):
     for batch in batches(4):
         loss_of(model, batch).backward()
@@ -51,7 +51,7 @@ def clip_when_cleared(model, optimizer, scaler, schedule):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # here
 
 
-@wrong("clip_before_backward")
+@wrong("clip-before-backward")
 def clip_early(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -61,7 +61,7 @@ def clip_early(model, optimizer, scaler, schedule):
         optimizer.step()
 
 
-@wrong("clip_before_backward")
+@wrong("clip-before-backward")
 def clip_before_forward(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad(set_to_none=False)
@@ -70,7 +70,7 @@ def clip_before_forward(model, optimizer, scaler, schedule):
         optimizer.step()
 
 
-@wrong("clip_before_unscale")
+@wrong("clip-before-unscale")
 def clip_scaled(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -80,7 +80,7 @@ def clip_scaled(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-@wrong("clip_before_unscale")
+@wrong("clip-before-unscale")
 def clip_then_unscale(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -91,7 +91,7 @@ def clip_then_unscale(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-@wrong("unscale_twice")
+@wrong("unscale-twice")
 def unscale_again(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -102,7 +102,7 @@ def unscale_again(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-@wrong("unscale_twice")
+@wrong("unscale-every-micro-batch")
 def unscale_each(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(2)):
         scaler.scale(half_loss(model, batch) / 2).backward()
@@ -112,7 +112,7 @@ def unscale_each(model, optimizer, scaler, schedule):
         refused(lambda: scaler.unscale_(optimizer))  # here
 
 
-@wrong("step_past_scaler")
+@wrong("step-past-scaler")
 def bypass(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -122,7 +122,17 @@ def bypass(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-@wrong("update_missing", 2)
+@wrong("loss-not-scaled", 2)
+def then_not_scaled(model, optimizer, scaler, schedule):
+    for i, batch in enumerate(batches(4)):
+        optimizer.zero_grad()
+        loss = scaler.scale(loss_of(model, batch)) if i == 0 else loss_of(model, batch)
+        loss.backward()  # here
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@wrong("update-missing", 2)
 def never_updated(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(2)):
         optimizer.zero_grad()
@@ -133,7 +143,7 @@ def never_updated(model, optimizer, scaler, schedule):
         refused(lambda: scaler.step(optimizer))  # here
 
 
-@wrong("live_lock")
+@wrong("live-lock")
 def guarded(model, optimizer, scaler, schedule):
     scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
     for batch in batches(4):
@@ -146,7 +156,7 @@ def guarded(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-@wrong("unscaled_accumulation")
+@wrong("accumulation-unscaled")
 def undivided(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         loss = loss_of(model, batch)
@@ -156,7 +166,7 @@ def undivided(model, optimizer, scaler, schedule):
             optimizer.zero_grad()
 
 
-@wrong("unscaled_accumulation")
+@wrong("accumulation-unscaled")
 def undivided_scaled(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         scaler.scale(half_loss(model, batch)).backward()  # here
@@ -166,7 +176,7 @@ def undivided_scaled(model, optimizer, scaler, schedule):
             optimizer.zero_grad()
 
 
-@wrong("loss_divided_twice")
+@wrong("loss-divided-twice")
 def divided_twice(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         loss = loss_of(model, batch) / 4
@@ -176,7 +186,7 @@ def divided_twice(model, optimizer, scaler, schedule):
             optimizer.zero_grad()
 
 
-@wrong("loss_scaled_twice")
+@wrong("loss-scaled-twice")
 def scaled_twice(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -186,7 +196,7 @@ def scaled_twice(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-@wrong("clip_each_micro_batch")
+@wrong("clip-every-micro-batch")
 def clip_each(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         (loss_of(model, batch) / 4).backward()
@@ -196,14 +206,14 @@ def clip_each(model, optimizer, scaler, schedule):
             optimizer.zero_grad()
 
 
-@wrong("missing_zero_grad", 2)
+@wrong("zero-grad-missing", 2)
 def never_cleared(model, optimizer, scaler, schedule):
     for batch in batches(4):
         loss_of(model, batch).backward()
         optimizer.step()  # here
 
 
-@wrong("missing_zero_grad", 2)
+@wrong("zero-grad-missing", 2)
 def never_cleared_accumulating(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         (loss_of(model, batch) / 4).backward()
@@ -211,7 +221,7 @@ def never_cleared_accumulating(model, optimizer, scaler, schedule):
             optimizer.step()  # here
 
 
-@wrong("zero_grad_in_window")
+@wrong("zero-grad-in-window")
 def cleared_each(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         optimizer.zero_grad()  # here
@@ -220,7 +230,7 @@ def cleared_each(model, optimizer, scaler, schedule):
             optimizer.step()
 
 
-@wrong("zero_grad_in_window")
+@wrong("zero-grad-in-window")
 def module_cleared_each(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         model.zero_grad()  # here
@@ -229,7 +239,7 @@ def module_cleared_each(model, optimizer, scaler, schedule):
             optimizer.step()
 
 
-@wrong("zero_grad_before_step")
+@wrong("zero-before-step")
 def cleared_before_step(model, optimizer, scaler, schedule):
     for batch in batches(4):
         loss_of(model, batch).backward()
@@ -237,7 +247,7 @@ def cleared_before_step(model, optimizer, scaler, schedule):
         optimizer.step()
 
 
-@wrong("remainder_leaked", 4)
+@wrong("remainder-left", 4)
 def leaking(model, optimizer, scaler, schedule):
     for _ in range(2):
         for i, batch in enumerate(batches(7)):
@@ -247,7 +257,7 @@ def leaking(model, optimizer, scaler, schedule):
                 optimizer.zero_grad()
 
 
-@wrong("remainder_underscaled", 4)
+@wrong("remainder-underscaled", 4)
 def last_is_small(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(7)):
         (loss_of(model, batch) / 2).backward()  # here
@@ -256,7 +266,7 @@ def last_is_small(model, optimizer, scaler, schedule):
             optimizer.zero_grad()
 
 
-@wrong("schedule_per_micro_batch")
+@wrong("schedule-every-micro-batch")
 def schedule_each(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         (loss_of(model, batch) / 4).backward()
@@ -266,7 +276,7 @@ def schedule_each(model, optimizer, scaler, schedule):
         schedule.step()  # here
 
 
-@wrong("schedule_before_optimizer")
+@wrong("schedule-before-step")
 def schedule_first(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -275,7 +285,7 @@ def schedule_first(model, optimizer, scaler, schedule):
         optimizer.step()
 
 
-@wrong("loss_keeps_graph", 5)
+@wrong("loss-kept-with-graph", 5)
 def losses_kept(model, optimizer, scaler, schedule):
     total = 0
     for batch in batches(8):
@@ -286,7 +296,7 @@ def losses_kept(model, optimizer, scaler, schedule):
         total += loss
 
 
-@wrong("backward_in_autocast")
+@wrong("backward-inside-autocast")
 def backward_inside(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -296,7 +306,7 @@ def backward_inside(model, optimizer, scaler, schedule):
         optimizer.step()
 
 
-@wrong("fp16_without_scaler")
+@wrong("fp16-without-scaler")
 def unscaled_half(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
@@ -311,7 +321,7 @@ def test_wrong(name, tmp_path):
     told = [(seen.code, seen.site[1], seen.update) for seen in watch.faults]
     assert told == [(code, marked(loop), update)]
     assert not watch.broken
-    assert f"test_watch_faults.py:{marked(loop)}: {KINDS[code].severity}: {code}" in watch.report()
+    assert f"test_watch_faults.py:{marked(loop)}: {KINDS[code].severity}: {KINDS[code].rule} {code}:" in watch.report()
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -320,7 +330,9 @@ def test_strict(name, tmp_path):
     if KINDS[code].severity != "error":
         assert run(loop, tmp_path, strict=True).faults
         return
-    with pytest.raises(gradlab.watch.Fault, match=f"test_watch_faults.py:{marked(loop)}: error: {code}"):
+    with pytest.raises(
+        gradlab.watch.Fault, match=f"test_watch_faults.py:{marked(loop)}: error: {KINDS[code].rule} {code}:"
+    ):
         run(loop, tmp_path, strict=True)
 
 
@@ -502,4 +514,12 @@ def test_one_module_in_two_watches(tmp_path):
         gradlab.watch(model, optimizer, folder=tmp_path / "b", quiet=True) as b,
     ):
         clip_late(model, optimizer, None, None)
-    assert [s.code for s in a.faults] == [s.code for s in b.faults] == ["clip_after_step"]
+    assert [s.code for s in a.faults] == [s.code for s in b.faults] == ["clip-after-step"]
+
+
+def test_the_audit_has_the_same_codes():
+    rules = pytest.importorskip("gradlab.audit.rules").load()
+    only_here = {"GL214"}
+    assert {k.rule: n for n, k in KINDS.items() if k.rule not in only_here}.items() <= {
+        c: r.name for c, r in rules.items()
+    }.items()

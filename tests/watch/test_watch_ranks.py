@@ -10,11 +10,11 @@ import pytest
 
 EXPECTED = {
     "right": [],
-    "always": ["sync_every_micro_batch"],
-    "never": ["no_sync_off_by_one"],
-    "shifted": ["no_sync_off_by_one"],
-    "past_wrapper": ["raw_module"],
-    "around_backward": ["no_sync_around_backward_only"],
+    "always": ["no-sync-missing"],
+    "never": ["no-sync-on-the-last"],
+    "shifted": ["no-sync-on-the-last"],
+    "past_wrapper": ["raw-module-called"],
+    "around_backward": ["no-sync-around-backward-only"],
 }
 
 

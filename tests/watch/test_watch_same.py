@@ -395,7 +395,7 @@ def test_a_fault_is_the_verdict(tmp_path):
             loss_of(model, batch).backward()
             optimizer.step()
     told = json.loads((tmp_path / "diagnosis.json").read_text())
-    assert told["verdict"] == "missing_zero_grad"
+    assert told["verdict"] == "zero-grad-missing"
     finding = told["findings"][0]
     assert finding["began"] == 2
     assert finding["evidence"]["file"] == __file__

@@ -2,7 +2,7 @@
 
     python experiments/cost/watch.py
 
-Prints medians and quartiles of ratios (see `turns`), for people and as one JSON line a ratio. Two minutes, on one
+Prints medians and quartiles of ratios (see `turns`), for people and as one JSON line a ratio. Four minutes, on one
 thread.
 """
 

@@ -81,6 +81,8 @@ class Follower:
     """Whether somebody has written to the gradients in a way that was not followed, since the last step."""
     dropless: int = 0
     """Steps before which nothing was dropped."""
+    dropped_last: int = 0
+    """How many were before the latest step."""
     length: int | None = None
     """Micro-batches of an update, known from a full one whose losses were divided by it."""
     unscaled: bool = False
@@ -162,6 +164,7 @@ class Follower:
         for b in self.held:
             b.used.add(self.index)
         self.dropless += not self.dropped
+        self.dropped_last = len(self.dropped)
         self.dropped, self.clips, self.scheduled = [], [], []
         self.by_hand = False
         self.settle()

@@ -54,7 +54,10 @@ def clearing(f: Follower, new: list[Backward], site: Site | None) -> Iterator[Fo
         yield "zero-before-step", dropped[-1][1] or site, ""
     if new and any(f.index in b.used for b in f.held):
         yield "zero-grad-missing", site, ""
-    if new and dropped and not f.dropless and f.length is None and {b.site for b, _ in dropped} == {new[-1].site}:
+    if not new or f.dropless or f.length is not None or {b.site for b, _ in dropped} != {new[-1].site}:
+        return
+    # Once may be a guard that skips; losses that are divided, or as many the time before, are micro-batches.
+    if f.dropped_last == len(dropped) or all(0 < b.weight.product < 1 for b in [*new, *(b for b, _ in dropped)]):
         yield "zero-grad-in-window", dropped[-1][1] or new[-1].site, f"{len(dropped)} of {len(dropped) + len(new)} lost"
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from watched_loops import batches, half_loss, loss_of, marked, net, refused, run
 
@@ -239,6 +240,15 @@ def module_cleared_each(model, optimizer, scaler, schedule):
             optimizer.step()
 
 
+@wrong("zero-grad-in-window", 2)
+def cleared_each_undivided(model, optimizer, scaler, schedule):
+    for i, batch in enumerate(batches(8)):
+        optimizer.zero_grad()  # here
+        loss_of(model, batch).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+
+
 @wrong("zero-before-step")
 def cleared_before_step(model, optimizer, scaler, schedule):
     for batch in batches(4):
@@ -462,6 +472,59 @@ def bad_losses_skipped(model, optimizer, scaler, schedule):
             optimizer.zero_grad()
             continue
         optimizer.step()
+
+
+@right
+def large_norms_skipped(model, optimizer, scaler, schedule):
+    for i, batch in enumerate(batches(12)):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        norm = clip_grad_norm_(model.parameters(), torch.inf)
+        if norm > 100 or i in (0, 5, 6):
+            continue
+        optimizer.step()
+
+
+@right
+def recomputed(model, optimizer, scaler, schedule):
+    for batch in batches(12):
+        optimizer.zero_grad()
+        hidden = torch.utils.checkpoint.checkpoint(model[0], batch[0].requires_grad_(), use_reentrant=True)
+        torch.nn.functional.cross_entropy(model[2](model[1](hidden)), batch[1]).backward()
+        optimizer.step()
+
+
+@right
+def penalised(model, optimizer, scaler, schedule):
+    for x, y in batches(12):
+        optimizer.zero_grad()
+        x = x.requires_grad_()
+        out = model(x)
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (torch.nn.functional.cross_entropy(out, y) + 0.1 * slope.square().mean()).backward()
+        optimizer.step()
+
+
+@right
+def scaled_and_accumulated(model, optimizer, scaler, schedule):
+    for i, batch in enumerate(batches(12)):
+        (scaler.scale(half_loss(model, batch)) / 2).backward()
+        if i % 2:
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+@right
+def shares_of_the_window(model, optimizer, scaler, schedule):
+    for i, (x, y) in enumerate(batches(12)):
+        few = 4 if i % 3 else 16
+        (loss_of(model, (x[:few], y[:few])) * (few / 24)).backward()
+        if i % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 @right

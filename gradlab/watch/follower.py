@@ -34,8 +34,6 @@ class Backward:
     """Tells whether its graph is alive."""
     versions: dict[int, int] = field(default_factory=dict)
     """Optimizer -> version of a weight of its own, when it ran."""
-    bad: bool = False
-    """Whether its gradient was seen not to be finite."""
     used: set[int] = field(default_factory=set)
     """Optimizers that have stepped on it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from gradlab.watch.follower import Backward, Follower
 from gradlab.watch.where import Site
@@ -49,7 +50,7 @@ def at_step(f: Follower, site: Site | None, direct: bool, ranks: int) -> Iterato
 
 
 def clearing(f: Follower, new: list[Backward], site: Site | None) -> Iterator[Found]:
-    dropped = [(b, where) for b, where in f.dropped if not b.bad]
+    dropped = [(b, where) for b, where in f.dropped if finite(b.loss)]
     if not f.held and dropped and len(dropped) == len(f.dropped):
         yield "zero-before-step", dropped[-1][1] or site, ""
     if new and any(f.index in b.used for b in f.held):
@@ -84,6 +85,10 @@ def accumulation(f: Follower, new: list[Backward]) -> Iterator[Found]:
 def one_loop(new: list[Backward]) -> bool:
     """Whether these are micro-batches: the same line again, each after a forward pass of its own."""
     return len(new) > 1 and len({b.site for b in new}) == 1 and all(b.forwards for b in new)
+
+
+def finite(loss: Any) -> bool:
+    return loss is None or math.isfinite(float(loss))
 
 
 def close(a: float, b: float) -> bool:

@@ -322,8 +322,6 @@ class Watch:
         if not bad:
             output.numbers.begin()
             return
-        for b in new:
-            b.bad = True
         locked = all(b.scaled and b.scaler_updates == self.scaler_updates for b in new) and f.stage != "stepped"
         if self.has_scaler and locked:
             self.fault("live-lock", where, f)

@@ -7,6 +7,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from watched_loops import batches, half_loss, loss_of, marked, net, refused, run
 
 import gradlab
+from gradlab.loggers.local import read_lines
 from gradlab.watch.faults import KINDS
 
 WRONG, RIGHT = {}, {}
@@ -495,6 +496,43 @@ def recomputed(model, optimizer, scaler, schedule):
 
 
 @right
+def every_other_is_bad(model, optimizer, scaler, schedule):
+    for _ in range(3):
+        schedule.step()  # goes on where an earlier run ended
+    for i, (x, y) in enumerate(batches(12)):
+        loss = loss_of(model, (x, y)) * (1 if i % 2 else torch.nan)
+        optimizer.zero_grad()
+        loss.backward()
+        if torch.isfinite(loss):
+            optimizer.step()
+            schedule.step()
+
+
+@right
+def every_other_is_bad_and_cleared_by_hand(model, optimizer, scaler, schedule):
+    for i, (x, y) in enumerate(batches(12)):
+        loss = loss_of(model, (x, y)) * (1 if i % 2 else torch.nan)
+        loss.backward()
+        if torch.isfinite(loss):
+            optimizer.step()
+        for p in model.parameters():
+            p.grad = None
+
+
+@right
+def sharpness_aware_in_one_line(model, optimizer, scaler, schedule):
+    for batch in batches(12):
+        moved = []
+        for again in (False, True):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            with torch.no_grad():
+                moved = moved or [0.01 * p.grad for p in model.parameters()]
+                torch._foreach_add_(list(model.parameters()), moved, alpha=-1 if again else 1)
+        optimizer.step()
+
+
+@right
 def penalised(model, optimizer, scaler, schedule):
     for x, y in batches(12):
         optimizer.zero_grad()
@@ -567,6 +605,17 @@ def test_right(name, tmp_path):
 def test_a_line_is_told_once_and_counted(tmp_path):
     watch = run(clip_late, tmp_path)
     assert watch.faults[0].times == 4
+
+
+def test_the_norm_is_the_true_gradients_where_it_is_clipped_too_early(tmp_path):
+    norms = {}
+    for loop in (clip_scaled, clip_then_unscale, scaled):
+        run(loop, tmp_path / loop.__name__, every=3)
+        lines = list(read_lines(tmp_path / loop.__name__ / "metrics.jsonl"))
+        norms[loop] = [line["grad/norm"] for line in lines][:1]
+    assert norms[clip_scaled] == norms[clip_then_unscale] == pytest.approx(norms[scaled], rel=1e-3)
+    lines = list(read_lines(tmp_path / "clip_scaled" / "metrics.jsonl"))
+    assert all(0.1 < line["grad/norm"] < 10 for line in lines)
 
 
 def test_one_module_in_two_watches(tmp_path):

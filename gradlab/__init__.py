@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 LAZY = {
     "check_gradients": "gradlab.diagnosis.oneshot",
     "diagnose_gradients": "gradlab.diagnosis.oneshot",
+    "watch": "gradlab.watch",
 }
 """What can be had from here, and where it is: PyTorch is imported when it is asked for."""
 
@@ -22,7 +23,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(LAZY[name]), name)
+    module = importlib.import_module(LAZY[name])
+    return module if name == "watch" else getattr(module, name)  # that module can be called
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,27 @@
+"""`gradlab.watch` in other people's trainers: one line each. None of them is imported before it is asked for.
+
+lightning.Trainer(callbacks=[gradlab.integrations.LightningWatch()])
+transformers.Trainer(callbacks=[gradlab.integrations.TransformersWatch()])
+with gradlab.integrations.accelerate_watch(accelerator, model, optimizer, schedule): ...
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+LAZY = {
+    "LightningWatch": "gradlab.integrations.lightning",
+    "TransformersWatch": "gradlab.integrations.transformers",
+    "accelerate_watch": "gradlab.integrations.accelerate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *LAZY])

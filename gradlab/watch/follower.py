@@ -1,0 +1,168 @@
+"""One optimizer in a watched loop: what its gradients hold now, and what was done with them since its last step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradlab.watch.graph import Weight
+from gradlab.watch.where import Site
+
+SAMPLED = 16
+"""Gradients that are looked at, by version and never by value, to see whether anybody has written to them."""
+
+
+@dataclass(eq=False)
+class Backward:
+    """One backward pass that added to an optimizer's gradients."""
+
+    site: Site | None
+    loss: Any
+    """A number, or a () tensor on a device; None where it is no single number. Without the loss scale."""
+    weight: Weight
+    scaled: bool
+    half: bool
+    """Whether the forward pass before it was in fp16."""
+    forwards: int
+    """Forward passes of the model since the backward pass before."""
+    synced: bool | None
+    """Whether DDP averages over ranks after it; None without DDP."""
+    scaler_updates: int
+    token: Any = None
+    """Tells whether its graph is alive."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """Optimizer -> version of a weight of its own, when it ran."""
+    used: set[int] = field(default_factory=set)
+    """Optimizers that have stepped on it."""
+
+
+@dataclass
+class Clip:
+    """A call that clips."""
+
+    site: Site | None
+    held: int
+    """Backward passes in the gradient at the time."""
+
+
+@dataclass
+class Move:
+    """A move of a schedule."""
+
+    schedule: int
+    site: Site | None
+    held: int
+    """Unused backward passes in the gradient at the time."""
+
+
+@dataclass(eq=False)
+class Follower:
+    """What is known of one optimizer; `session` tells it what happens, `rules` look at it."""
+
+    index: int
+    optimizer: torch.optim.Optimizer
+    names: list[str]
+    params: list[torch.Tensor]
+    held: list[Backward] = field(default_factory=list)
+    """What the gradients are the sum of."""
+    dropped: list[tuple[Backward, Site | None]] = field(default_factory=list)
+    """Since the last step: cleared before any optimizer stepped on it, and where it was cleared."""
+    clips: list[Clip] = field(default_factory=list)
+    """These and `scheduled` since the last step."""
+    scheduled: list[Move] = field(default_factory=list)
+    tokens: list[list[Any]] = field(default_factory=list)
+    """Of the latest updates, whether the graphs of their losses are alive."""
+    attempts: int = 0
+    by_hand: bool = False
+    """Whether somebody has written to the gradients in a way that was not followed, since the last step."""
+    dropless: int = 0
+    """Steps before which nothing was dropped."""
+    dropped_last: int = 0
+    """How many were before the latest step."""
+    length: int | None = None
+    """Micro-batches of an update, known from a full one whose losses were divided by it."""
+    unscaled: bool = False
+    """Whether the gradients are, since the loss scale was in them."""
+    unscaled_at: int = 0
+    """Backward passes in them when they were unscaled."""
+    scale_calls: int = 0
+    """Of the scaler, up to the last step."""
+    stage: str = "ready"
+    """What the scaler thinks of it: ready, unscaled or stepped."""
+    stepping: bool = False
+    closure: bool = False
+    """Whether the step under way calls a closure."""
+    inside: list[Backward] = field(default_factory=list)
+    """Backward passes of the step under way, in its closure."""
+    clamped: bool = False
+    """Whether a call that clips values is, or was, the last that wrote to the gradients."""
+    looks: int = 0
+    cleared_by_hand: bool = True
+
+    def __post_init__(self) -> None:
+        every = max(1, -(-len(self.params) // SAMPLED))
+        self.sample = self.params[::every] + self.params[-1:]
+        self.ids = {id(p) for p in self.params}
+        self.mark = self.versions()
+        self.by_hand = any(v != -1 for v in self.mark)
+
+    def versions(self) -> list[int]:
+        """Of the sampled gradients; -1 where there is none."""
+        return [-1 if (g := p.grad) is None else id(g) + g._version for p in self.sample]
+
+    def settle(self) -> None:
+        """What has happened to the gradients up to now was followed."""
+        self.mark = self.versions()
+
+    def look(self) -> list[int]:
+        """Notice whether anybody wrote to the gradients since the last call that was followed; returns versions."""
+        now = self.versions()
+        if self.clamped:
+            self.clamped, self.mark = False, now
+        elif now != self.mark:
+            if all(v == -1 for v in now) or (self.held and not self.new and self.zeros()):
+                self.clear(None)
+            else:
+                self.by_hand = True
+            self.mark = now
+        return now
+
+    def zeros(self) -> bool:
+        """Whether gradients that somebody wrote to are zeros. Looked at three times at most, as it waits."""
+        if self.looks < 3:
+            self.looks += 1
+            grads = [p.grad for p in self.sample if p.grad is not None]
+            self.cleared_by_hand = not any(bool(g.any()) for g in grads[-2:])
+        return self.cleared_by_hand
+
+    @property
+    def new(self) -> list[Backward]:
+        """What is in the gradients and no optimizer has used."""
+        return [b for b in self.held if not b.used]
+
+    @property
+    def version(self) -> int:
+        return self.sample[0]._version
+
+    def unmoved(self, b: Backward) -> bool:
+        """Whether the weights are what they were when a backward pass ran."""
+        return b.versions.get(self.index) == self.version
+
+    def clear(self, site: Site | None) -> None:
+        """The gradients were set to zero or None."""
+        if not self.stepping:
+            self.dropped += [(b, site) for b in self.held if not b.used and self.unmoved(b)]
+        self.held, self.unscaled, self.clips = [], False, []
+        self.by_hand = False
+
+    def stepped(self) -> None:
+        """The optimizer has stepped, or was held back."""
+        for b in self.held:
+            b.used.add(self.index)
+        self.dropless += not self.dropped
+        self.dropped_last = len(self.dropped)
+        self.dropped, self.clips, self.scheduled = [], [], []
+        self.by_hand = False
+        self.settle()

@@ -1,0 +1,89 @@
+"""What a watched loop leaves: the folder of a run, and a report as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradlab import environment
+from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
+from gradlab.diagnosis.finding import SEVERITIES, Diagnosis
+from gradlab.diagnosis.options import Thresholds
+from gradlab.loggers.local import RunFiles
+from gradlab.recorder import Layers
+from gradlab.report import run as page
+from gradlab.trainer import Outcome
+from gradlab.verdict import checked, write
+from gradlab.watch.faults import Seen
+from gradlab.watch.follower import Follower
+from gradlab.watch.numbers import Numbers
+
+
+class Output:
+    """Of one optimizer."""
+
+    def __init__(self, folder: Path, monitor: Any, model: Any, follower: Follower, write: bool) -> None:
+        """write: whether this process writes files; of several ranks the first does."""
+        self.folder, self.follower, self.writes = folder, follower, write
+        self.numbers = Numbers(monitor, model, follower.names, follower.params, self.take)
+        self.stream = Stream(Thresholds(), follower.names)
+        self.files = RunFiles()
+        self.status = "completed"
+        self.error: str | None = None
+        self.lines = self.skipped = 0
+        self.clips = self.half = False
+        self.final: Diagnosis | None = None
+
+    def open(self) -> None:
+        if self.writes:
+            self.files = RunFiles(self.folder, self.numbers.observed.header())
+
+    def take(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+        """Take in a line."""
+        self.lines += 1
+        self.skipped += metrics["update/skipped"]
+        self.clips |= metrics["clip/coefficient"] < 1
+        self.files.write(metrics, layers)
+        if "train/loss" in metrics:
+            self.stream.observe(metrics, layers)
+
+    def diagnose(self, faults: list[Seen], scaled: bool) -> Diagnosis:
+        """Of all lines so far; a mistake in the loop comes before what it brings about."""
+        found = diagnose(
+            self.stream, self.status, self.error, half=self.half or scaled, scaled=scaled, clips=self.clips
+        )
+        told = [seen.finding() for seen in faults]
+        found.findings = sorted([*told, *found.findings], key=lambda f: SEVERITIES.index(f.severity))
+        if told and (worst := found.findings[0]).severity == "critical" and worst.code in {f.code for f in told}:
+            found.verdict, found.sentence = worst.code, worst.sentence
+            found.evidence |= worst.evidence
+        return found
+
+    def close(self, scale: Any, faults: list[Seen], status: str, error: str | None, scaled: bool) -> None:
+        """Write what there is. A loop without a single update leaves its files all the same."""
+        self.status, self.error = status, error
+        try:
+            self.numbers.close(scale)
+        finally:
+            self.files.close()
+        self.final = self.diagnose(faults, scaled)
+        if not self.writes:
+            return
+        environment.record(self.folder, self.numbers.device)
+        outcome = Outcome(status, error, self.lines, self.numbers.applied)
+        job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": True}
+        write(self.folder, self.final, outcome, None, int(self.final.ill or status == "failed"), job)
+        page.finished(self.folder, {})
+
+    def report(self, faults: list[Seen], scaled: bool) -> list[str]:
+        found = self.final or self.diagnose(faults, scaled)
+        name = f"optimizer {self.follower.index}: " if self.follower.index else ""
+        lines = [f"{name}verdict: {found.verdict} ({self.lines} updates, {self.skipped} of them skipped)"]
+        for seen in faults:
+            lines.append(f"{seen.line} (update {seen.update}, {seen.times} times)")
+        own = {seen.code for seen in faults}
+        if found.verdict not in own:
+            lines.append(found.sentence)
+        lines += [f"{f.severity}: {f.sentence}" for f in remaining(found) if f.code not in own]
+        lines += [f"it ended with: {self.error}"] * bool(self.error)
+        return [*lines, checked(found)]

@@ -1,0 +1,106 @@
+"""Several optimizers, and closures: each has its own diagnosis and its own faults."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from watched_loops import batches, loss_of, marked, net
+
+import gradlab
+from gradlab.loggers.local import read_lines
+
+
+def adversaries(judge, maker, first, second):
+    for x, y in batches(6):
+        judge.zero_grad()
+        F.cross_entropy(judge(x), y).backward()
+        made = maker(torch.randn(16, 4))
+        F.cross_entropy(judge(made.detach()), 0 * y).backward()
+        first.step()
+        F.cross_entropy(judge(made), y).backward()
+        second.step()  # here
+
+
+def test_the_fault_of_the_second_of_two_optimizers(tmp_path):
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), net()
+    first, second = (torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker))
+    with gradlab.watch([judge, maker], [first, second], folder=tmp_path, quiet=True) as watch:
+        adversaries(judge, maker, first, second)
+    assert [(s.code, s.site[1], s.update, s.optimizer) for s in watch.faults] == [
+        ("zero-grad-missing", marked(adversaries), 2, 1)
+    ]
+    verdicts = [
+        json.loads((at / "diagnosis.json").read_text())["verdict"] for at in (tmp_path, tmp_path / "optimizer1")
+    ]
+    assert verdicts == ["healthy", "zero-grad-missing"]
+    assert len(list(read_lines(tmp_path / "optimizer1" / "metrics.jsonl"))) == 6
+    assert "optimizer 1: verdict: zero-grad-missing" in watch.report()
+
+
+def never_cleared(model, optimizer):
+    for batch in batches(4):
+
+        def closure(batch=batch):
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)  # here
+
+
+def test_a_closure_that_never_clears(tmp_path):
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        never_cleared(model, optimizer)
+    assert [(s.code, s.site[1], s.update) for s in watch.faults] == [("zero-grad-missing", marked(never_cleared), 2)]
+    assert all("train/loss" in line for line in read_lines(tmp_path / "metrics.jsonl"))
+
+
+def test_losses_that_are_added_up_over_gradients_written_by_hand(tmp_path):
+    """Evolution strategies and their like: gradients that no backward has made are nobody's fault."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(4):
+            loss_of(model, batch).backward()
+            kept = [p.grad.clone() for p in model.parameters()]
+            optimizer.zero_grad()
+            for p, grad in zip(model.parameters(), kept, strict=True):
+                p.grad = grad
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert watch.faults == []
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_next_to_no_updates(tmp_path, steps):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(steps):
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert f"({steps} updates, 0 of them skipped)" in watch.report()
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_no_loss_in_sight(tmp_path):
+    """A gradient that is handed to backward: no loss is known, and nothing is said of it."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for x, _ in batches(4):
+            optimizer.zero_grad()
+            out = model(x)
+            out.backward(torch.ones_like(out))
+            optimizer.step()
+    lines = list(read_lines(tmp_path / "metrics.jsonl"))
+    assert len(lines) == 4
+    assert all("train/loss" not in line and line["grad/norm"] > 0 for line in lines)
+    assert not watch.broken
+    assert watch.faults == []

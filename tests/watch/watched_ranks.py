@@ -1,0 +1,83 @@
+"""What test_watch_ranks.py runs under torchrun: loops with DDP, alone and watched; rank 0 prints what was found."""
+
+import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import nn
+from watched_loops import batches, loss_of, net
+
+import gradlab
+from gradlab.watch.taps import TAPS
+
+RANK = 0
+
+
+def accumulated(model, optimizer, local=lambda i: i % 2 == 0, called=None):
+    """Windows of two; local: which micro-batches run inside no_sync."""
+    called = called or model
+    for i, batch in enumerate(batches(8, 10 + RANK)):
+        with model.no_sync() if local(i) else nullcontext():
+            loss = loss_of(called, batch) / 2
+            loss.backward()  # here
+        if i % 2:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def right(model, optimizer):
+    accumulated(model, optimizer)
+
+
+def always(model, optimizer):
+    accumulated(model, optimizer, lambda i: False)
+
+
+def never(model, optimizer):
+    accumulated(model, optimizer, lambda i: True)
+
+
+def shifted(model, optimizer):
+    accumulated(model, optimizer, lambda i: i % 2 == 1)
+
+
+def past_wrapper(model, optimizer):
+    accumulated(model, optimizer, lambda i: False, model.module)
+
+
+def around_backward(model, optimizer):
+    for i, batch in enumerate(batches(8, 10 + RANK)):
+        loss = loss_of(model, batch) / 2
+        with nullcontext() if i % 2 else model.no_sync():
+            loss.backward()
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def main(folder):
+    global RANK
+    torch.distributed.init_process_group("gloo")
+    RANK = torch.distributed.get_rank()
+    found = {}
+    for loop in (right, always, never, shifted, past_wrapper, around_backward):
+        ends = []
+        for watched in (False, True):
+            model = nn.parallel.DistributedDataParallel(net())
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            watch = gradlab.watch(model, optimizer, folder=folder / loop.__name__, quiet=True)
+            with watch if watched else nullcontext():
+                loop(model, optimizer)
+            ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+        codes = [seen.code for seen in watch.faults]
+        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.outputs[0].lines]
+    if RANK == 0:
+        print(json.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,1 +1,1 @@
-"""The red flags of a training script, read from its text: nothing is imported, nothing runs. `python -m gradlab.audit`."""
+"""`python -m gradlab.audit`: the red flags of a training script, read from its text; nothing runs."""

@@ -15,7 +15,7 @@ from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
 
-TRAINING = re.compile(r"backward|GradScaler|loss_scaler|accelerat", re.I)
+TRAINING = re.compile(r"backward\s*\(|loss_scaler", re.I)
 """A file without any of these has no loop to follow."""
 TEXT = re.compile(r"torch|lightning|Trainer|loss", re.I)
 IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,]+)\])?")
@@ -80,7 +80,7 @@ def loops(module: Module, project: Project) -> list[Unit]:
     for node in roots(module):
         if isinstance(node, ast.ClassDef):
             found += of_class(interpreter, node, module, visited)
-        elif node not in visited and touches(node):
+        elif node not in visited:
             found += whole(interpreter, node, module, None)
     return found
 
@@ -89,15 +89,6 @@ def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
     items = interpreter.run_function(node, module, owner)
     return units(items, module.path, interpreter.entered, True)
-
-
-def touches(node: ast.AST) -> bool:
-    return any(
-        isinstance(part, ast.Attribute) and part.attr in ("backward", "step", "manual_backward", "zero_grad", "unscale_")
-        or isinstance(part, ast.Name) and "scaler" in part.id
-        or isinstance(part, ast.Call)
-        for part in ast.walk(node)
-    )  # fmt: skip
 
 
 def roots(module: Module) -> list:
@@ -109,7 +100,9 @@ def roots(module: Module) -> list:
 def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visited: set[ast.AST]) -> list[Unit]:
     methods = [n for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     if all(m in visited for m in methods) or not any(
-        isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step") for m in methods for p in ast.walk(m)
+        isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step")
+        for m in methods
+        for p in ast.walk(m)
     ):
         return []
     from gradlab.audit.calls import instance
@@ -123,7 +116,9 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     owner = made[0]
     configure(interpreter, owner)
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
-    called = {n.attr for m in methods for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"}
+    called = {
+        n.attr for m in methods for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
+    }
     found = []
     for method in sorted(methods, key=lambda m: m.name in called):
         if method not in visited and method.name != "__init__":

@@ -10,18 +10,54 @@ from gradlab.audit import known
 from gradlab.audit.conditions import TRUE, Atom, Formula
 from gradlab.audit.known import dotted
 from gradlab.audit.testing import canonical, formula, truthy
-from gradlab.audit.tree import Event, Region
+from gradlab.audit.tree import Region
 from gradlab.audit.values import Value, births, members, several, tensor
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
-SAME = {"list", "tuple", "iter", "tqdm", "sorted", "reversed", "set", "chain", "track", "tqdm_notebook", "itertools.chain"}
+SAME = {
+    "list",
+    "tuple",
+    "iter",
+    "tqdm",
+    "sorted",
+    "reversed",
+    "set",
+    "chain",
+    "track",
+    "tqdm_notebook",
+    "itertools.chain",
+}
 DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"}
-ACTING = {"optimizer", "scaler", "loss_scaler", "model", "ddp", "params", "accelerator", "fabric", "groups", "gradients"}
+ACTING = {
+    "optimizer",
+    "scaler",
+    "loss_scaler",
+    "model",
+    "ddp",
+    "params",
+    "accelerator",
+    "fabric",
+    "groups",
+    "gradients",
+}
 """What a call must be handed to be able to do something to gradients."""
 PARAMS = {"parameters", "named_parameters", "trainable_parameters"}
-KEEPING = {"train", "eval", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "compile", "requires_grad_", "apply"}
+KEEPING = {
+    "train",
+    "eval",
+    "to",
+    "cuda",
+    "cpu",
+    "float",
+    "half",
+    "bfloat16",
+    "double",
+    "compile",
+    "requires_grad_",
+    "apply",
+}
 
 
 def call(it: Interpreter, node: ast.Call) -> Value:
@@ -62,7 +98,8 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     if callee.kind in ("context", "autocast", "null"):
         return callee
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
-        if isinstance(node.func, (ast.Name, ast.Attribute)) and not callee.data.get("framework"):
+        named = isinstance(node.func, (ast.Name, ast.Attribute))
+        if named and not callee.data.get("framework"):
             return loss(it, {}, args)
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     return opaque(it, node, name or "call", owner, args, keywords)
@@ -124,7 +161,9 @@ def method(
         return backward(it, node, owner, args)
     if kind == "optimizer":
         return optimizer(it, node, owner, name, args, keywords)
-    if kind == "optimizers" or (owner.data.get("class") and name in ("optimizers", "manual_backward", "clip_gradients")):
+    if kind == "optimizers" or (
+        owner.data.get("class") and name in ("optimizers", "manual_backward", "clip_gradients")
+    ):
         return lightning(it, node, owner, name, args, keywords)
     if kind == "scaler":
         return scaler(it, node, owner, name, args)
@@ -164,7 +203,7 @@ def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -
                 events = it.collect(lambda value=value: it.emit("backward", node, value))
                 it.out.append(If(when, events, []))
         elif owner.kind in ("tensor", "unknown", "list", "number"):
-            it.emit("backward", node, owner)
+            it.emit("backward", node, owner, text=ast.unparse(node.func))
     else:
         it.emit("opaque", node, owner, name="backward", receives={"framework"})
     return Value()
@@ -232,6 +271,8 @@ def loss_scaler(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]
 def module(
     it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
 ) -> Value | None:
+    if name == "module":
+        return None
     if name == "zero_grad":
         it.emit("zero", node, owner)
     elif name in PARAMS:
@@ -247,7 +288,7 @@ def module(
         return owner
     elif name in ("modules", "named_modules", "children", "named_children"):
         return Value("modules", data={"of": owner})
-    elif name in ("forward", "forward_features", "module") or (name == "loss" and owner.kind == "model"):
+    elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
         return forward(it, node, owner)
     elif owner.data.get("class") is None and owner.kind in ("model", "ddp"):
         if name == "step":
@@ -307,7 +348,9 @@ def fabric(
             value.data["prepared"] = owner
         return args[0] if len(args) == 1 else several(args)
     elif name == "no_backward_sync":
-        flag = next((k.value for k in node.keywords if k.arg == "enabled"), node.args[1] if len(node.args) > 1 else None)
+        flag = next(
+            (k.value for k in node.keywords if k.arg == "enabled"), node.args[1] if len(node.args) > 1 else None
+        )
         when = formula(it, flag) if flag is not None else TRUE
         return Value("context", data={"word": "no_sync", "model": args[0] if args else None, "when": when})
     elif name == "autocast":
@@ -335,7 +378,7 @@ def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: lis
         if name in ("zero_", "detach_"):
             it.emit("zero", node, owner, by_hand=True)
         elif name in ("div_", "mul_") and args:
-            it.emit("scale", node, owner, by=canonical(it, node.args[0]), value=args[0], op=name)
+            it.emit("scale", node, owner, by=canonical(it, node.args[0]), factor=args[0], op=name)
         elif name in ("clamp_", "clip_"):
             it.emit("clip", node, owner, by_value=True, call=node)
         elif name in ("norm", "abs", "pow", "isnan", "isinf", "isfinite", "max", "mean", "std"):
@@ -444,8 +487,8 @@ def construct(
         return Value("scaler", name, data)
     if kind == "autocast":
         names = {k.arg: k.value for k in node.keywords}
-        flag, dtype = names.get("enabled"), names.get("dtype")
-        data["when"] = formula(it, flag) if flag is not None else TRUE
+        given, dtype = names.get("enabled"), names.get("dtype")
+        data["when"] = formula(it, given) if given is not None else TRUE
         data["dtype"] = ast.unparse(dtype) if dtype is not None else ""
         data["device"] = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
         if "torch.cuda" in name:
@@ -474,7 +517,9 @@ def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE)
 
     if "choice" in value.data:
         return [
-            region for test, item in value.data["choice"] for region in regions(it, item, node, joined("and", [when, test]))
+            region
+            for test, item in value.data["choice"]
+            for region in regions(it, item, node, joined("and", [when, test]))
         ]
     if value.kind == "autocast":
         return [Region("autocast", joined("and", [when, value.data.get("when", TRUE)]), node, value, value.data)]
@@ -496,7 +541,9 @@ def sync_atom(owner: Value) -> Atom:
     return Atom(f"sync_gradients#{owner.number}", 1 << 60, "sync")
 
 
-def assign_gradient(it: Interpreter, node: ast.stmt, target: ast.expr, right: ast.expr, op: ast.operator | None) -> bool:
+def assign_gradient(
+    it: Interpreter, node: ast.stmt, target: ast.expr, right: ast.expr, op: ast.operator | None
+) -> bool:
     """`p.grad = None`, `p.grad /= n` and their like."""
     if not isinstance(target, ast.Attribute):
         return False
@@ -508,21 +555,28 @@ def assign_gradient(it: Interpreter, node: ast.stmt, target: ast.expr, right: as
     if op is None and isinstance(right, ast.Constant) and right.value is None:
         it.emit("zero", node, value, by_hand=True)
     elif isinstance(op, (ast.Div, ast.Mult)):
-        it.emit("scale", node, value, by=canonical(it, right), value=it.value(right), op="div_" if isinstance(op, ast.Div) else "mul_")
+        it.emit(
+            "scale",
+            node,
+            value,
+            by=canonical(it, right),
+            factor=it.value(right),
+            op="div_" if isinstance(op, ast.Div) else "mul_",
+        )
     elif op is None and isinstance(right, ast.BinOp) and isinstance(right.op, (ast.Div, ast.Mult)):
         if "grad" in ast.unparse(right.left):
             name = "div_" if isinstance(right.op, ast.Div) else "mul_"
-            it.emit("scale", node, value, by=canonical(it, right.right), value=it.value(right.right), op=name)
+            it.emit("scale", node, value, by=canonical(it, right.right), factor=it.value(right.right), op=name)
     else:
         it.value(right)
     return True
 
 
-def kept(it: Interpreter, node: ast.AugAssign, target: ast.expr, old: Value, value: Value) -> Event | None:
-    if value.kind == "tensor" and value.data.get("roots") and old.kind in ("number", "unknown") and old.birth < it.entered:
-        if not any(region.kind == "no_grad" for region in it.regions):
-            return it.emit("keep", node, value, into=dotted(target))
-    return None
+def kept(it: Interpreter, node: ast.AugAssign, target: ast.expr, old: Value, value: Value) -> None:
+    outlives = old.kind in ("number", "unknown") and old.birth < it.entered
+    grads = value.kind == "tensor" and bool(value.data.get("roots"))
+    if outlives and grads and not any(region.kind == "no_grad" for region in it.regions):
+        it.emit("keep", node, value, into=dotted(target))
 
 
 def member(it: Interpreter, value: Value, name: str) -> Value | None:

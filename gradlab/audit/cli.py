@@ -26,10 +26,13 @@ def parser() -> Parser:
     made = Parser(
         prog="python -m gradlab.audit",
         description="Finds mistakes with gradients in training scripts; reads them, and runs nothing.",
-        epilog="Exit codes: 0 nothing found, 1 findings, 2 the command was wrong. A line with # gradlab: ignore[CODE] is left alone.",
+        epilog="Exit codes: 0 nothing found, 1 findings, 2 the command was wrong. "
+        "A line with # gradlab: ignore[CODE] is left alone.",
     )
     made.add_argument("paths", nargs="*", metavar="PATH", help="files, notebooks, folders")
-    made.add_argument("--select", action="append", metavar="CODES", help="these rules alone: GL101, or GL1 for all that begin so")
+    made.add_argument(
+        "--select", action="append", metavar="CODES", help="these rules alone: GL101, or GL1 for all that begin so"
+    )
     made.add_argument("--ignore", action="append", metavar="CODES", help="not these")
     made.add_argument("--severity", choices=SEVERITIES, help="from here on (advice: all)")
     made.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text")
@@ -76,6 +79,7 @@ def work(args: argparse.Namespace) -> int:
     for path in find(paths, chosen.exclude):
         result = audit(read(path), project, selected)
         findings += result.findings
+        project.forget()
         undecided += [f"{path}:{line}: {text}" for line, text in dict.fromkeys(result.undecided)]
     say(args.format, findings, known)
     if args.verbose:
@@ -110,8 +114,14 @@ def choose(known: dict[str, rules.Rule], select: list[str], ignore: list[str], s
     for code in [*select, *ignore]:
         if code != "ALL" and not any(name.startswith(code) for name in [*known, "GL000"]):
             one(code, known)
-    taken = {c: r for c, r in known.items() if (r.default if not select else any(c.startswith(s) or s == "ALL" for s in select))}
+    taken = {
+        c: r
+        for c, r in known.items()
+        if (r.default if not select else any(c.startswith(s) or s == "ALL" for s in select))
+    }
     lowest = SEVERITIES.index(severity)
     return {
-        c: r for c, r in taken.items() if not any(c.startswith(i) for i in ignore) and SEVERITIES.index(r.severity) >= lowest
+        c: r
+        for c, r in taken.items()
+        if not any(c.startswith(i) for i in ignore) and SEVERITIES.index(r.severity) >= lowest
     }

@@ -21,6 +21,7 @@ class Expressions:
     scope: Scope
     selves: list[Value | None]
     entered: int
+    out: list
 
     def value(self, node: ast.expr | None) -> Value:
         if node is None:
@@ -124,7 +125,7 @@ class Expressions:
             return Value("tensor", name, {**value.data}) if name in ("loss", "logits") else Value("detached")
         if value.kind == "accelerator" and name == "sync_gradients":
             return calls.sync_flag(value)
-        return calls.member(self, value, name)
+        return calls.member(self, value, name)  # type: ignore[arg-type]
 
     def of_Subscript(self, node: ast.Subscript) -> Value:
         value = self.value(node.value)
@@ -207,7 +208,9 @@ class Expressions:
 
     def of_BoolOp(self, node: ast.BoolOp) -> Value:
         values = [self.value(part) for part in node.values]
-        if isinstance(node.op, ast.Or) and any(v.kind not in ("unknown", "bool", "number", "none", "tensor") for v in values):
+        if isinstance(node.op, ast.Or) and any(
+            v.kind not in ("unknown", "bool", "number", "none", "tensor") for v in values
+        ):
             return next(v for v in values if v.kind not in ("unknown", "bool", "number", "none", "tensor"))
         return Value("bool", data={"formula": formula(self, node)})  # type: ignore[arg-type]
 

@@ -28,5 +28,8 @@ class Finding:
 
 def finding(code: str, severity: str, message: str, path: str, node: ast.AST) -> Finding:
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-    end_line, end_column = getattr(node, "end_lineno", None) or line, (getattr(node, "end_col_offset", None) or column - 1) + 1
+    end_line, end_column = (
+        getattr(node, "end_lineno", None) or line,
+        (getattr(node, "end_col_offset", None) or column - 1) + 1,
+    )
     return Finding(code, severity, message, path, line, column, end_line, end_column)

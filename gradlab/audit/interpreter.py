@@ -1,4 +1,4 @@
-"""Follows a program's text without running it: statements become a tree of events, calls into the project are entered."""
+"""Follows a program's text without running it: statements become a tree of events, calls into the project entered."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ class Interpreter(Expressions, Objects):
             args = [owner, *args]
         uses = usage(node)
         annotations = {a.arg: a.annotation for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
-        defaults: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults))
+        defaults: dict[str, ast.expr | None] = dict(
+            zip(names[len(names) - len(node.args.defaults) :], node.args.defaults)
+        )
         defaults |= {a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults)}
         for name, annotation in annotations.items():
             position = names.index(name) if name in names else len(args)
@@ -195,7 +197,9 @@ class Interpreter(Expressions, Objects):
         self.out.append(Jump("break", node))
 
     def do_FunctionDef(self, node: Function) -> None:
-        self.scope.names[node.name] = Value("function", node.name, {"node": node, "module": self.module, "scope": self.scope})
+        self.scope.names[node.name] = Value(
+            "function", node.name, {"node": node, "module": self.module, "scope": self.scope}
+        )
 
     do_AsyncFunctionDef = do_FunctionDef
 
@@ -229,8 +233,10 @@ class Interpreter(Expressions, Objects):
 
     def do_For(self, node: ast.For) -> None:
         over = self.value(node.iter)
-        if over.kind == "list" and 0 < len(over.data["items"]) <= 4 and all(
-            v.kind in ("optimizer", "scheduler", "model", "ddp", "scaler", "list") for v in over.data["items"]
+        if (
+            over.kind == "list"
+            and 0 < len(over.data["items"]) <= 4
+            and all(v.kind in ("optimizer", "scheduler", "model", "ddp", "scaler", "list") for v in over.data["items"])
         ):
             for item in over.data["items"]:
                 self.bind(node.target, item)
@@ -270,9 +276,10 @@ class Interpreter(Expressions, Objects):
                     self.scope.names[part.target.id] = Value("index", part.target.id, {"offset": 0})
             elif isinstance(part, ast.Assign):
                 for target in part.targets:
-                    if isinstance(target, ast.Name) and (old := self.scope.names.get(target.id)) is not None:
-                        if old.kind in ("bool", "none") or (old.kind == "number" and old.data["value"] in (True, False)):
-                            self.scope.names[target.id] = Value("unknown", target.id)
+                    old = self.scope.names.get(target.id) if isinstance(target, ast.Name) else None
+                    flag = old is not None and old.kind == "number" and old.data["value"] in (True, False)
+                    if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):
+                        self.scope.names[target.id] = Value("unknown", target.id)
 
     def do_With(self, node: ast.With) -> None:
         outer = self.regions
@@ -307,9 +314,17 @@ class Interpreter(Expressions, Objects):
         value = self.value(node.value)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             self.origins[(id(self.scope), node.targets[0].id)] = node.value
-        if value.kind == "unknown" and value.data.get("made") and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
+        if (
+            value.kind == "unknown"
+            and value.data.get("made")
+            and isinstance(node.targets[0], (ast.Name, ast.Attribute))
+        ):
             self.name_result(node.targets[0], value)
-        if value.kind in ("unknown", "number") and isinstance(node.targets[0], (ast.Name, ast.Attribute)) and not value.name:
+        if (
+            value.kind in ("unknown", "number")
+            and isinstance(node.targets[0], (ast.Name, ast.Attribute))
+            and not value.name
+        ):
             value.name = dotted(node.targets[0])
         for target in node.targets:
             self.bind(target, value)
@@ -355,7 +370,7 @@ class Interpreter(Expressions, Objects):
                 elif len(items) == len(target.elts):
                     self.bind(part, items[i])
                 else:
-                    item = Value("unknown", dotted(part), dict(made=value.data.get("made")))
+                    item = Value("unknown", dotted(part), {"made": value.data.get("made")})
                     if value.data.get("made") and item.name:
                         self.name_result(part, item)
                     elif value.kind == "tensor":

@@ -1,4 +1,4 @@
-"""What callables of PyTorch and of the usual packages make, and what usage says of a name that nothing else explains."""
+"""What callables of PyTorch and the usual packages make, and what usage says of a name that nothing else explains."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ OPTIMIZER = re.compile(
     r"^(Fused|Distributed|PagedAdamW|Sparse)?(Adam\w*|SGD\w*|RMSprop\w*|Adagrad|Adadelta|LBFGS|Lion\w*|LAMB|Lamb|NAdam|RAdam"
     r"|Adafactor|Muon|ASGD|Rprop|Ranger\w*|Lookahead|Prodigy|Shampoo|create_optimizer(_v2)?)$"
 )
-SCHEDULE = re.compile(r"^(\w+LR|\w*WarmRestarts|ReduceLROnPlateau|get_\w*schedule\w*|get_scheduler|\w+Scheduler|create_scheduler(_v2)?)$")
-LOSS_FUNCTION = re.compile(r"^(cross_entropy|nll_loss|\w*mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy\w*|kl_div|\w+_loss)$")
+SCHEDULE = re.compile(
+    r"^(\w+LR|\w*WarmRestarts|ReduceLROnPlateau|get_\w*schedule\w*|get_scheduler|\w+Scheduler|create_scheduler(_v2)?)$"
+)
+LOSS_FUNCTION = re.compile(
+    r"^(cross_entropy|nll_loss|\w*mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy\w*|kl_div|\w+_loss)$"
+)
 CLIPS = {"clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "dispatch_clip_grad"}
 HARMLESS = re.compile(
     r"^_*(eval\w*|valid\w*|test\w*|log\w*|save\w*|print\w*|plot\w*|accuracy\w*|metric\w*|sample\w*|generate\w*|predict\w*|ema\w*|"
@@ -25,8 +29,13 @@ NAMES = {
     "scaler": re.compile(r"scaler$", re.I),
     "accelerator": re.compile(r"^accelerator$", re.I),
     "fabric": re.compile(r"^fabric$", re.I),
-    "criterion": re.compile(r"^(criterion\w*|loss_?(fn|func|function|f|criterion)|\w*_loss_fn|\w*_criterion|loss_?fct|ce_loss|\w*(BCE|MSE|CE)\w*)$", re.I),
-    "model": re.compile(r"^((\w+_)?(model|net|network|module|encoder|decoder|generator|discriminator|critic|actor|policy|backbone)|net_?\w|G|D)$"),
+    "criterion": re.compile(
+        r"^(criterion\w*|loss_?(fn|func|function|f|criterion)|\w*_loss_fn|\w*_criterion|loss_?fct|ce_loss|\w*(BCE|MSE|CE)\w*)$",
+        re.I,
+    ),
+    "model": re.compile(
+        r"^((\w+_)?(model|net|network|module|encoder|decoder|generator|discriminator|critic|actor|policy|backbone)|net_?\w|G|D)$"
+    ),
 }
 
 

@@ -20,7 +20,11 @@ def text(findings: list[Finding], rules: dict[str, Rule], colour: bool) -> str:
         name = rules[f.code].name if f.code in rules else "unreadable"
         where = painted(f"{f.path}:{f.place}:", "1", colour)
         lines.append(f"{where} {painted(f.code, COLOURS[f.severity], colour)} {f.severity}: {f.message} [{name}]")
-    counts = [f"{n} {word}{'s' if n != 1 and word != 'advice' else ''}" for word in ("error", "warning", "advice") if (n := sum(f.severity == word for f in findings))]
+    counts = [
+        f"{n} {word}{'s' if n != 1 and word != 'advice' else ''}"
+        for word in ("error", "warning", "advice")
+        if (n := sum(f.severity == word for f in findings))
+    ]
     lines.append(f"Found {', '.join(counts)}; --explain CODE tells why." if findings else "Nothing found.")
     return "\n".join(lines)
 
@@ -87,7 +91,8 @@ def escaped(text: str, more: str = "") -> str:
 def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
     words = {"error": "error", "warning": "warning", "advice": "notice"}
     return "\n".join(
-        f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(f.path, 'all')},line={f.line},col={f.column}::{escaped(f.message)}"
+        f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(f.path, 'all')},line={f.line},col={f.column}"
+        f"::{escaped(f.message)}"
         for f in findings
     )
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import ast
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradlab.audit.sources import Source, read
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+KEPT = 50
+"""Modules that are held at a time."""
+INSTALLED = {
+    *sys.stdlib_module_names, "torch", "torchvision", "numpy", "lightning", "pytorch_lightning",
+    "transformers", "accelerate",
+    "timm", "apex", "tqdm",
+    "wandb", "einops", "datasets", "sklearn", "scipy", "pandas", "matplotlib", "deepspeed", "yaml",
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -50,6 +60,7 @@ class Project:
 
     def __init__(self) -> None:
         self.modules: dict[Path, Module | None] = {}
+        self.resolved: dict[tuple[str, int, Path], tuple[Module, ast.AST] | None] = {}
 
     def add(self, source: Source) -> Module:
         key = source.path.resolve()
@@ -64,10 +75,23 @@ class Project:
             self.modules[key] = module(source) if source is not None and source.tree else None
         return self.modules[key]
 
+    def forget(self) -> None:
+        """Trees of many files are much to hold, and to walk for a garbage collector."""
+        if len(self.modules) > KEPT:
+            self.modules.clear()
+            self.resolved.clear()
+
     def resolve(self, dotted: str, level: int, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
         """The function or class that an imported name stands for, if it is in a file beside or above this one."""
-        if depth > 4 or "site-packages" in dotted:
+        if depth > 4 or (not level and dotted.split(".")[0] in INSTALLED):
             return None
+        key = (dotted, level, of.source.path)
+        if key not in self.resolved:
+            self.resolved[key] = None  # a circle of imports ends here
+            self.resolved[key] = self.looked_up(dotted, level, of, depth)
+        return self.resolved[key]
+
+    def looked_up(self, dotted: str, level: int, of: Module, depth: int) -> tuple[Module, ast.AST] | None:
         parts = dotted.split(".")
         start = of.source.path.resolve().parent
         if level:
@@ -83,7 +107,7 @@ class Project:
             for cut in range(len(parts) - 1, 0, -1):
                 base = folder.joinpath(*parts[:cut])
                 for path in (base.with_suffix(".py"), base / "__init__.py"):
-                    if path.resolve() in self.modules or path.is_file():
+                    if path.is_file():
                         return self.within(self.load(path), parts[cut], depth)
             if level and len(parts) == 1 and (folder / "__init__.py").is_file():
                 return self.within(self.load(folder / "__init__.py"), parts[0], depth)

@@ -43,7 +43,12 @@ def made(table: object, path: Path) -> Settings:
     for name, value in table.items():
         if name not in FIELDS:
             raise Wrong(f"{path}: tool.gradlab.audit.{name} is unknown; there are {', '.join(FIELDS)}")
-        right = isinstance(value, str) if name == "severity" else isinstance(value, list) and all(isinstance(v, str) for v in value)
+        right = (
+            isinstance(value, str)
+            if name == "severity"
+            else isinstance(value, list) and all(isinstance(v, str) for v in value)
+        )
         if not right:
-            raise Wrong(f"{path}: tool.gradlab.audit.{name} is {value!r}, expected {'a word' if name == 'severity' else 'a list of words'}")
+            wanted = "a word" if name == "severity" else "a list of words"
+            raise Wrong(f"{path}: tool.gradlab.audit.{name} is {value!r}, expected {wanted}")
     return Settings(**table)

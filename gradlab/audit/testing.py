@@ -12,7 +12,19 @@ from gradlab.audit.values import Value
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
-MADE = {"optimizer", "scaler", "scheduler", "model", "ddp", "tensor", "accelerator", "fabric", "loader", "list", "params"}
+MADE = {
+    "optimizer",
+    "scaler",
+    "scheduler",
+    "model",
+    "ddp",
+    "tensor",
+    "accelerator",
+    "fabric",
+    "loader",
+    "list",
+    "params",
+}
 FINITE = re.compile(r"isfinite|isnan|isinf|is_nan|is_finite|nan|inf\b|overflow|found_inf", re.I)
 LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
 
@@ -35,7 +47,11 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
         return TRUE if node.value else FALSE
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right, op = node.left, node.comparators[0], node.ops[0]
-        if isinstance(right, ast.Constant) and right.value is None and isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
+        if (
+            isinstance(right, ast.Constant)
+            and right.value is None
+            and isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq))
+        ):
             there = present(it.value(left))
             return there if isinstance(op, (ast.IsNot, ast.NotEq)) else negation(there)
         return comparison(it, node)
@@ -92,8 +108,11 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
         if inverted:
             return ("not", ("atom", Atom(key.replace("!=", "=="), birth, "period", period, lambda k: not at(k))))
         return ("atom", Atom(key, birth, "period", period, lambda k: bool(at(k))))
-    if isinstance(node, ast.Compare) and not modulo and LAST.search(text) and any(
-        value.kind == "index" for value in it.parts(node)
+    if (
+        isinstance(node, ast.Compare)
+        and not modulo
+        and LAST.search(text)
+        and any(value.kind == "index" for value in it.parts(node))
     ):
         atom = ("atom", Atom(key.replace("!=", "==").replace("<", ">="), birth, "last"))
         return negation(atom) if isinstance(node.ops[0], (ast.NotEq, ast.Lt)) else atom
@@ -142,7 +161,7 @@ def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):
         value = it.value(node)
         if value.kind == "index":
             return lambda k: k + value.data["offset"]
-        if value.kind in ("number", "unknown") and value.birth <= it.entered or value.kind == "number":
+        if (value.kind in ("number", "unknown") and value.birth <= it.entered) or value.kind == "number":
             periods.add(f"{value.name}#{value.number}")
             return lambda k: WINDOW
     return None

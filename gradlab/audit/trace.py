@@ -107,7 +107,7 @@ class Unit:
             for values in cases([a for a in candidates if a is not atom] + others, 6):
                 seen = {}
                 for value in (True, False):
-                    found, status = self.iteration(0, lambda a, v=value: v if a == atom else values.get(a.key, False))  # type: ignore[misc]
+                    found, status = self.iteration(0, flipped(values, atom, value))
                     kinds = {step.kind for step in found}
                     seen[value] = (("backward" in kinds), ("step" in kinds), status)
                 if seen[True][0] and seen[False][0] and seen[True][1] != seen[False][1]:
@@ -170,6 +170,10 @@ class Run:
         return any(step.kind == "step" and step.k == k for step in self.steps)
 
 
+def flipped(values: dict[str, bool], atom: Atom, value: bool) -> Callable[[Atom], bool]:
+    return lambda other: value if other == atom else values.get(other.key, False)
+
+
 def same(one: Value, two: Value) -> bool | None:
     """Whether two optimizers are one; None where that cannot be known."""
     if one is two or (one.name and one.name == two.name and one.data.get("call") is two.data.get("call")):
@@ -190,9 +194,7 @@ def cases(flags: list[Atom], limit: int) -> Iterator[dict[str, bool]]:
             yield {**dict.fromkeys(keys, base), key: not base}
 
 
-def follow(
-    items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards: frozenset, out: list[Step]
-) -> str:
+def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards: frozenset, out: list[Step]) -> str:
     """Append what happens; returns how it ended: "" or the word of a jump."""
     for item in items:
         if isinstance(item, Event):

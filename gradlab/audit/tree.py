@@ -23,7 +23,8 @@ class Region:
 
 @dataclass(eq=False)
 class Event:
-    """`kind`: backward, step, zero, clip, unscale, update, schedule, forward, scale, reduce, keep, look, opaque."""
+    """`kind`: backward, step, zero, clip, unscale, update, schedule, forward, scale, reduce, keep,
+    opaque."""
 
     kind: str
     node: ast.AST

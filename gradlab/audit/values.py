@@ -12,7 +12,7 @@ births = itertools.count(1)
 
 @dataclass(eq=False)
 class Value:
-    """`kind` is a word such as optimizer, scaler, scheduler, model, ddp, params, tensor, index, number, list, unknown."""
+    """`kind` is a word: optimizer, scaler, scheduler, model, ddp, params, tensor, index, number, list, unknown."""
 
     kind: str = "unknown"
     name: str = ""

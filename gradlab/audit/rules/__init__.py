@@ -38,7 +38,9 @@ class Hit:
 RULES: dict[str, Rule] = {}
 
 
-def rule(code: str, name: str, severity: str, message: str, why: str, mend: str, on: str = "runs", default: bool = True):
+def rule(
+    code: str, name: str, severity: str, message: str, why: str, mend: str, on: str = "runs", default: bool = True
+):
     """Register a function as a rule over runs, units or the text of a module."""
 
     def register(function):
@@ -55,7 +57,7 @@ def load() -> dict[str, Rule]:
 
 
 def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AST]]:
-    """Where a rule over runs speaks: in every run in which the steps of a hit happen, under guards that imply each other."""
+    """Where a rule speaks: in every run in which the steps of a hit happen, under guards that imply each other."""
     hits: dict[tuple, tuple[Hit, int]] = {}
     for run in runs:
         seen = set()
@@ -80,10 +82,8 @@ def nested(unit: Unit, steps: list[Step]) -> bool:
 
 def uncertain(unit: Unit, *kinds: str) -> bool:
     """Whether a call that could not be followed was handed one of these, or the program belongs to a framework."""
-    for event in unit.events:
-        if event.kind == "opaque" and event.data["receives"] & {*kinds, "framework"}:
-            return True
-    return False
+    what = {*kinds, "framework"}
+    return any(event.kind == "opaque" and event.data["receives"] & what for event in unit.events)
 
 
 def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
@@ -100,4 +100,6 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     root, roots = value.root(), optimizer.data.get("roots", [])
     if not roots or root.kind not in ("model", "ddp", "instance"):
         return None
-    return any(root is r or (root.name and root.name == r.name and root.data.get("call") is r.data.get("call")) for r in roots)
+    return any(
+        root is r or (root.name and root.name == r.name and root.data.get("call") is r.data.get("call")) for r in roots
+    )

@@ -47,7 +47,8 @@ def weight(factor: tuple, parts: list[Value]) -> bool:
     "accumulation-unscaled",
     "error",
     "the losses of a window are added up undivided: the gradient is n times too large",
-    "Measured: under SGD a learning rate n times too high, lost at update 14; Adam cancels a constant factor but for eps, clipping "
+    "Measured: under SGD a learning rate n times too high, lost at update 14; Adam cancels a constant factor "
+    "but for eps, clipping "
     "and weight decay (README, pitfall unscaled_accumulation).",
     RIGHT,
 )
@@ -81,13 +82,19 @@ def divided_twice(run: Run) -> Iterator[Hit]:
         texts = [text for text, _ in divisors]
         through = backward.event.data.get("through")
         twice = any(texts.count(text) > 1 for text in texts) and unit.accumulating and not value.data.get("parts")
-        if through is not None and through.kind == "accelerator" and (region := backward.inside("accumulate")) is not None:
+        if (
+            through is not None
+            and through.kind == "accelerator"
+            and (region := backward.inside("accumulate")) is not None
+        ):
             steps = through.data.get("steps")
-            twice = any(steps is not None and v is steps or "gradient_accumulation_steps" in text for text, v in divisors)
-            twice = twice or any(
+            twice = any(
+                (steps is not None and v is steps) or "gradient_accumulation_steps" in text for text, v in divisors
+            )
+            twice = twice or (any(
                 steps is not None and steps.kind == v.kind == "number" and steps.data["value"] == v.data["value"]
                 for _, v in divisors
-            ) and region is not None  # fmt: skip
+            ) and region is not None)  # fmt: skip
         if twice:
             yield Hit(backward)
 
@@ -97,7 +104,8 @@ def divided_twice(run: Run) -> Iterator[Hit]:
     "gradients-scaled-by-hand",
     "warning",
     "gradients are divided by hand for each micro-batch, and earlier ones again each time: divide the loss",
-    "Measured: micro-batch i of n weighs n^-(n - i) of what it should; the gradient is 0.38 of the right one, its cosine 0.89 "
+    "Measured: micro-batch i of n weighs n^-(n - i) of what it should; the gradient is 0.38 of the right one, "
+    "its cosine 0.89 "
     "(README, pitfall gradients_scaled_by_hand).",
     RIGHT,
 )
@@ -115,7 +123,8 @@ def by_hand(run: Run) -> Iterator[Hit]:
     "clip-every-micro-batch",
     "error",
     "each micro-batch of a window is clipped: clip once, when all have been added up",
-    "Measured: clipping a sum that is not complete weighs micro-batches unequally (README, pitfall clip_each_micro_batch).",
+    "Measured: clipping a sum that is not complete weighs micro-batches unequally (README, pitfall "
+    "clip_each_micro_batch).",
     RIGHT,
 )
 def clip_each(run: Run) -> Iterator[Hit]:
@@ -141,14 +150,20 @@ def clip_each(run: Run) -> Iterator[Hit]:
 )
 def zero_missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if unit.loop is None or uncertain(unit, "optimizer", "model", "ddp", "self", "params", "scaler", "accelerator", "groups"):
+    if unit.loop is None or uncertain(
+        unit, "optimizer", "model", "ddp", "self", "params", "scaler", "accelerator", "groups"
+    ):
         return
     for optimizer in unit.optimizers():
         zeros = [s for s in run.of("zero") if concerns(unit, s, optimizer) is not False]
         if zeros or any(e.kind == "zero" and e.value is None for e in unit.events):
             continue
         for step in run.of("step"):
-            if concerns(unit, step, optimizer) and step.event.value is not None and step.event.value.kind == "optimizer":
+            if (
+                concerns(unit, step, optimizer)
+                and step.event.value is not None
+                and step.event.value.kind == "optimizer"
+            ):
                 backward = [s for s in run.of("backward") if s.k == step.k]
                 if backward and again(unit):
                     yield Hit(step, (backward[-1],))
@@ -212,7 +227,8 @@ def periodic(unit: Unit) -> bool:
     "remainder-left",
     "advice",
     "the last, shorter window of an epoch takes no step: its gradients are dropped, or leak into the next epoch",
-    "With 10 batches and n = 4 the last two are lost, or make the next update a sum over six (README, pitfall remainder_underscaled).",
+    "With 10 batches and n = 4 the last two are lost, or make the next update a sum over six (README, pitfall "
+    "remainder_underscaled).",
     "if (i + 1) % n == 0 or i + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()",
     on="unit",
 )
@@ -231,7 +247,8 @@ def remainder_left(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     "remainder-underscaled",
     "advice",
     "the last window of an epoch is shorter, and its losses are divided by the full n all the same",
-    "Measured: its gradient is a fraction of the right one, 0.25 where one micro-batch of four remains (README, pitfall "
+    "Measured: its gradient is a fraction of the right one, 0.25 where one micro-batch of four remains (README, "
+    "pitfall "
     "remainder_underscaled).",
     "window = min(n, len(loader) - i // n * n)\n(loss / window).backward()",
     on="unit",

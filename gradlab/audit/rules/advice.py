@@ -50,7 +50,8 @@ def by_value(run: Run) -> Iterator[Hit]:
     "max-norm-extreme",
     "advice",
     "an extreme max_norm: every update is cut to the same tiny length, or none ever is",
-    "Measured: at 0.01 the gradient used is 0.009 of the right one (README, pitfall clip_too_tight). Look at the norms first.",
+    "Measured: at 0.01 the gradient used is 0.009 of the right one (README, pitfall clip_too_tight). Look at "
+    "the norms first.",
     NORM,
 )
 def extreme(run: Run) -> Iterator[Hit]:
@@ -67,7 +68,12 @@ def kind_of(unit: Unit) -> str:
         if event.kind == "forward" and event.value is not None:
             root = event.value.root()
             words.append(str(root.data.get("type", "")) + " " + root.name)
-            words += [part.attr for node in root.data.get("lineage", []) for part in ast.walk(node) if isinstance(part, ast.Attribute)]
+            words += [
+                part.attr
+                for node in root.data.get("lineage", [])
+                for part in ast.walk(node)
+                if isinstance(part, ast.Attribute)
+            ]
     return " ".join(words)
 
 
@@ -81,7 +87,9 @@ def kind_of(unit: Unit) -> str:
 )
 def unclipped(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if any(e.kind == "clip" for e in unit.events) or uncertain(unit, "model", "ddp", "params", "optimizer", "self", "scaler"):
+    if any(e.kind == "clip" for e in unit.events) or uncertain(
+        unit, "model", "ddp", "params", "optimizer", "self", "scaler"
+    ):
         return
     if re.search(r"\b(LSTM|GRU|RNN|Transformer\w*|MultiheadAttention)(Cell)?\b", kind_of(unit)):
         for step in run.of("step")[:1]:
@@ -148,7 +156,9 @@ def saturating(module: Module) -> Iterator[ast.AST]:
     default=False,
 )
 def unseen(run: Run) -> Iterator[Hit]:
-    if not any(e.kind in ("clip", "look", "unscale") or e.data.get("scaler") for e in run.unit.events) and not uncertain(run.unit, "model", "self"):
+    if not any(
+        e.kind in ("clip", "look", "unscale") or e.data.get("scaler") for e in run.unit.events
+    ) and not uncertain(run.unit, "model", "self"):
         for step in run.of("step")[:1]:
             yield Hit(step)
 

@@ -46,7 +46,8 @@ def missing(run: Run) -> Iterator[Hit]:
     "GL502",
     "no-sync-on-the-last",
     "error",
-    "the last backward pass before the step is inside no_sync(): ranks step with their own gradients, and their weights part",
+    "the last backward pass before the step is inside no_sync(): ranks step with their own gradients, and their "
+    "weights part",
     "Measured on two ranks: 0.35 of a move away from the right update (README, pitfall no_sync_off_by_one).",
     RIGHT,
 )
@@ -68,7 +69,8 @@ def on_the_last(run: Run) -> Iterator[Hit]:
     "no-sync-around-backward-only",
     "warning",
     "no_sync() around backward() alone: DDP decides in the forward pass whether to reduce, so it reduces all the same",
-    "Measured: n reductions instead of one, a mistake that no result shows (README, pitfall no_sync_around_backward_only).",
+    "Measured: n reductions instead of one, a mistake that no result shows (README, pitfall "
+    "no_sync_around_backward_only).",
     RIGHT,
 )
 def backward_only(run: Run) -> Iterator[Hit]:
@@ -97,7 +99,9 @@ def raw(run: Run) -> Iterator[Hit]:
         event = value.data.get("forward") if value is not None else None
         if event is None or event.value is None or any(e.kind == "reduce" for e in run.unit.events):
             continue
-        inner = event.value.data.get("raw") is not None or (event.value.data.get("wrapped") and "choice" not in event.value.data)
+        inner = event.value.data.get("raw") is not None or (
+            event.value.data.get("wrapped") and "choice" not in event.value.data
+        )
         if inner and event.value.kind != "ddp" and not wrapped(run):
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:
@@ -109,7 +113,8 @@ def raw(run: Run) -> Iterator[Hit]:
     "reduced-by-hand-too",
     "warning",
     "gradients are reduced by hand beside DistributedDataParallel, which has done it already",
-    "The same sum once more costs a reduction, and without the division by the number of ranks the gradient is too large.",
+    "The same sum once more costs a reduction, and without the division by the number of ranks the gradient is "
+    "too large.",
     "loss.backward()  # DDP has averaged the gradients when it returns\noptimizer.step()",
 )
 def by_hand(run: Run) -> Iterator[Hit]:

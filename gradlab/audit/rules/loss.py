@@ -22,7 +22,11 @@ COUNT = re.compile(
 def losses(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
     for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if isinstance(node, ast.FunctionDef) and LOSS.search(node.name) and not re.search(r"log|plot|print|get|make|build|init", node.name):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and LOSS.search(node.name)
+            and not re.search(r"log|plot|print|get|make|build|init", node.name)
+        ):
             yield node
         elif isinstance(node, ast.ClassDef) and re.search(r"Loss$|Criterion$", node.name):
             yield from (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
@@ -50,8 +54,6 @@ def bare(node: ast.AST | None, names: set[str]) -> bool:
     """A parameter itself, a part of it, or 1 less it: nothing that keeps it away from zero."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Constant):
         return bare(node.right, names)
-    if isinstance(node, ast.Subscript):
-        return bare(node.value, names)
     return isinstance(node, ast.Name) and node.id in names
 
 
@@ -60,7 +62,8 @@ def bare(node: ast.AST | None, names: set[str]) -> bool:
     "log-of-zero",
     "warning",
     "log of a prediction that may be 0: the loss is infinite, its gradient is not a number",
-    "Measured in experiments/nan_loss: log(0) is -inf. An eps inside only moves the pole for values that may be negative.",
+    "Measured in experiments/nan_loss: log(0) is -inf. An eps inside only moves the pole for values that may be "
+    "negative.",
     "loss = F.cross_entropy(logits, target)  # or F.binary_cross_entropy_with_logits, or torch.log(p.clamp_min(1e-8))",
     on="text",
 )
@@ -92,9 +95,10 @@ def division(module: Module) -> Iterator[ast.AST]:
 
 def called_on(function: ast.FunctionDef, name: str) -> bool:
     """The result is reduced as tensors are, so that the divisor is one too."""
-    return any(
-        isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in ast.walk(function)
-    ) and list(inputs_in_order(function))[:2].count(name) > 0
+    return (
+        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in ast.walk(function))
+        and list(inputs_in_order(function))[:2].count(name) > 0
+    )
 
 
 def inputs_in_order(function: ast.FunctionDef) -> Iterator[str]:
@@ -144,7 +148,9 @@ def square(node: ast.expr) -> bool:
 )
 def exp(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
-        names = {n for n in inputs(function) if not re.search(r"log_?(var|std|sigma|p|prob|scale)|var|sigma|std", n, re.I)}
+        names = {
+            n for n in inputs(function) if not re.search(r"log_?(var|std|sigma|p|prob|scale)|var|sigma|std", n, re.I)
+        }
         for node in ast.walk(function):
             if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
                 yield node
@@ -155,14 +161,20 @@ def exp(module: Module) -> Iterator[ast.AST]:
     "loss-kept-with-graph",
     "warning",
     "a loss is kept with its graph: memory grows with every batch",
-    "Each kept loss holds what its backward pass would need. Keep loss.item(), or loss.detach() where nothing may wait for the device.",
+    "Each kept loss holds what its backward pass would need. Keep loss.item(), or loss.detach() where nothing "
+    "may wait for the device.",
     "total += loss.detach()",
 )
 def kept(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None:
         return
-    used = {v for e in [*unit.events, *unit.after] if e.kind == "backward" and e.value is not None for v in [e.data.get("text", "")]}
+    used = {
+        v
+        for e in [*unit.events, *unit.after]
+        if e.kind == "backward" and e.value is not None
+        for v in [e.data.get("text", "")]
+    }
     for keep in run.of("keep"):
         into = keep.event.data["into"]
         if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in used):

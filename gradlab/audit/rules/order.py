@@ -50,7 +50,8 @@ def clip_after_step(run: Run) -> Iterator[Hit]:
     "clip-before-backward",
     "error",
     "gradients are clipped before backward(): there is none yet, and the one that comes is used whole",
-    "Clipping without gradients does nothing; the update is that of a run without clipping (README, pitfall clip_before_backward).",
+    "Clipping without gradients does nothing; the update is that of a run without clipping (README, pitfall "
+    "clip_before_backward).",
     RIGHT,
 )
 def clip_before_backward(run: Run) -> Iterator[Hit]:
@@ -60,7 +61,9 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
                 continue
             before, after = neighbours(run, clip, optimizer)
             if not before and after and after[0].kind == "backward" and not uncertain(run.unit, "tensor"):
-                again = [s for s in run.of("clip") if s.k == clip.k and s is not clip and concerns(run.unit, s, optimizer)]
+                again = [
+                    s for s in run.of("clip") if s.k == clip.k and s is not clip and concerns(run.unit, s, optimizer)
+                ]
                 if not again and (run.unit.loop is not None or len(run.unit.optimizers()) == 1):
                     yield Hit(clip, (after[0],))
 

@@ -42,7 +42,8 @@ def since(run: Run, step: Step) -> list[Step]:
     "clip-before-unscale",
     "error",
     "scaled gradients are clipped: the threshold on the true gradient is max_norm divided by the loss scale",
-    "Measured: the true gradient is cut to 1/65536 of max_norm, so that SGD hardly moves; Adam cancels the factor but for eps "
+    "Measured: the true gradient is cut to 1/65536 of max_norm, so that SGD hardly moves; Adam cancels the "
+    "factor but for eps "
     "(README, pitfall clip_before_unscale).",
     RIGHT,
 )
@@ -82,7 +83,8 @@ def unscale_twice(run: Run) -> Iterator[Hit]:
     "unscale-every-micro-batch",
     "error",
     "unscale_() for each micro-batch of a window: unscale once, when all of them have been added up",
-    "Gradients of the next micro-batch are scaled, those that they are added to are not; PyTorch's scaler raises at the second call.",
+    "Gradients of the next micro-batch are scaled, those that they are added to are not; PyTorch's scaler "
+    "raises at the second call.",
     RIGHT,
 )
 def unscale_each(run: Run) -> Iterator[Hit]:
@@ -101,7 +103,8 @@ def unscale_each(run: Run) -> Iterator[Hit]:
     "step-past-scaler",
     "error",
     "optimizer.step() on gradients of a scaled loss: use scaler.step(optimizer)",
-    "Gradients that overflowed are applied, and without unscale_() all are too large by the scale. Measured: the weights are NaN "
+    "Gradients that overflowed are applied, and without unscale_() all are too large by the scale. Measured: "
+    "the weights are NaN "
     "after one overflow (README, pitfall step_past_scaler).",
     RIGHT,
 )
@@ -112,7 +115,10 @@ def step_past_scaler(run: Run) -> Iterator[Hit]:
         backward = next((s for s in since(run, step) if s.kind == "backward"), None)
         finite = any("finite" in g[0] or "isnan" in g[0] or "isinf" in g[0] for g in step.guards)
         if backward is not None and scaled(backward) and not finite:
-            if not any(s.kind == "step" and s.event.data.get("scaler") and s.k == step.k and s.event.value is step.event.value for s in run.steps):
+            if not any(
+                s.kind == "step" and s.event.data.get("scaler") and s.k == step.k and s.event.value is step.event.value
+                for s in run.steps
+            ):
                 yield Hit(step, (backward,))
 
 
@@ -126,7 +132,9 @@ def step_past_scaler(run: Run) -> Iterator[Hit]:
 )
 def update_missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if uncertain(unit, "scaler", "self") or (unit.loop is None and unit.events and any(e.kind == "update" for e in unit.after)):
+    if uncertain(unit, "scaler", "self") or (
+        unit.loop is None and unit.events and any(e.kind == "update" for e in unit.after)
+    ):
         return
     if any(e.kind == "update" for e in unit.events):
         return
@@ -141,7 +149,8 @@ def update_missing(run: Run) -> Iterator[Hit]:
     "live-lock",
     "error",
     "a check for finite gradients goes past scaler.update(): the scale stays, and with it the overflow",
-    "Measured: every update is skipped for ever, the scale never backs off (README, pitfall live_lock). scaler.step() makes this "
+    "Measured: every update is skipped for ever, the scale never backs off (README, pitfall live_lock). "
+    "scaler.step() makes this "
     "check by itself.",
     "scaler.unscale_(optimizer)\nnorm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
     "scaler.step(optimizer)  # skips by itself where a gradient is not finite\nscaler.update()",
@@ -176,7 +185,8 @@ def skipping(run: Run, key: str) -> ast.AST | None:
     "GL207",
     "loss-not-scaled",
     "error",
-    "backward() of a loss that was not scaled, and scaler.step(): the step divides by a scale that was never multiplied",
+    "backward() of a loss that was not scaled, and scaler.step(): the step divides by a scale that was never "
+    "multiplied",
     "The gradient is too small by the loss scale, 65536 at first.",
     RIGHT,
 )
@@ -202,7 +212,8 @@ def loss_not_scaled(run: Run) -> Iterator[Hit]:
     "warning",
     "the loss is scaled but the forward pass is outside autocast: it runs in fp32, and scaling is for nothing",
     "A loss scale is for fp16. Outside autocast nothing is in fp16, unless the model itself is.",
-    "with torch.autocast('cuda', dtype=torch.float16):\n    loss = criterion(model(x), y)\nscaler.scale(loss).backward()",
+    "with torch.autocast('cuda', dtype=torch.float16):\n    loss = criterion(model(x), "
+    "y)\nscaler.scale(loss).backward()",
 )
 def forward_outside(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
@@ -210,7 +221,12 @@ def forward_outside(run: Run) -> Iterator[Hit]:
             continue
         event = backward.event.value.data.get("forward")
         model = event.value if event is not None else None
-        if model is None or model.data.get("half") or any(r.kind in ("autocast", "unknown") for r in event.regions):
+        if (
+            event is None
+            or model is None
+            or model.data.get("half")
+            or any(r.kind in ("autocast", "unknown") for r in event.regions)
+        ):
             continue
         if known_plain(model):
             for step in run.of("forward"):
@@ -232,7 +248,8 @@ def known_plain(model: Value) -> bool:
     "backward-inside-autocast",
     "advice",
     "backward() inside autocast: leave the block before it, as PyTorch's documentation asks",
-    "Backward passes run in the types that autocast chose for their forward passes; inside the block their own operations may be "
+    "Backward passes run in the types that autocast chose for their forward passes; inside the block their own "
+    "operations may be "
     "cast once more.",
     "with torch.autocast('cuda'):\n    loss = criterion(model(x), y)\nscaler.scale(loss).backward()",
 )
@@ -251,19 +268,26 @@ def backward_inside(run: Run) -> Iterator[Hit]:
     RIGHT,
 )
 def fp16_without_scaler(run: Run) -> Iterator[Hit]:
-    if any(e.kind in ("unscale", "update") or e.data.get("scaler") for e in run.unit.events) or uncertain(run.unit, "scaler", "self"):
+    if any(e.kind in ("unscale", "update") or e.data.get("scaler") for e in run.unit.events) or uncertain(
+        run.unit, "scaler", "self"
+    ):
         return
     for backward in run.of("backward"):
         value = backward.event.value
-        if value is None or value.data.get("scaled") or value.data.get("scaled_by") or backward.event.data.get("through"):
+        if (
+            value is None
+            or value.data.get("scaled")
+            or value.data.get("scaled_by")
+            or backward.event.data.get("through")
+        ):
             continue
         event = value.data.get("forward")
         for step in run.of("forward"):
             if event is not None and step.event is event and step.k == backward.k and step.event.value is not None:
                 region = step.inside("autocast")
-                if region is not None and half(region.data):
-                    yield Hit(backward, (step,))
-                elif region is None and step.event.value.root().data.get("half"):
+                if (region is not None and half(region.data)) or (
+                    region is None and step.event.value.root().data.get("half")
+                ):
                     yield Hit(backward, (step,))
 
 
@@ -283,7 +307,8 @@ def half(data: dict) -> bool:
     "advice",
     "bfloat16 needs no loss scale: its exponent is that of fp32",
     "bf16 reaches down to 1e-38, where fp16 ends at 6e-8; the scaler only adds its checks.",
-    "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()\noptimizer.step()",
+    "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss = criterion(model(x), "
+    "y)\nloss.backward()\noptimizer.step()",
 )
 def bf16_with_scaler(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
@@ -305,7 +330,12 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
 )
 def deprecated(module: Module) -> Iterator[ast.AST]:
     for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("torch.cuda.amp") and not node.level:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.startswith("torch.cuda.amp")
+            and not node.level
+        ):
             yield node
         elif isinstance(node, ast.Attribute) and node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
             if ast.unparse(node.value) in ("torch.cuda.amp", "cuda.amp"):
@@ -317,7 +347,8 @@ def deprecated(module: Module) -> Iterator[ast.AST]:
     "update-every-micro-batch",
     "error",
     "scaler.update() for each micro-batch of a window: the scale must not change before the step",
-    "Gradients of one window would carry different scales; PyTorch's scaler raises, for no step recorded anything to judge by.",
+    "Gradients of one window would carry different scales; PyTorch's scaler raises, for no step recorded "
+    "anything to judge by.",
     RIGHT,
 )
 def update_each(run: Run) -> Iterator[Hit]:

@@ -40,11 +40,17 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
         return
     for schedule in run.of("schedule"):
         owner = schedule.event.value
-        if owner is None or owner.data.get("prepared") is not None or in_batches(owner) or schedule.event.data["arguments"]:
+        if (
+            owner is None
+            or owner.data.get("prepared") is not None
+            or in_batches(owner)
+            or schedule.event.data["arguments"]
+        ):
             continue
-        if unit.boundary and not run.ends(schedule.k):
-            yield Hit(schedule)
-        elif not unit.boundary and any(s.event is schedule.event and s.k == schedule.k and s.turn != schedule.turn for s in run.steps):
+        if (unit.boundary and not run.ends(schedule.k)) or (
+            not unit.boundary
+            and any(s.event is schedule.event and s.k == schedule.k and s.turn != schedule.turn for s in run.steps)
+        ):
             yield Hit(schedule)
 
 
@@ -100,7 +106,8 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     "GL403",
     "schedule-length-in-micro-batches",
     "warning",
-    "the schedule's length is counted in micro-batches, but it is stepped once a window: it ends after 1/n of its course",
+    "the schedule's length is counted in micro-batches, but it is stepped once a window: it ends after 1/n of "
+    "its course",
     "A cosine over n times too many steps hardly falls, and a warm-up takes n times as long.",
     "updates = epochs * math.ceil(len(loader) / n)\nscheduler = CosineAnnealingLR(optimizer, T_max=updates)",
 )

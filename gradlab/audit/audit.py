@@ -112,7 +112,10 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     callee = Value("class", node.name, {"node": node, "module": module})
     made: list[Value] = []
     before = set(visited)
-    interpreter.collect(lambda: made.append(instance(interpreter, callee, [], {}, node)))
+    init = next((m for m in methods if m.name == "__init__"), None)
+    names = [a.arg for a in [*init.args.args[1:], *init.args.kwonlyargs]] if init is not None else []
+    given = {name: Value("unknown", name, {"given": True}) for name in names}
+    interpreter.collect(lambda: made.append(instance(interpreter, callee, [], given, node)))
     owner = made[0]
     configure(interpreter, owner)
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}

@@ -200,7 +200,9 @@ def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -
             from gradlab.audit.tree import If
 
             for when, value in owner.data["choice"]:
-                events = it.collect(lambda value=value: it.emit("backward", node, value))
+                events = it.collect(
+                    lambda value=value: it.emit("backward", node, value, perhaps=owner.data.get("perhaps"))
+                )
                 it.out.append(If(when, events, []))
         elif owner.kind in ("tensor", "unknown", "list", "number"):
             it.emit("backward", node, owner, text=ast.unparse(node.func))

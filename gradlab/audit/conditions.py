@@ -79,5 +79,5 @@ def literals(formula: Formula, positive: bool = True) -> list[tuple[str, bool]]:
     if word == ("and" if positive else "or"):
         return [literal for part in formula[1] for literal in literals(part, positive)]
     if word in ("and", "or"):
-        return [(repr(sorted(a.key for a in atoms(formula))), positive)]
+        return [(" | ".join(sorted(a.key for a in atoms(formula))), positive)]
     return []

@@ -84,7 +84,10 @@ class Expressions:
 
     def attribute(self, value: Value, name: str, node: ast.Attribute) -> Value:
         if name in value.attributes:
-            return value.attributes[name]
+            held = value.attributes[name]
+            if held.kind == "unknown" and held.data.get("given") and "class" in value.data:
+                held.kind = self.class_usage(value, name, dotted(node)) or "unknown"
+            return held
         made = self.known_attribute(value, name, node)
         if made is None:
             made = Value("unknown", f"{value.name}.{name}", {"given": True}, birth=value.birth)
@@ -195,6 +198,9 @@ class Expressions:
         telling = [v for _, v in flat if v.kind not in ("none", "unknown", "number")] or [flat[0][1]]
         one = telling[0]
         data: dict[str, Any] = {**one.data, "choice": flat[:4]}
+        factors = [[f for f in v.data.get("factors", []) if f[0] == "/"] for _, v in flat if v.kind == "tensor"]
+        if any(f != factors[0] for f in factors):
+            data["perhaps"] = True
         if all(v.kind == "bool" or (v.kind == "number" and isinstance(v.data.get("value"), bool)) for _, v in flat):
             from gradlab.audit.testing import truthy
 
@@ -249,14 +255,19 @@ class Expressions:
         if left.kind != "tensor" and right.kind != "tensor":
             return Value()
         if left.kind == "tensor" and right.kind == "tensor" and isinstance(op, (ast.Add, ast.Sub)):
-            data = {**left.data, "roots": left.data.get("roots", frozenset()) | right.data.get("roots", frozenset())}
+            data = {
+                **left.data,
+                "choice": None,
+                "roots": left.data.get("roots", frozenset()) | right.data.get("roots", frozenset()),
+            }
             data["parts"] = [*left.data.get("parts", [left]), *right.data.get("parts", [right])]
             if left.data.get("factors") != right.data.get("factors"):
                 data["factors"] = [*left.data.get("factors", []), *right.data.get("factors", [])]
             data["opaque"] = bool(left.data.get("opaque") or right.data.get("opaque"))
+            del data["choice"]
             return Value("tensor", "", data)
         one, other, node = (left, right, right_node) if left.kind == "tensor" else (right, left, left_node)
-        data = {**one.data}
+        data = {k: v for k, v in one.data.items() if k != "choice"}
         if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:
             text = canonical(self, node)  # type: ignore[arg-type]
             sign = "/" if isinstance(op, ast.Div) and one is left else "*"

@@ -362,6 +362,8 @@ class Interpreter(Expressions, Objects):
         elif isinstance(target, ast.Attribute):
             owner = self.value(target.value)
             owner.attributes[target.attr] = value
+            if target.attr == "require_backward_grad_sync":
+                self.emit("sync", target, owner)
         elif isinstance(target, (ast.Tuple, ast.List)):
             items = value.data["items"] if value.kind == "list" else []
             for i, part in enumerate(target.elts):
@@ -374,7 +376,7 @@ class Interpreter(Expressions, Objects):
                     if value.data.get("made") and item.name:
                         self.name_result(part, item)
                     elif value.kind == "tensor":
-                        item = Value("unknown", dotted(part))
+                        item = Value("tensor", dotted(part), {**value.data})
                     self.bind(part, item)
         elif isinstance(target, ast.Subscript):
             self.value(target.value)

@@ -12,7 +12,7 @@ from gradlab.audit.values import Value
 
 @dataclass(eq=False)
 class Region:
-    """A `with` block: autocast, no_sync, accumulate, scale_loss. `when` tells in which iterations it is what it says."""
+    """A `with` block: autocast, no_sync, accumulate, scale_loss. `when` tells in which iterations it holds."""
 
     kind: str
     when: Formula

@@ -13,8 +13,9 @@ from gradlab.audit.audit import audit
 from gradlab.audit.project import Project
 from gradlab.audit.sources import read
 
+NO_LOOP = ("losses", "methods", "lightning_manual", "timm", "deprecated", "epochs", "flags", "rl", "nano")
 SCRIPTS = sorted(p for folder in ("wrong", "right") for p in (Path(__file__).parent / folder).glob("*.py"))
-LOOPS = [p for p in SCRIPTS if p.stem not in ("losses", "methods", "lightning_manual", "timm", "deprecated")]
+LOOPS = [p for p in SCRIPTS if p.stem not in NO_LOOP]
 
 
 def codes(path: Path) -> list[str]:

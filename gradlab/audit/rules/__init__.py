@@ -33,6 +33,7 @@ class Hit:
     step: Step
     others: tuple[Step, ...] = ()
     node: ast.AST | None = None
+    loose: bool = False  # flags of two features may both be on, unless one says what is not there
 
 
 RULES: dict[str, Rule] = {}
@@ -63,7 +64,7 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
         seen = set()
         for hit in rule.runs(run) if rule.runs else ():
             key = (id(hit.node or hit.step.event), tuple(id(o.event) for o in hit.others))
-            if key not in seen and nested(unit, [hit.step, *hit.others]):
+            if key not in seen and nested(unit, [hit.step, *hit.others], hit.loose):
                 seen.add(key)
                 hits[key] = (hit, hits.get(key, (hit, 0))[1] + 1)
     for hit, count in hits.values():
@@ -73,11 +74,11 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
             yield hit.step.event.path, hit.node or hit.step.event.node
 
 
-def nested(unit: Unit, steps: list[Step]) -> bool:
+def nested(unit: Unit, steps: list[Step], loose: bool = False) -> bool:
     """One's conditions are among the other's, so that no unknown relation between flags decides that both happen."""
     timed = {a.key for a in unit.atoms if a in unit.boundary or unit.timed(a) or a.kind in ("finite", "last")}
-    guards = [frozenset(g for g in step.guards if g[0] not in timed) for step in steps]
-    return all(a <= b or b <= a for a in guards for b in guards)
+    guards = [frozenset(g for g in step.guards if not any(t in g[0] for t in timed)) for step in steps]
+    return all(a <= b or b <= a or (loose and all(positive for _, positive in a ^ b)) for a in guards for b in guards)
 
 
 def uncertain(unit: Unit, *kinds: str) -> bool:

@@ -21,9 +21,13 @@ for i, (x, y) in enumerate(loader):
 """
 
 
+UNKNOWN = ("opaque", "scaled_by", "perhaps")
+"""What makes it unknown whether a loss was divided."""
+
+
 def divided(value: Value | None, through: Value | None, unit: Unit) -> bool | None:
     """Whether a loss was divided, by anything; None where that cannot be known."""
-    if value is None or value.kind != "tensor" or value.data.get("opaque") or value.data.get("scaled_by"):
+    if value is None or value.kind != "tensor" or {*UNKNOWN} & {k for k, v in value.data.items() if v}:
         return None
     parts = value.data.get("parts", [value])
     if any(p.data.get("opaque") or p.data.get("reduction", "mean") != "mean" for p in [*parts, value]):
@@ -59,6 +63,8 @@ def unscaled(run: Run) -> Iterator[Hit]:
     inner = {id(e) for item in walk(unit.body) if hasattr(item, "once") and not item.once for e in events(item.body)}
     for backward in run.of("backward"):
         if not unit.boundary and id(backward.event) not in inner:
+            continue
+        if backward.event.data.get("perhaps"):
             continue
         if divided(backward.event.value, backward.event.data.get("through"), unit) is False:
             yield Hit(backward)

@@ -35,7 +35,9 @@ def missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if not unit.accumulating or not wrapped(run) or uncertain(unit, "self"):
         return
-    if any(r.kind in ("no_sync", "accumulate", "unknown") for e in unit.events for r in e.regions):
+    if any(
+        e.kind == "sync" or r.kind in ("no_sync", "accumulate", "unknown") for e in unit.events for r in [*e.regions, e]
+    ):
         return
     for backward in run.of("backward"):
         if backward.event.data.get("through") is None and (unit.inner or not run.ends(backward.k)):

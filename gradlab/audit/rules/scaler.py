@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE
 from gradlab.audit.project import Module
-from gradlab.audit.rules import Hit, rule, uncertain
+from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
 from gradlab.audit.values import Value
 
@@ -27,11 +27,11 @@ def scaled(step: Step) -> Value | None:
     return found if found is not None and found.data.get("enabled") != FALSE else None
 
 
-def since(run: Run, step: Step) -> list[Step]:
+def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
     """What happened before a step, back to the last optimizer step."""
     found: list[Step] = []
     for other in reversed(run.steps[: run.steps.index(step)]):
-        if other.kind == "step":
+        if other.kind == "step" and (optimizer is None or other.event.value is optimizer):
             break
         found.append(other)
     return found
@@ -50,13 +50,16 @@ def since(run: Run, step: Step) -> list[Step]:
 def clip_before_unscale(run: Run) -> Iterator[Hit]:
     for clip in run.of("clip"):
         earlier = since(run, clip)
-        if clip.event.data.get("through") is not None or any(s.kind in ("unscale", "scale") for s in earlier):
+        if clip.event.data.get("through") is not None or any(s.kind == "scale" for s in earlier):
+            continue
+        mine = [o for o in run.unit.optimizers() if concerns(run.unit, clip, o)]
+        if any(s.kind == "unscale" and (not mine or any(concerns(run.unit, s, o) for o in mine)) for s in earlier):
             continue
         backward = next((s for s in earlier if s.kind == "backward"), None)
         if backward is not None and scaled(backward) and not uncertain(run.unit, "scaler", "optimizer", "self"):
             later = run.steps[run.steps.index(clip) :]
             if any(s.kind == "step" and s.k == clip.k for s in later) or run.unit.accumulating:
-                yield Hit(clip, (backward,))
+                yield Hit(clip, (backward,), loose=True)
 
 
 @rule(
@@ -112,7 +115,7 @@ def step_past_scaler(run: Run) -> Iterator[Hit]:
     for step in run.of("step"):
         if step.event.data.get("scaler") is not None:
             continue
-        backward = next((s for s in since(run, step) if s.kind == "backward"), None)
+        backward = next((s for s in since(run, step, step.event.value) if s.kind == "backward"), None)
         finite = any("finite" in g[0] or "isnan" in g[0] or "isinf" in g[0] for g in step.guards)
         if backward is not None and scaled(backward) and not finite:
             if not any(

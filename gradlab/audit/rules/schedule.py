@@ -66,6 +66,8 @@ def before_step(run: Run) -> Iterator[Hit]:
     for schedule in run.of("schedule"):
         if schedule.event.data["arguments"]:
             continue
+        if any(s.event is schedule.event and not run.ends(s.k) for s in run.of("schedule")):
+            continue  # once a micro-batch, which is another mistake
         at = run.steps.index(schedule)
         steps = [s for s in run.of("step") if s.k == schedule.k and matches(schedule, s)]
         earlier = [s for s in steps if run.steps.index(s) < at]

@@ -35,8 +35,9 @@ def missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if not unit.accumulating or not wrapped(run) or uncertain(unit, "self"):
         return
-    if any(
-        e.kind == "sync" or r.kind in ("no_sync", "accumulate", "unknown") for e in unit.events for r in [*e.regions, e]
+    regions = [r for e in unit.events for r in e.regions]
+    if any(e.kind == "sync" for e in unit.events) or any(
+        r.kind in ("no_sync", "accumulate", "unknown") for r in regions
     ):
         return
     for backward in run.of("backward"):

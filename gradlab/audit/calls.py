@@ -464,6 +464,8 @@ def construct(
         return made if made.kind in ("model", "ddp") else Value("model", name, data)
     if kind == "ddp":
         inner = args[0] if args else keywords.get("module")
+        if inner is not None:
+            inner.data["wrapped"] = True
         return Value("ddp", name, {**data, "of": inner})
     if kind == "optimizer":
         params = [v for a in [*args[:1], *keywords.values()] for v in every(a) if v.kind in ("params", "model", "ddp")]

@@ -1,0 +1,157 @@
+"""One file audited: its loops are found and followed, and every rule has its say."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+
+from gradlab.audit import rules, scope
+from gradlab.audit.finding import Finding, finding
+from gradlab.audit.interpreter import Interpreter
+from gradlab.audit.known import dotted
+from gradlab.audit.project import Function, Module, Project
+from gradlab.audit.sources import Source
+from gradlab.audit.trace import Unit, units
+from gradlab.audit.values import Value
+
+TRAINING = re.compile(r"backward\s*\(|loss_scaler", re.I)
+"""A file without any of these has no loop to follow."""
+TEXT = re.compile(r"torch|lightning|Trainer|loss", re.I)
+IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,]+)\])?")
+
+
+@dataclass
+class Result:
+    source: Source
+    findings: list[Finding] = field(default_factory=list)
+    undecided: list[tuple[int, str]] = field(default_factory=list)
+
+
+def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> Result:
+    result = Result(source)
+    if source.error is not None:
+        line, column, message = source.error
+        result.findings = [Finding("GL000", "error", message, str(source.path), line, column)]
+    elif source.tree is not None and TEXT.search(source.text):
+        module = project.add(source)
+        found: dict[tuple, Finding] = {}
+        try:
+            if TRAINING.search(source.text):
+                for unit in loops(module, project):
+                    judge(unit, selected, found, result)
+            for rule in selected.values():
+                for node in rule.text(module) if rule.text is not None else ():
+                    keep(found, finding(rule.code, rule.severity, rule.message, module.path, node))
+        except RecursionError:
+            result.undecided.append((1, "nested too deeply to be followed"))
+        result.findings = [f for f in found.values() if f.path == module.path and not silenced(source, f)]
+        scope.USAGES.clear()
+    for one in result.findings:
+        one.place = source.place(one.line, one.column)
+    result.findings.sort(key=lambda f: f.key)
+    return result
+
+
+def keep(found: dict[tuple, Finding], one: Finding) -> None:
+    found.setdefault(one.key, one)
+
+
+def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Finding], result: Result) -> None:
+    runs = unit.runs()
+    for rule in selected.values():
+        places = rules.shown(rule, unit, runs) if rule.runs is not None else rule.unit(unit) if rule.unit else ()
+        for path, node in places:
+            keep(found, finding(rule.code, rule.severity, rule.message, path, node))
+    for event in unit.events:
+        if event.kind == "opaque":
+            handed = ", ".join(sorted(event.data["receives"]))
+            text = f"{event.data['name']}() could not be followed (it has {handed}): rules on what it may do are silent"
+            if event.path == str(result.source.path):
+                result.undecided.append((getattr(event.node, "lineno", 1), text))
+
+
+def loops(module: Module, project: Project) -> list[Unit]:
+    """The training loops of a file: what its top level runs first, then what nothing in it calls."""
+    visited: set[ast.AST] = set()
+    found: list[Unit] = []
+    interpreter = Interpreter(project, visited)
+    found += units(interpreter.run_module(module), module.path, 0, False)
+    for node in roots(module):
+        if isinstance(node, ast.ClassDef):
+            found += of_class(interpreter, node, module, visited)
+        elif node not in visited:
+            found += whole(interpreter, node, module, None)
+    return found
+
+
+def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value | None) -> list[Unit]:
+    interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
+    items = interpreter.run_function(node, module, owner)
+    return units(items, module.path, interpreter.entered, True)
+
+
+def roots(module: Module) -> list:
+    """Functions and classes, those first that no other function of the file calls."""
+    called = {dotted(n.func) for n in ast.walk(module.source.tree or ast.Pass()) if isinstance(n, ast.Call)}
+    return sorted(module.names.values(), key=lambda node: getattr(node, "name", "") in called)
+
+
+def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visited: set[ast.AST]) -> list[Unit]:
+    methods = [n for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    if all(m in visited for m in methods) or not any(
+        isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step")
+        for m in methods
+        for p in ast.walk(m)
+    ):
+        return []
+    from gradlab.audit.calls import instance
+
+    interpreter.scope, interpreter.calls = interpreter.world(module), 0
+    interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [None], [], [], []
+    callee = Value("class", node.name, {"node": node, "module": module})
+    made: list[Value] = []
+    before = set(visited)
+    init = next((m for m in methods if m.name == "__init__"), None)
+    names = [a.arg for a in [*init.args.args[1:], *init.args.kwonlyargs]] if init is not None else []
+    given = {name: Value("unknown", name, {"given": True}) for name in names}
+    interpreter.collect(lambda: made.append(instance(interpreter, callee, [], given, node)))
+    owner = made[0]
+    configure(interpreter, owner)
+    visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
+    called = {
+        n.attr for m in methods for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
+    }
+    found = []
+    for method in sorted(methods, key=lambda m: m.name in called):
+        if method not in visited and method.name != "__init__":
+            found += whole(interpreter, method, module, owner)
+    return found
+
+
+def configure(interpreter: Interpreter, owner: Value) -> None:
+    """Lightning: what configure_optimizers returns is what self.optimizers() gives."""
+    method = interpreter.method_of(owner, "configure_optimizers")
+    if method is None:
+        return
+    made: list[Value | None] = []
+    world = interpreter.world(method[1])
+    interpreter.collect(lambda: made.append(interpreter.enter(method[0], method[1], [], {}, owner, method[0], world)))
+    if made and made[0] is not None:
+        value = made[0]
+        if value.kind == "list" and value.data["items"] and value.data["items"][0].kind == "list":
+            value = value.data["items"][0]
+        if value.kind == "list" and len(value.data["items"]) == 1:
+            value = value.data["items"][0]
+        owner.attributes["configured"] = value
+
+
+def silenced(source: Source, one: Finding) -> bool:
+    """`# gradlab: ignore[CODE]` on the line, or on the last one of the statement."""
+    lines = source.text.split("\n")
+    for number in {one.line, one.end_line}:
+        if 0 < number <= len(lines) and (match := IGNORED.search(lines[number - 1])) is not None:
+            codes = [c.strip() for c in (match[1] or "").split(",") if c.strip()]
+            if not codes or one.code in codes:
+                return True
+    return False

@@ -1,0 +1,83 @@
+"""Conditions, kept as formulas over atoms. An atom is what the text does not decide: a flag, a comparison, a period."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Formula = tuple  # ("true",) ("false",) ("atom", Atom) ("not", f) ("and", [f]) ("or", [f])
+TRUE: Formula = ("true",)
+FALSE: Formula = ("false",)
+WINDOW = 3
+"""Micro-batches of a window when a loop is followed through: any period is taken to be this one."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """`at(k)` tells the atom in iteration k where arithmetic does; `birth` is that of its youngest part."""
+
+    key: str
+    birth: int = 0
+    kind: str = "flag"  # flag, period, last, finite
+    period: str = ""
+    at: Callable[[int], bool] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Atom) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def negation(formula: Formula) -> Formula:
+    if formula == TRUE:
+        return FALSE
+    if formula == FALSE:
+        return TRUE
+    return formula[1] if formula[0] == "not" else ("not", formula)
+
+
+def joined(word: str, parts: list[Formula]) -> Formula:
+    neutral, absorbing = (TRUE, FALSE) if word == "and" else (FALSE, TRUE)
+    parts = [part for part in parts if part != neutral]
+    if absorbing in parts:
+        return absorbing
+    if not parts:
+        return neutral
+    return parts[0] if len(parts) == 1 else (word, parts)
+
+
+def holds(formula: Formula, truth: Callable[[Atom], bool]) -> bool:
+    word = formula[0]
+    if word in ("true", "false"):
+        return word == "true"
+    if word == "atom":
+        return truth(formula[1])
+    if word == "not":
+        return not holds(formula[1], truth)
+    parts = (holds(part, truth) for part in formula[1])
+    return all(parts) if word == "and" else any(parts)
+
+
+def atoms(formula: Formula) -> list[Atom]:
+    if formula[0] == "atom":
+        return [formula[1]]
+    if formula[0] == "not":
+        return atoms(formula[1])
+    if formula[0] in ("and", "or"):
+        return [atom for part in formula[1] for atom in atoms(part)]
+    return []
+
+
+def literals(formula: Formula, positive: bool = True) -> list[tuple[str, bool]]:
+    """What must hold for a formula to hold, as literals; a disjunction counts as one."""
+    word = formula[0]
+    if word == "atom":
+        return [(formula[1].key, positive)]
+    if word == "not":
+        return literals(formula[1], not positive)
+    if word == ("and" if positive else "or"):
+        return [literal for part in formula[1] for literal in literals(part, positive)]
+    if word in ("and", "or"):
+        return [(" | ".join(sorted(a.key for a in atoms(formula))), positive)]
+    return []

@@ -1,0 +1,102 @@
+"""Findings as text, JSON, SARIF and GitHub's annotations."""
+
+from __future__ import annotations
+
+import json
+
+from gradlab.audit.finding import Finding
+from gradlab.audit.rules import Rule
+
+COLOURS = {"error": "31", "warning": "33", "advice": "36"}
+
+
+def painted(text: str, code: str, colour: bool) -> str:
+    return f"\033[{code}m{text}\033[0m" if colour else text
+
+
+def text(findings: list[Finding], rules: dict[str, Rule], colour: bool) -> str:
+    lines = []
+    for f in findings:
+        name = rules[f.code].name if f.code in rules else "unreadable"
+        where = painted(f"{f.path}:{f.place}:", "1", colour)
+        lines.append(f"{where} {painted(f.code, COLOURS[f.severity], colour)} {f.severity}: {f.message} [{name}]")
+    counts = [
+        f"{n} {word}{'s' if n != 1 and word != 'advice' else ''}"
+        for word in ("error", "warning", "advice")
+        if (n := sum(f.severity == word for f in findings))
+    ]
+    lines.append(f"Found {', '.join(counts)}; --explain CODE tells why." if findings else "Nothing found.")
+    return "\n".join(lines)
+
+
+def as_json(findings: list[Finding], rules: dict[str, Rule]) -> str:
+    rows = [
+        {
+            "code": f.code,
+            "name": rules[f.code].name if f.code in rules else "unreadable",
+            "severity": f.severity,
+            "message": f.message,
+            "path": f.path,
+            "line": f.line,
+            "column": f.column,
+            "end_line": f.end_line,
+            "end_column": f.end_column,
+            "place": f.place,
+        }
+        for f in findings
+    ]
+    return json.dumps(rows, indent=2)
+
+
+def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
+    levels = {"error": "error", "warning": "warning", "advice": "note"}
+    used = sorted({f.code for f in findings if f.code in rules})
+    results = [
+        {
+            "ruleId": f.code,
+            "level": levels[f.severity],
+            "message": {"text": f.message},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": f.path},
+                        "region": {"startLine": f.line, "startColumn": f.column},
+                    }
+                }
+            ],
+        }
+        for f in findings
+    ]
+    described = [
+        {
+            "id": code,
+            "name": rules[code].name,
+            "shortDescription": {"text": rules[code].message},
+            "fullDescription": {"text": rules[code].why},
+            "help": {"text": rules[code].mend},
+        }
+        for code in used
+    ]
+    run = {"tool": {"driver": {"name": "gradlab.audit", "rules": described}}, "results": results}
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def escaped(text: str, more: str = "") -> str:
+    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *(((":", "%3A"), (",", "%2C")) if more else ())):
+        text = text.replace(sign, code)
+    return text
+
+
+def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
+    words = {"error": "error", "warning": "warning", "advice": "notice"}
+    return "\n".join(
+        f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(f.path, 'all')},line={f.line},col={f.column}"
+        f"::{escaped(f.message)}"
+        for f in findings
+    )
+
+
+def explained(rule: Rule) -> str:
+    mend = "\n".join("    " + line for line in rule.mend.split("\n"))
+    return f"{rule.code} {rule.name} ({rule.severity})\n\n{rule.message}.\n\nWhy: {rule.why}\n\nInstead:\n\n{mend}"

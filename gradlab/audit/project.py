@@ -1,0 +1,123 @@
+"""Modules of the audited project: imports are followed to files beside the audited one, never to installed packages."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradlab.audit.sources import Source, read
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+KEPT = 50
+"""Modules that are held at a time."""
+INSTALLED = {
+    *sys.stdlib_module_names, "torch", "torchvision", "numpy", "lightning", "pytorch_lightning",
+    "transformers", "accelerate",
+    "timm", "apex", "tqdm",
+    "wandb", "einops", "datasets", "sklearn", "scipy", "pandas", "matplotlib", "deepspeed", "yaml",
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class Module:
+    source: Source
+    names: dict[str, ast.AST] = field(default_factory=dict)  # functions and classes at the top
+    imports: dict[str, tuple[str, int]] = field(default_factory=dict)  # local name: (dotted name, level)
+
+    @property
+    def path(self) -> str:
+        return str(self.source.path)
+
+
+def module(source: Source) -> Module:
+    found = Module(source)
+    for node in ast.walk(source.tree) if source.tree else ():
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.asname or alias.name.split(".")[0]
+                found.imports[name] = (alias.name if alias.asname else name, 0)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                dotted = f"{node.module}.{alias.name}" if node.module else alias.name
+                found.imports[alias.asname or alias.name] = (dotted, node.level)
+    top(source.tree.body if source.tree else [], found)
+    return found
+
+
+def top(body: list[ast.stmt], found: Module) -> None:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.names.setdefault(node.name, node)
+        elif isinstance(node, (ast.If, ast.Try)):
+            top([*node.body, *node.orelse], found)
+
+
+class Project:
+    """Modules by path, parsed once."""
+
+    def __init__(self) -> None:
+        self.modules: dict[Path, Module | None] = {}
+        self.resolved: dict[tuple[str, int, Path], tuple[Module, ast.AST] | None] = {}
+
+    def add(self, source: Source) -> Module:
+        key = source.path.resolve()
+        if (known := self.modules.get(key)) is None:
+            known = self.modules[key] = module(source)
+        return known
+
+    def load(self, path: Path) -> Module | None:
+        key = path.resolve()
+        if key not in self.modules:
+            source = read(path) if path.is_file() else None
+            self.modules[key] = module(source) if source is not None and source.tree else None
+        return self.modules[key]
+
+    def forget(self) -> None:
+        """Trees of many files are much to hold, and to walk for a garbage collector."""
+        if len(self.modules) > KEPT:
+            self.modules.clear()
+            self.resolved.clear()
+
+    def resolve(self, dotted: str, level: int, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
+        """The function or class that an imported name stands for, if it is in a file beside or above this one."""
+        if depth > 4 or (not level and dotted.split(".")[0] in INSTALLED):
+            return None
+        key = (dotted, level, of.source.path)
+        if key not in self.resolved:
+            self.resolved[key] = None  # a circle of imports ends here
+            self.resolved[key] = self.looked_up(dotted, level, of, depth)
+        return self.resolved[key]
+
+    def looked_up(self, dotted: str, level: int, of: Module, depth: int) -> tuple[Module, ast.AST] | None:
+        parts = dotted.split(".")
+        start = of.source.path.resolve().parent
+        if level:
+            for _ in range(level - 1):
+                start = start.parent
+            starts = [start]
+        else:
+            starts = [start]
+            while (start / "__init__.py").exists() and len(starts) < 6:
+                start = start.parent
+                starts.append(start)
+        for folder in starts:
+            for cut in range(len(parts) - 1, 0, -1):
+                base = folder.joinpath(*parts[:cut])
+                for path in (base.with_suffix(".py"), base / "__init__.py"):
+                    if path.is_file():
+                        return self.within(self.load(path), parts[cut], depth)
+            if level and len(parts) == 1 and (folder / "__init__.py").is_file():
+                return self.within(self.load(folder / "__init__.py"), parts[0], depth)
+        return None
+
+    def within(self, found: Module | None, name: str, depth: int) -> tuple[Module, ast.AST] | None:
+        if found is None:
+            return None
+        if name in found.names:
+            return found, found.names[name]
+        if name in found.imports:
+            return self.resolve(*found.imports[name], found, depth + 1)
+        return None

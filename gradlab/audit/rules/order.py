@@ -1,0 +1,87 @@
+"""Clipping and zeroing at the wrong place between backward and step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradlab.audit.rules import Hit, concerns, rule, uncertain
+from gradlab.audit.trace import Run, Step
+
+RIGHT = """
+loss.backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+optimizer.step()
+optimizer.zero_grad()
+"""
+
+
+def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]:
+    """Backward passes and this optimizer's other steps before and after, in the same iteration."""
+    same = [
+        s for s in run.steps
+        if s.k == step.k and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
+    ]  # fmt: skip
+    at = run.steps.index(step)
+    return [s for s in same if run.steps.index(s) < at], [s for s in same if run.steps.index(s) > at]
+
+
+@rule(
+    "GL101",
+    "clip-after-step",
+    "error",
+    "gradients are clipped after the optimizer's step: the update was made with the unclipped ones",
+    "The weights have moved by the whole gradient when it is cut: under SGD a run that clipping keeps alive is lost "
+    "(README, pitfall clip_after_step).",
+    RIGHT,
+)
+def clip_after_step(run: Run) -> Iterator[Hit]:
+    for optimizer in run.unit.optimizers():
+        for clip in run.of("clip"):
+            if not concerns(run.unit, clip, optimizer):
+                continue
+            before, after = neighbours(run, clip, optimizer)
+            if before and before[-1].kind == "step" and not any(s.kind == "step" for s in after):
+                if any(s.kind == "backward" for s in before):
+                    yield Hit(clip, (before[-1],))
+
+
+@rule(
+    "GL102",
+    "clip-before-backward",
+    "error",
+    "gradients are clipped before backward(): there is none yet, and the one that comes is used whole",
+    "Clipping without gradients does nothing; the update is that of a run without clipping (README, pitfall "
+    "clip_before_backward).",
+    RIGHT,
+)
+def clip_before_backward(run: Run) -> Iterator[Hit]:
+    for optimizer in run.unit.optimizers():
+        for clip in run.of("clip"):
+            if not concerns(run.unit, clip, optimizer):
+                continue
+            before, after = neighbours(run, clip, optimizer)
+            if not before and after and after[0].kind == "backward" and not uncertain(run.unit, "tensor"):
+                again = [
+                    s for s in run.of("clip") if s.k == clip.k and s is not clip and concerns(run.unit, s, optimizer)
+                ]
+                if not again and (run.unit.loop is not None or len(run.unit.optimizers()) == 1):
+                    yield Hit(clip, (after[0],))
+
+
+@rule(
+    "GL103",
+    "zero-before-step",
+    "error",
+    "gradients are set to zero between backward() and the step: the optimizer gets none",
+    "The step sees zeros (or None, and skips): the weights do not learn from this batch.",
+    RIGHT,
+)
+def zero_before_step(run: Run) -> Iterator[Hit]:
+    for optimizer in run.unit.optimizers():
+        for zero in run.of("zero"):
+            if not concerns(run.unit, zero, optimizer):
+                continue
+            before, after = neighbours(run, zero, optimizer)
+            if before and before[-1].kind == "backward" and after and after[0].kind == "step":
+                if zero.event.node is not after[0].event.node and not uncertain(run.unit, "tensor"):
+                    yield Hit(zero, (before[-1], after[0]))

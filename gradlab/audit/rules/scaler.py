@@ -1,0 +1,361 @@
+"""The loss scale: unscale once, before clipping; step and update through the scaler."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradlab.audit.conditions import FALSE
+from gradlab.audit.project import Module
+from gradlab.audit.rules import Hit, concerns, rule, uncertain
+from gradlab.audit.trace import Run, Step
+from gradlab.audit.values import Value
+
+RIGHT = """
+scaler.scale(loss).backward()
+scaler.unscale_(optimizer)
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+scaler.step(optimizer)
+scaler.update()
+optimizer.zero_grad()
+"""
+
+
+def scaled(step: Step) -> Value | None:
+    value = step.event.value
+    found = value.data.get("scaled") if value is not None else None
+    return found if found is not None and found.data.get("enabled") != FALSE else None
+
+
+def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
+    """What happened before a step, back to the last optimizer step."""
+    found: list[Step] = []
+    for other in reversed(run.steps[: run.steps.index(step)]):
+        if other.kind == "step" and (optimizer is None or other.event.value is optimizer):
+            break
+        found.append(other)
+    return found
+
+
+@rule(
+    "GL201",
+    "clip-before-unscale",
+    "error",
+    "scaled gradients are clipped: the threshold on the true gradient is max_norm divided by the loss scale",
+    "Measured: the true gradient is cut to 1/65536 of max_norm, so that SGD hardly moves; Adam cancels the "
+    "factor but for eps "
+    "(README, pitfall clip_before_unscale).",
+    RIGHT,
+)
+def clip_before_unscale(run: Run) -> Iterator[Hit]:
+    for clip in run.of("clip"):
+        earlier = since(run, clip)
+        if clip.event.data.get("through") is not None or any(s.kind == "scale" for s in earlier):
+            continue
+        mine = [o for o in run.unit.optimizers() if concerns(run.unit, clip, o)]
+        if any(s.kind == "unscale" and (not mine or any(concerns(run.unit, s, o) for o in mine)) for s in earlier):
+            continue
+        backward = next((s for s in earlier if s.kind == "backward"), None)
+        if backward is not None and scaled(backward) and not uncertain(run.unit, "scaler", "optimizer", "self"):
+            later = run.steps[run.steps.index(clip) :]
+            if any(s.kind == "step" and s.k == clip.k for s in later) or run.unit.accumulating:
+                yield Hit(clip, (backward,), loose=True)
+
+
+@rule(
+    "GL202",
+    "unscale-twice",
+    "error",
+    "unscale_() a second time in one update: PyTorch's scaler raises, and any other divides by the scale again",
+    "Measured with a scaler written by hand: the gradient is 65536 times too small (README, pitfall unscale_twice).",
+    RIGHT,
+)
+def unscale_twice(run: Run) -> Iterator[Hit]:
+    for unscale in run.of("unscale"):
+        for other in since(run, unscale):
+            if other.kind == "update":
+                break
+            if other.kind == "unscale" and other.k == unscale.k and other.event.value is unscale.event.value:
+                if other.turn == unscale.turn and other.event is not unscale.event:
+                    yield Hit(unscale, (other,))
+                    break
+
+
+@rule(
+    "GL203",
+    "unscale-every-micro-batch",
+    "error",
+    "unscale_() for each micro-batch of a window: unscale once, when all of them have been added up",
+    "Gradients of the next micro-batch are scaled, those that they are added to are not; PyTorch's scaler "
+    "raises at the second call.",
+    RIGHT,
+)
+def unscale_each(run: Run) -> Iterator[Hit]:
+    if not run.unit.accumulating:
+        return
+    for unscale in run.of("unscale"):
+        if run.unit.inner and not run.unit.boundary:
+            if any(s.event is unscale.event and s.k == unscale.k and s.turn != unscale.turn for s in run.of("unscale")):
+                yield Hit(unscale)
+        elif not run.ends(unscale.k):
+            yield Hit(unscale)
+
+
+@rule(
+    "GL204",
+    "step-past-scaler",
+    "error",
+    "optimizer.step() on gradients of a scaled loss: use scaler.step(optimizer)",
+    "Gradients that overflowed are applied, and without unscale_() all are too large by the scale. Measured: "
+    "the weights are NaN "
+    "after one overflow (README, pitfall step_past_scaler).",
+    RIGHT,
+)
+def step_past_scaler(run: Run) -> Iterator[Hit]:
+    for step in run.of("step"):
+        if step.event.data.get("scaler") is not None:
+            continue
+        backward = next((s for s in since(run, step, step.event.value) if s.kind == "backward"), None)
+        finite = any("finite" in g[0] or "isnan" in g[0] or "isinf" in g[0] for g in step.guards)
+        if backward is not None and scaled(backward) and not finite:
+            if not any(
+                s.kind == "step" and s.event.data.get("scaler") and s.k == step.k and s.event.value is step.event.value
+                for s in run.steps
+            ):
+                yield Hit(step, (backward,))
+
+
+@rule(
+    "GL205",
+    "update-missing",
+    "error",
+    "scaler.step() without scaler.update(): the scale never changes, and PyTorch's scaler raises at the second step",
+    "Without update() an overflow never lowers the scale, and step() may be called once only.",
+    RIGHT,
+)
+def update_missing(run: Run) -> Iterator[Hit]:
+    unit = run.unit
+    if uncertain(unit, "scaler", "self") or (
+        unit.loop is None and unit.events and any(e.kind == "update" for e in unit.after)
+    ):
+        return
+    if any(e.kind == "update" for e in unit.events):
+        return
+    for step in run.of("step"):
+        owner = step.event.data.get("scaler")
+        if owner is not None and owner.kind == "scaler":
+            yield Hit(step)
+
+
+@rule(
+    "GL206",
+    "live-lock",
+    "error",
+    "a check for finite gradients goes past scaler.update(): the scale stays, and with it the overflow",
+    "Measured: every update is skipped for ever, the scale never backs off (README, pitfall live_lock). "
+    "scaler.step() makes this "
+    "check by itself.",
+    "scaler.unscale_(optimizer)\nnorm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    "scaler.step(optimizer)  # skips by itself where a gradient is not finite\nscaler.update()",
+)
+def live_lock(run: Run) -> Iterator[Hit]:
+    finite = {a.key for a in run.unit.atoms if a.kind == "finite"}
+    updates = {id(e) for e in run.unit.events if e.kind == "update"}
+    backwards = [s for s in run.of("backward") if scaled(s)]
+    for update in run.of("update"):
+        backward = next((b for b in reversed(backwards) if b.k == update.k), None)
+        if backward is None or len(updates) > 1:
+            continue
+        guard = [g for g in update.guards - backward.guards if g[0] in finite]
+        if guard and not uncertain(run.unit, "scaler", "self"):
+            yield Hit(update, (backward,), skipping(run, guard[0][0]))
+
+
+def skipping(run: Run, key: str) -> ast.AST | None:
+    """The `continue` (or `return`) that the check leads to."""
+    from gradlab.audit.conditions import atoms
+    from gradlab.audit.tree import If, Jump, walk
+
+    for item in walk(run.unit.body):
+        if isinstance(item, If) and any(a.key == key for a in atoms(item.test)):
+            for part in walk([*item.then, *item.other]):
+                if isinstance(part, Jump):
+                    return part.node
+    return None
+
+
+@rule(
+    "GL207",
+    "loss-not-scaled",
+    "error",
+    "backward() of a loss that was not scaled, and scaler.step(): the step divides by a scale that was never "
+    "multiplied",
+    "The gradient is too small by the loss scale, 65536 at first.",
+    RIGHT,
+)
+def loss_not_scaled(run: Run) -> Iterator[Hit]:
+    if any(scaled(s) for s in run.of("backward")) or uncertain(run.unit, "scaler", "self", "tensor"):
+        return
+    for step in run.of("step"):
+        owner = step.event.data.get("scaler")
+        if owner is None or owner.kind != "scaler" or owner.data.get("enabled") == FALSE:
+            continue
+        backward = next((s for s in since(run, step) if s.kind == "backward"), None)
+        if backward is None or backward.event.data.get("through") is not None or backward.event.value is None:
+            continue
+        value = backward.event.value
+        if value.kind == "tensor" and not value.data.get("opaque") and not value.data.get("scaled_by"):
+            if not value.data.get("factors"):
+                yield Hit(backward, (step,))
+
+
+@rule(
+    "GL208",
+    "forward-outside-autocast",
+    "warning",
+    "the loss is scaled but the forward pass is outside autocast: it runs in fp32, and scaling is for nothing",
+    "A loss scale is for fp16. Outside autocast nothing is in fp16, unless the model itself is.",
+    "with torch.autocast('cuda', dtype=torch.float16):\n    loss = criterion(model(x), "
+    "y)\nscaler.scale(loss).backward()",
+)
+def forward_outside(run: Run) -> Iterator[Hit]:
+    for backward in run.of("backward"):
+        if not (owner := scaled(backward)) or owner.kind != "scaler" or backward.event.value is None:
+            continue
+        event = backward.event.value.data.get("forward")
+        model = event.value if event is not None else None
+        if (
+            event is None
+            or model is None
+            or model.data.get("half")
+            or any(r.kind in ("autocast", "unknown") for r in event.regions)
+        ):
+            continue
+        if known_plain(model):
+            for step in run.of("forward"):
+                if step.event is event and step.k == backward.k:
+                    yield Hit(step, (backward,))
+
+
+def known_plain(model: Value) -> bool:
+    """A model whose code was seen, and has no autocast of its own."""
+    root = model.root()
+    node = root.data.get("class")
+    if node is None:
+        return str(root.data.get("type", "")).startswith(("torch.nn.", "torchvision."))
+    return not any("autocast" in ast.dump(part) for part in root.data.get("lineage", [node]))
+
+
+@rule(
+    "GL209",
+    "backward-inside-autocast",
+    "advice",
+    "backward() inside autocast: leave the block before it, as PyTorch's documentation asks",
+    "Backward passes run in the types that autocast chose for their forward passes; inside the block their own "
+    "operations may be "
+    "cast once more.",
+    "with torch.autocast('cuda'):\n    loss = criterion(model(x), y)\nscaler.scale(loss).backward()",
+)
+def backward_inside(run: Run) -> Iterator[Hit]:
+    for backward in run.of("backward"):
+        if (region := backward.inside("autocast")) is not None and region.data.get("through") is None:
+            yield Hit(backward)
+
+
+@rule(
+    "GL210",
+    "fp16-without-scaler",
+    "warning",
+    "fp16 without a loss scale: small gradients are flushed to zero",
+    "Measured: without scaling every gradient of experiments/fp16_underflow is zero. Use a GradScaler, or bfloat16.",
+    RIGHT,
+)
+def fp16_without_scaler(run: Run) -> Iterator[Hit]:
+    if any(e.kind in ("unscale", "update") or e.data.get("scaler") for e in run.unit.events) or uncertain(
+        run.unit, "scaler", "self"
+    ):
+        return
+    for backward in run.of("backward"):
+        value = backward.event.value
+        if (
+            value is None
+            or value.data.get("scaled")
+            or value.data.get("scaled_by")
+            or backward.event.data.get("through")
+        ):
+            continue
+        event = value.data.get("forward")
+        for step in run.of("forward"):
+            if event is not None and step.event is event and step.k == backward.k and step.event.value is not None:
+                region = step.inside("autocast")
+                if (region is not None and half(region.data)) or (
+                    region is None and step.event.value.root().data.get("half")
+                ):
+                    yield Hit(backward, (step,))
+
+
+def half(data: dict) -> bool:
+    """Whether an autocast block is surely in fp16: said, or the default on CUDA."""
+    dtype = data.get("dtype", "")
+    if data.get("through") is not None:
+        return False
+    if dtype:
+        return dtype.split(".")[-1] in ("float16", "half")
+    return data.get("device") == "cuda"
+
+
+@rule(
+    "GL211",
+    "bf16-with-scaler",
+    "advice",
+    "bfloat16 needs no loss scale: its exponent is that of fp32",
+    "bf16 reaches down to 1e-38, where fp16 ends at 6e-8; the scaler only adds its checks.",
+    "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss = criterion(model(x), "
+    "y)\nloss.backward()\noptimizer.step()",
+)
+def bf16_with_scaler(run: Run) -> Iterator[Hit]:
+    for backward in run.of("backward"):
+        if scaled(backward) and backward.event.value is not None:
+            event = backward.event.value.data.get("forward")
+            for region in event.regions if event is not None else ():
+                if region.kind == "autocast" and region.data.get("dtype", "").split(".")[-1] == "bfloat16":
+                    yield Hit(backward)
+
+
+@rule(
+    "GL212",
+    "deprecated-amp",
+    "advice",
+    "torch.cuda.amp is deprecated: torch.autocast(device) and torch.amp.GradScaler(device)",
+    "The old names warn, and know CUDA alone.",
+    "scaler = torch.amp.GradScaler('cuda')\nwith torch.autocast('cuda'):\n    ...",
+    on="text",
+)
+def deprecated(module: Module) -> Iterator[ast.AST]:
+    for node in ast.walk(module.source.tree) if module.source.tree else ():
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.startswith("torch.cuda.amp")
+            and not node.level
+        ):
+            yield node
+        elif isinstance(node, ast.Attribute) and node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
+            if ast.unparse(node.value) in ("torch.cuda.amp", "cuda.amp"):
+                yield node
+
+
+@rule(
+    "GL213",
+    "update-every-micro-batch",
+    "error",
+    "scaler.update() for each micro-batch of a window: the scale must not change before the step",
+    "Gradients of one window would carry different scales; PyTorch's scaler raises, for no step recorded "
+    "anything to judge by.",
+    RIGHT,
+)
+def update_each(run: Run) -> Iterator[Hit]:
+    if run.unit.boundary:
+        for update in run.of("update"):
+            if not run.ends(update.k):
+                yield Hit(update)

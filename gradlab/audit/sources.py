@@ -1,0 +1,111 @@
+"""Files to audit: Python and notebooks, found in folders; whatever their text, there is an answer."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SKIPPED = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
+"""Folders that are passed over when they are met below a given one; a given one never is."""
+
+
+@dataclass
+class Source:
+    path: Path
+    text: str = ""
+    tree: ast.Module | None = None
+    error: tuple[int, int, str] | None = None
+    cells: list[tuple[int, int]] = field(default_factory=list)  # of a notebook: (number of the cell, its first line)
+
+    def place(self, line: int, column: int) -> str:
+        """line:column, or cell:line of a notebook."""
+        for cell, first in reversed(self.cells):
+            if line >= first:
+                return f"cell {cell}:{line - first + 1}"
+        return f"{line}:{column}"
+
+
+def find(paths: list[Path], exclude: list[str] | None = None) -> Iterator[Path]:
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        for folder, folders, files in os.walk(path):
+            folders[:] = sorted(
+                name
+                for name in folders
+                if not name.startswith(".") and name not in SKIPPED and name not in (exclude or [])
+                if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+            )
+            for name in sorted(files):
+                if name.endswith((".py", ".ipynb")) and not name.startswith(".") and name not in (exclude or []):
+                    yield Path(folder, name)
+
+
+def read(path: Path) -> Source:
+    source = Source(path)
+    try:
+        raw = path.read_bytes()
+        if path.suffix == ".ipynb":
+            notebook(source, raw)
+        else:
+            source.text = decode(raw)
+        parse(source)
+    except OSError as error:
+        source.error = (1, 1, f"cannot be read: {error.strerror or error}")
+    return source
+
+
+def decode(raw: bytes) -> str:
+    """The text; the encoding that a file declares is obeyed where it can be, and no byte is a reason to stop."""
+    import io
+    import tokenize
+
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        text = raw.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        text = raw.decode("utf-8", errors="replace")
+    return text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def notebook(source: Source, raw: bytes) -> None:
+    lines: list[str] = []
+    try:
+        cells = json.loads(decode(raw)).get("cells", [])
+        for i, cell in enumerate(cells):
+            if cell.get("cell_type") != "code":
+                continue
+            text = cell.get("source", "")
+            text = text if isinstance(text, str) else "".join(text)
+            if text.lstrip().startswith("%%"):
+                continue
+            source.cells.append((i + 1, len(lines) + 1))
+            lines += [masked(line) for line in text.split("\n")]
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        source.error = (1, 1, "not a notebook: its JSON is broken")
+    source.text = "\n".join(lines) + "\n"
+
+
+def masked(line: str) -> str:
+    """IPython's magics and shell lines are statements that do nothing here."""
+    bare = line.lstrip()
+    return line[: len(line) - len(bare)] + "pass" if bare.startswith(("%", "!", "?")) else line
+
+
+def parse(source: Source) -> None:
+    if source.error:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            source.tree = ast.parse(source.text)
+    except SyntaxError as error:
+        source.error = (error.lineno or 1, error.offset or 1, f"syntax error: {error.msg}")
+    except (ValueError, RecursionError, MemoryError) as error:
+        source.error = (1, 1, f"cannot be parsed: {error or type(error).__name__}")

@@ -1,0 +1,192 @@
+"""From the test of an `if` to a formula: flags, periods, checks for None and for finite numbers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gradlab.audit.conditions import FALSE, TRUE, WINDOW, Atom, Formula, joined, negation
+from gradlab.audit.values import Value
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+MADE = {
+    "optimizer",
+    "scaler",
+    "scheduler",
+    "model",
+    "ddp",
+    "tensor",
+    "accelerator",
+    "fabric",
+    "loader",
+    "list",
+    "params",
+}
+FINITE = re.compile(r"isfinite|isnan|isinf|is_nan|is_finite|nan|inf\b|overflow|found_inf", re.I)
+LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
+
+
+def formula(it: Interpreter, node: ast.expr) -> Formula:
+    """Calls in the test were followed when its value was asked for, and are not followed again."""
+    frozen, it.frozen = it.frozen, True
+    try:
+        return made(it, node)
+    finally:
+        it.frozen = frozen
+
+
+def made(it: Interpreter, node: ast.expr) -> Formula:
+    if isinstance(node, ast.BoolOp):
+        return joined("and" if isinstance(node.op, ast.And) else "or", [formula(it, value) for value in node.values])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return negation(formula(it, node.operand))
+    if isinstance(node, ast.Constant):
+        return TRUE if node.value else FALSE
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        left, right, op = node.left, node.comparators[0], node.ops[0]
+        if (
+            isinstance(right, ast.Constant)
+            and right.value is None
+            and isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq))
+        ):
+            there = present(it.value(left))
+            return there if isinstance(op, (ast.IsNot, ast.NotEq)) else negation(there)
+        return comparison(it, node)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return comparison(it, node)
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return truthy(it.value(node), ast.unparse(node))
+    value = it.value(node)
+    if value.kind == "bool":
+        return value.data["formula"]
+    text = ast.unparse(node)
+    return ("atom", Atom(canonical(it, node), youngest(it, node), "finite" if FINITE.search(text) else "flag"))
+
+
+def truthy(value: Value, text: str) -> Formula:
+    if value.kind == "bool":
+        return value.data["formula"]
+    if value.kind in ("none",):
+        return FALSE
+    if value.kind == "number" and value.data.get("value") is not None and value.birth == 0:
+        return TRUE if value.data["value"] else FALSE
+    if "choice" in value.data or value.kind in MADE:
+        return present(value)
+    kind = "finite" if FINITE.search(text) else "flag"
+    return ("atom", Atom(f"{value.name or text}#{value.number}", value.birth, kind))
+
+
+def present(value: Value) -> Formula:
+    """That a value is not None."""
+    if "choice" in value.data:
+        return joined("or", [joined("and", [when, present(item)]) for when, item in value.data["choice"]])
+    if value.kind == "none":
+        return FALSE
+    if value.kind in MADE and not value.data.get("given"):
+        return TRUE
+    return ("atom", Atom(f"{value.name}#{value.number} is not None", value.birth))
+
+
+def comparison(it: Interpreter, node: ast.expr) -> Formula:
+    text = ast.unparse(node)
+    periods: set[str] = set()
+    at = arithmetic(it, node, periods)
+    key, birth = canonical(it, node), youngest(it, node)
+    if FINITE.search(text):
+        return ("atom", Atom(key, birth, "finite"))
+    if isinstance(node, ast.BinOp):  # i % n, as a truth value
+        text += " != 0"
+    modulo = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node))
+    if at is not None and modulo and len(periods) <= 1:
+        inverted = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq)
+        period = next(iter(periods), "")
+        if isinstance(node, ast.BinOp):
+            return ("atom", Atom(key, birth, "period", period, lambda k: bool(at(k))))
+        if inverted:
+            return ("not", ("atom", Atom(key.replace("!=", "=="), birth, "period", period, lambda k: not at(k))))
+        return ("atom", Atom(key, birth, "period", period, lambda k: bool(at(k))))
+    if (
+        isinstance(node, ast.Compare)
+        and not modulo
+        and LAST.search(text)
+        and any(value.kind == "index" for value in it.parts(node))
+    ):
+        atom = ("atom", Atom(key.replace("!=", "==").replace("<", ">="), birth, "last"))
+        return negation(atom) if isinstance(node.ops[0], (ast.NotEq, ast.Lt)) else atom
+    if isinstance(node, ast.Compare) and re.search(r"norm|loss", text):
+        return ("atom", Atom(key, birth, "finite"))
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.NotEq, ast.IsNot)):
+        return ("not", ("atom", Atom(key.replace("!=", "=="), birth)))
+    return ("atom", Atom(key, birth))
+
+
+def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):
+    """A function of the iteration's number, where every part is a number, the loop's index or the period."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return lambda k: node.value
+    if isinstance(node, ast.BinOp):
+        left = arithmetic(it, node.left, periods if not isinstance(node.op, ast.Mod) else set())
+        inner: set[str] = set()
+        right = arithmetic(it, node.right, inner if isinstance(node.op, ast.Mod) else periods)
+        if isinstance(node.op, ast.Mod):
+            if isinstance(node.right, ast.Constant):
+                inner = {str(node.right.value)}
+            if inner == {"1"}:
+                return None
+            periods |= inner
+        if left is None or right is None:
+            return None
+        if isinstance(node.op, ast.Add):
+            return lambda k: left(k) + right(k)
+        if isinstance(node.op, ast.Sub):
+            return lambda k: left(k) - right(k)
+        if isinstance(node.op, ast.Mod):
+            return lambda k: left(k) % right(k) if right(k) else 0
+        return None
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        one, two = arithmetic(it, node.left, periods), arithmetic(it, node.comparators[0], periods)
+        if one is None or two is None:
+            return None
+        if isinstance(node.ops[0], ast.Eq):
+            return lambda k: one(k) == two(k)
+        if isinstance(node.ops[0], ast.NotEq):
+            return lambda k: one(k) != two(k)
+        if isinstance(node.ops[0], ast.Gt):
+            return lambda k: one(k) > two(k)
+        return None
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        value = it.value(node)
+        if value.kind == "index":
+            return lambda k: k + value.data["offset"]
+        if (value.kind in ("number", "unknown") and value.birth <= it.entered) or value.kind == "number":
+            periods.add(f"{value.name}#{value.number}")
+            return lambda k: WINDOW
+    return None
+
+
+def canonical(it: Interpreter, node: ast.AST) -> str:
+    """The text of an expression with every name replaced by the value that it is bound to, so that aliases agree."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        value = it.value(node)
+        if value.kind == "number" and not value.name:
+            return repr(value.data.get("value"))
+        if value.kind == "index":
+            return f"index+{value.data['offset']}"
+        if value.kind in ("external", "function"):
+            return value.name
+        return f"{value.name}#{value.number}"
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    if isinstance(node, ast.Call):
+        return f"{canonical(it, node.func)}({', '.join(canonical(it, a) for a in node.args)})"
+    parts = [canonical(it, child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context)]
+    signs = {"Mod": "%", "Eq": "==", "NotEq": "!=", "Add": "+", "Sub": "-", "Lt": "<", "Div": "/", "Mult": "*"}
+    name = type(node).__name__
+    return signs.get(name, name) if not parts else f"{name}({', '.join(parts)})"
+
+
+def youngest(it: Interpreter, node: ast.AST) -> int:
+    return max((value.birth for value in it.parts(node)), default=0)

@@ -1,0 +1,272 @@
+"""A training loop followed through: what happens in which order, in each case that its conditions allow."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from gradlab.audit.calls import sync_atom
+from gradlab.audit.conditions import WINDOW, Atom, atoms, holds, literals, negation
+from gradlab.audit.tree import Block, Event, If, Jump, Loop, Region, events, walk
+from gradlab.audit.values import Value
+
+FLAGS, ITERATIONS = 7, 32
+"""Flags whose every combination is followed, and how many iterations at most."""
+ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
+
+
+@dataclass(eq=False)
+class Step:
+    """An event in iteration k, with what had to hold for it to happen and the regions that it is inside."""
+
+    event: Event
+    k: int
+    turn: int
+    guards: frozenset[tuple[str, bool]]
+    active: tuple[Region, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.event.kind
+
+    def inside(self, word: str) -> Region | None:
+        return next((region for region in self.active if region.kind == word), None)
+
+
+@dataclass(eq=False)
+class Unit:
+    """A training loop, or a function that is called once a batch (`loop` is None)."""
+
+    body: list
+    loop: Loop | None
+    path: str
+    birth: int
+    outer: list[Loop] = field(default_factory=list)
+    before: list[Event] = field(default_factory=list)
+    after: list[Event] = field(default_factory=list)
+    boundary: dict[Atom, bool] = field(default_factory=dict)
+    period: str = ""
+    inner: bool = False  # the window is a loop of its own inside this one
+
+    def __post_init__(self) -> None:
+        self.events = events(self.body)
+        self.atoms = self.found_atoms()
+        self.inner = any(
+            isinstance(item, Loop) and not item.once
+            and any(e.kind == "backward" for e in events(item.body))
+            and not any(e.kind == "step" for e in events(item.body))
+            and any(e.kind == "step" for e in self.events)
+            for item in walk(self.body)
+        )  # fmt: skip
+        self.find_boundary()
+
+    @property
+    def accumulating(self) -> bool:
+        return bool(self.boundary) or self.inner
+
+    @property
+    def window(self) -> int:
+        if not self.boundary:
+            return 1
+        return int(self.period) if self.period.isdigit() and 1 < int(self.period) <= ITERATIONS // 2 else WINDOW
+
+    def optimizers(self) -> list[Value]:
+        found: list[Value] = []
+        for event in self.events:
+            if event.kind == "step" and event.value is not None and all(same(event.value, o) is False for o in found):
+                found.append(event.value)
+        return found
+
+    def found_atoms(self) -> list[Atom]:
+        found: dict[Atom, None] = {}
+        for item in walk(self.body):
+            formulas = []
+            if isinstance(item, If) and any(
+                isinstance(part, Jump) or (isinstance(part, Event) and part.kind in ACTIONS)
+                for part in walk([*item.then, *item.other])
+            ):
+                formulas.append(item.test)
+            elif isinstance(item, Event):
+                formulas += [region.when for region in item.regions]
+                for region in item.regions:
+                    if region.kind == "accumulate" and region.data.get("of") is not None:
+                        found[sync_atom(region.data["of"])] = None
+            for formula in formulas:
+                found.update(dict.fromkeys(atoms(formula)))
+        return list(found)
+
+    def find_boundary(self) -> None:
+        """Atoms that decide whether an iteration with a backward pass ends in a step."""
+        candidates = [
+            a for a in self.atoms if a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth)
+        ]
+        others = [a for a in self.atoms if a not in candidates]
+        for atom in candidates:
+            for values in cases([a for a in candidates if a is not atom] + others, 6):
+                seen = {}
+                for value in (True, False):
+                    found, status = self.iteration(0, flipped(values, atom, value))
+                    kinds = {step.kind for step in found}
+                    seen[value] = (("backward" in kinds), ("step" in kinds), status)
+                if seen[True][0] and seen[False][0] and seen[True][1] != seen[False][1]:
+                    ended = seen[not seen[True][1]][2]
+                    if ended in ("raise", "break"):
+                        continue
+                    self.boundary[atom] = seen[True][1]
+                    if atom.kind == "period" and (not self.period or atom.period.isdigit() is False):
+                        self.period = atom.period
+                    break
+
+    def iteration(self, k: int, truth: Callable[[Atom], bool]) -> tuple[list[Step], str]:
+        out: list[Step] = []
+        status = follow(self.body, truth, k, 0, frozenset(), out)
+        return out, status
+
+    def runs(self) -> list[Run]:
+        """Each combination of flags, over two windows."""
+        flags = [a for a in self.atoms if a not in self.boundary and not self.timed(a)]
+        limit = FLAGS if self.window <= 4 else 4
+        return [Run(self, values) for values in cases(flags, limit)]
+
+    def timed(self, atom: Atom) -> bool:
+        return atom.kind in ("last",) or (atom.kind == "period" and bool(self.period) and atom.period == self.period)
+
+    def truth(self, values: dict[str, bool], k: int) -> Callable[[Atom], bool]:
+        ends = k % self.window == self.window - 1
+        phase = next((a for a in self.boundary if a.kind == "period" and a.at is not None), None)
+        if phase is not None and phase.at is not None:
+            ends = phase.at(k) == self.boundary[phase]
+
+        def at(atom: Atom) -> bool:
+            if atom.kind == "period" and atom.at is not None and (atom.period == self.period or atom in self.boundary):
+                return atom.at(k)
+            if atom in self.boundary:
+                return ends == self.boundary[atom]
+            return False if atom.kind == "last" else values.get(atom.key, False)
+
+        return at
+
+
+class Run:
+    """Two windows of a unit under one combination of its flags."""
+
+    def __init__(self, unit: Unit, values: dict[str, bool]):
+        self.unit, self.values = unit, values
+        self.steps: list[Step] = []
+        self.status = ""
+        iterations = 2 * unit.window if unit.window > 1 else 2
+        for k in range(iterations + (1 if unit.boundary else 0)):
+            found, self.status = unit.iteration(k, unit.truth(values, k))
+            self.steps += found
+            if self.status in ("break", "raise") or (self.status == "return" and unit.loop is not None):
+                break
+
+    def of(self, *kinds: str) -> list[Step]:
+        return [step for step in self.steps if step.kind in kinds]
+
+    def ends(self, k: int) -> bool:
+        return any(step.kind == "step" and step.k == k for step in self.steps)
+
+
+def flipped(values: dict[str, bool], atom: Atom, value: bool) -> Callable[[Atom], bool]:
+    return lambda other: value if other == atom else values.get(other.key, False)
+
+
+def same(one: Value, two: Value) -> bool | None:
+    """Whether two optimizers are one; None where that cannot be known."""
+    if one is two or (one.name and one.name == two.name and one.data.get("call") is two.data.get("call")):
+        return True
+    return any(a is b for _, a in one.data.get("choice", []) for _, b in two.data.get("choice", [(None, two)]))
+
+
+def cases(flags: list[Atom], limit: int) -> Iterator[dict[str, bool]]:
+    """All combinations of some flags; of more than can be tried, all true, all false and each alone."""
+    keys = [a.key for a in flags]
+    if len(keys) <= limit:
+        for values in itertools.product((True, False), repeat=len(keys)):
+            yield dict(zip(keys, values))
+        return
+    for base in (True, False):
+        yield dict.fromkeys(keys, base)
+        for key in keys:
+            yield {**dict.fromkeys(keys, base), key: not base}
+
+
+def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards: frozenset, out: list[Step]) -> str:
+    """Append what happens; returns how it ended: "" or the word of a jump."""
+    for item in items:
+        if isinstance(item, Event):
+            active = tuple(r for r in item.regions if holds(r.when, truth))
+            accumulate = next((r for r in active if r.kind == "accumulate"), None)
+            mine = guards
+            if accumulate is not None and item.kind in ("step", "zero", "schedule"):
+                owner = accumulate.data.get("of")
+                if owner is not None:
+                    atom = sync_atom(owner)
+                    if not truth(atom):
+                        continue
+                    mine = guards | {(atom.key, True)}
+            out.append(Step(item, k, turn, mine, active))
+        elif isinstance(item, Jump):
+            return item.kind
+        elif isinstance(item, If):
+            taken = holds(item.test, truth)
+            known = frozenset(literals(item.test if taken else negation(item.test)))
+            status = follow(item.then if taken else item.other, truth, k, turn, guards | known, out)
+            if status:
+                return status
+            if any(isinstance(part, Jump) for part in walk(item.other if taken else item.then)):
+                guards = guards | known
+        elif isinstance(item, Loop):
+            for again in range(1 if item.once else 2):
+                status = follow(item.body, truth, k, again, guards, out)
+                if status == "break":
+                    break
+                if status in ("return", "raise"):
+                    return status
+        elif isinstance(item, Block):
+            status = follow(item.body, truth, k, turn, guards, out)
+            if status == "raise":
+                return status
+    return ""
+
+
+def units(items: list, path: str, birth: int, whole: bool) -> list[Unit]:
+    """The innermost loops that hold a backward pass and a step; `whole`: else the function itself."""
+    found: list[Unit] = []
+    search(items, [], [], [], path, found)
+    if not found and whole and trains(events(items)):
+        found.append(Unit(items, None, path, birth))
+    return found
+
+
+def trains(found: list[Event]) -> bool:
+    kinds = {event.kind for event in found}
+    return "backward" in kinds and "step" in kinds
+
+
+def search(
+    items: list, outer: list[Loop], before: list[Event], after: list[Event], path: str, found: list[Unit]
+) -> None:
+    for i, item in enumerate(items):
+        earlier = before + events(items[:i])
+        later = events(items[i + 1 :]) + after
+        if isinstance(item, Loop) and not item.once:
+            inside = events(item.body)
+            if not trains(inside):
+                continue
+            count = len(found)
+            search(item.body, [*outer, item], earlier, later, path, found)
+            covered = {id(e) for unit in found[count:] for e in unit.events}
+            if trains([e for e in inside if id(e) not in covered]):
+                found.append(Unit(item.body, item, item.path, item.birth, list(outer), earlier, later))
+        elif isinstance(item, If):
+            search(item.then, outer, earlier, later, path, found)
+            search(item.other, outer, earlier, later, path, found)
+        elif isinstance(item, Block):
+            search(item.body, outer, earlier, later, path, found)
+
+
+__all__ = ["Run", "Step", "Unit", "ast", "units"]

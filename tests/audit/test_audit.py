@@ -1,0 +1,36 @@
+"""Every wrong script is caught by its rule at its line, and nothing else is said; every right one is silent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gradlab.audit import rules
+from gradlab.audit.audit import audit
+from gradlab.audit.project import Project
+from gradlab.audit.sources import read
+
+HERE = Path(__file__).parent
+
+
+def found(path: Path) -> set[tuple[int, str]]:
+    selected = {code: rule for code, rule in rules.load().items() if rule.default}
+    return {(f.line, f.code) for f in audit(read(path), Project(), selected).findings}
+
+
+def expected(path: Path) -> set[tuple[int, str]]:
+    lines = enumerate(path.read_text().split("\n"), 1)
+    return {(i, code) for i, line in lines if (m := re.search(r"# expect: (.*)", line)) for code in m[1].split(", ")}
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "wrong").glob("*.py")), ids=lambda path: path.stem)
+def test_each_mistake_is_found_at_its_line_and_nothing_else(path: Path):
+    assert expected(path)
+    assert found(path) == expected(path)
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "right").glob("*.py")), ids=lambda path: path.stem)
+def test_nothing_is_said_of_a_right_loop(path: Path):
+    assert {f for f in found(path) if f[1] not in ("GL307", "GL501")} == set()

@@ -1,0 +1,88 @@
+"""The command: formats, selection, settings, broken text, exit codes; and nothing heavy is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradlab.audit.cli import main
+
+WRONG = Path(__file__).parent / "wrong"
+CLIP = str(WRONG / "clip_after_step.py")
+
+
+def test_exit_codes_and_text(capsys, tmp_path):
+    assert main([CLIP]) == 1
+    assert "clip_after_step.py:15:5: GL101 error:" in capsys.readouterr().out
+    assert main([CLIP, "--ignore", "GL101"]) == 0
+    assert main([str(tmp_path / "none.py")]) == 2
+    assert main(["--explain", "GL20"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+    assert main(["--explain", "clip-before-unscale"]) == 0
+    assert "1/65536" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["json", "sarif", "github"])
+def test_formats_name_code_and_line(form, capsys):
+    assert main([CLIP, "--format", form]) == 1
+    text = capsys.readouterr().out
+    if form == "github":
+        assert text.startswith("::error title=gradlab (GL101),file=") and "line=15,col=5" in text
+    else:
+        read = json.loads(text)
+        one = read[0] if form == "json" else read["runs"][0]["results"][0]
+        assert (one["code"], one["line"]) == ("GL101", 15) if form == "json" else one["ruleId"] == "GL101"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x00\xff\xfe",
+        b"def f(:\n",
+        b"# coding: nonsense\nx = 1\n",
+        b"(" * 5000,
+        b"if x:\n\ty\n        z\n",
+        "é".encode("latin1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.py", "a.ipynb"])
+def test_any_text_gets_an_answer(raw, name, tmp_path, capsys):
+    (tmp_path / name).write_bytes(raw)
+    assert main([str(tmp_path)]) in (0, 1)
+    assert "Traceback" not in capsys.readouterr().out
+
+
+def test_a_notebook_is_read_cell_by_cell(tmp_path, capsys):
+    head, loop = Path(CLIP).read_text().split("\n\n", 1)
+    cells = [{"cell_type": "markdown", "source": "text"}] + [
+        {"cell_type": "code", "source": text.splitlines(keepends=True)}
+        for text in ("%matplotlib inline\n" + head, loop)
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    assert main([str(tmp_path / "a.ipynb")]) == 1
+    line = 1 + next(i for i, text in enumerate(loop.split("\n")) if "expect" in text)
+    assert f"a.ipynb:cell 3:{line}: GL101" in capsys.readouterr().out
+
+
+def test_a_comment_and_settings_silence(tmp_path):
+    text = Path(CLIP).read_text()
+    (tmp_path / "a.py").write_text(text.replace("# expect: GL101", "# gradlab: ignore[GL101]"))
+    assert main([str(tmp_path / "a.py")]) == 0
+    (tmp_path / "a.py").write_text(text.replace("# expect: GL101", "# gradlab: ignore[GL102]"))
+    assert main([str(tmp_path / "a.py")]) == 1
+    (tmp_path / "pyproject.toml").write_text('[tool.gradlab.audit]\nignore = ["GL101"]\n')
+    assert main([str(tmp_path / "a.py")]) == 0
+    (tmp_path / "pyproject.toml").write_text("[tool.gradlab.audit]\nignored = []\n")
+    assert main([str(tmp_path / "a.py")]) == 2
+
+
+def test_neither_torch_nor_the_script_is_imported():
+    heavy = "print([m for m in sys.modules if m.split('.')[0] in {'torch', 'hydra', 'numpy'}])"
+    code = f"import sys; from gradlab.audit.cli import main; main([{CLIP!r}]); {heavy}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")

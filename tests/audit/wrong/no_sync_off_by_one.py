@@ -1,0 +1,21 @@
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train_loader = [(torch.randn(2, 8), torch.randint(4, (2,))) for _ in range(8)]
+torch.distributed.init_process_group("gloo")
+model = DDP(model)
+accumulation_steps = 4
+
+for i, (data, target) in enumerate(train_loader):
+    is_accumulation_step = i % accumulation_steps != 0
+    with model.no_sync() if is_accumulation_step else nullcontext():  # expect: GL502, GL506
+        (criterion(model(data), target) / accumulation_steps).backward()  # expect: GL308
+    if (i + 1) % accumulation_steps == 0 or i + 1 == len(train_loader):
+        optimizer.step()
+        optimizer.zero_grad()

@@ -147,6 +147,7 @@ def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
     roots = frozenset().union(*(v.data.get("roots", frozenset()) for v in from_tensors)) | {next(births)}
     made = tensor(roots=roots, factors=[], source="criterion", reduction=data.get("reduction", "mean"))
     made.data["forward"] = next((v.data["forward"] for v in from_tensors if v.data.get("forward")), None)
+    made.data["ignoring"] = data.get("ignoring", False) and made.data["reduction"] == "mean"
     return made
 
 
@@ -432,7 +433,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         return Value("measured")
     if known.LOSS_FUNCTION.match(tail) and args:
         reduction = keywords.get("reduction")
-        return loss(it, {"reduction": reduction.data.get("value", "mean") if reduction else "mean"}, args)
+        kind_of_mean = reduction.data.get("value", "mean") if reduction else "mean"
+        return loss(it, {"reduction": kind_of_mean, "ignoring": "ignore_index" in keywords}, args)
     if name.startswith("torch.") or tail in ("sum", "max", "min", "abs"):
         if "autograd" in name:
             if tail == "backward":
@@ -480,6 +482,7 @@ def construct(
     if kind == "criterion":
         reduction = keywords.get("reduction")
         data["reduction"] = reduction.data.get("value", "unknown") if reduction else "mean"
+        data["ignoring"] = "ignore_index" in keywords
         return Value("criterion", name, data)
     if kind == "accelerator":
         steps = keywords.get("gradient_accumulation_steps")

@@ -43,6 +43,8 @@ gradlab: a laboratory for gradient failures.
   python -m gradlab hydra/sweeper=boundary +remedy=none,clip_norm   the largest stable optimizer.lr of each
   python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm   a map, refined at its boundary
   python -m gradlab.report outputs/run/... outputs/run/...   their curves on one page; --serve follows one live
+  python -m gradlab.list, python -m gradlab.show outputs/run/...   which runs there are; one's verdict and curves here
+  python -m gradlab.audit train.py                       mistakes in a script of your own, without running it
   python -m gradlab resume=outputs/run/...               continue a run, or a sweep, that was interrupted
   torchrun --standalone --nproc-per-node=2 -m gradlab ...      the same on several processes
 
@@ -53,7 +55,7 @@ Appended with a plus: +experiment={experiment}
   +remedy={remedy}
   +pitfall={pitfall}
   +sweep={sweep}
-Where the jobs of a sweep run: hydra/launcher=basic,{launchers}
+Where the jobs of a sweep run: hydra/launcher=basic,vectorized,{launchers}
 Other fields: {fields}
 The composed configuration: --cfg job. Your own configurations: --config-dir FOLDER. Hydra's own flags: --hydra-help.
 Exit code: 0 ended as expected, 1 failed or something else was seen, 2 the command was wrong.

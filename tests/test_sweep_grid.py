@@ -143,7 +143,7 @@ def test_a_ready_sweep_needs_no_flag_and_expects_anything_wherever_it_stands(
 def test_help_names_the_sweeps_and_where_they_run() -> None:
     said = cli.help_text()
     assert "+sweep=depth_init,lr_max_norm,precision_lr,seeds" in said
-    assert "hydra/launcher=basic,joblib,submitit_local,submitit_slurm" in said
+    assert "hydra/launcher=basic,vectorized,joblib,submitit_local,submitit_slurm" in said
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,10 @@ def main() -> None:
     arguments = sys.argv[1:]
     if {"--help", "-h"} & set(arguments):
         if main_rank():
-            print(cli.help_text())
+            with suppress(BrokenPipeError):  # `--help | head`
+                print(cli.help_text(), flush=True)
+                return
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else it is tried again at exit
         return
     sys.exit(run(arguments))
 

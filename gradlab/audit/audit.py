@@ -7,9 +7,11 @@ import re
 from dataclasses import dataclass, field
 
 from gradlab.audit import rules, scope
+from gradlab.audit.entering import enter, instance
 from gradlab.audit.finding import Finding, finding
 from gradlab.audit.interpreter import Interpreter
 from gradlab.audit.known import dotted
+from gradlab.audit.objects import method_of
 from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
@@ -105,7 +107,6 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
         for p in ast.walk(m)
     ):
         return []
-    from gradlab.audit.calls import instance
 
     interpreter.scope, interpreter.calls = interpreter.world(module), 0
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [None], [], [], []
@@ -131,12 +132,12 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
 
 def configure(interpreter: Interpreter, owner: Value) -> None:
     """Lightning: what configure_optimizers returns is what self.optimizers() gives."""
-    method = interpreter.method_of(owner, "configure_optimizers")
+    method = method_of(owner, "configure_optimizers")
     if method is None:
         return
     made: list[Value | None] = []
     world = interpreter.world(method[1])
-    interpreter.collect(lambda: made.append(interpreter.enter(method[0], method[1], [], {}, owner, method[0], world)))
+    interpreter.collect(lambda: made.append(enter(interpreter, method[0], method[1], [], {}, owner, method[0], world)))
     if made and made[0] is not None:
         value = made[0]
         if value.kind == "list" and value.data["items"] and value.data["items"][0].kind == "list":

@@ -4,86 +4,93 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import TYPE_CHECKING
 
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Function, Module
 from gradlab.audit.values import Value
 
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+
 MODULES = re.compile(r"^(nn\.|torch\.nn\.)?(Module|Sequential)$|Model$|Module$|ModelMixin$")
 PLAIN = {"object", "ABC", "abc.ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Exception"}
 
 
-class Objects:
-    def method_of(self, value: Value, name: str, above: ast.AST | None = None) -> tuple[Function, Module] | None:
-        """The method in the class or in its bases; with `above` only in bases of the class that holds that function."""
-        lineage = value.data.get("lineage", [])
-        modules = value.data.get("modules", [])
-        if above is not None:
-            at = next((i for i, node in enumerate(lineage) if above in node.body), len(lineage))
-            lineage, modules = lineage[at + 1 :], modules[at + 1 :]
-        for node, module in zip(lineage, modules):
-            for item in node.body:
-                if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) and item.name == name:
-                    return item, module
-        return None
+def method_of(value: Value, name: str, above: ast.AST | None = None) -> tuple[Function, Module] | None:
+    """The method in the class or in its bases; with `above` only in bases of the class that holds that function."""
+    lineage = value.data.get("lineage", [])
+    modules = value.data.get("modules", [])
+    if above is not None:
+        at = next((i for i, node in enumerate(lineage) if above in node.body), len(lineage))
+        lineage, modules = lineage[at + 1 :], modules[at + 1 :]
+    for node, module in zip(lineage, modules):
+        for item in node.body:
+            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) and item.name == name:
+                return item, module
+    return None
 
-    def object_of(self, callee: Value) -> Value:
-        lineage, modules, unknown = self.lineage(callee.data["node"], callee.data["module"], 0)
-        names = [name.split(".")[-1] for name in unknown]
-        kind = "instance"
-        if any(name == "Optimizer" for name in names):
-            kind = "optimizer"
-        elif any(name in ("_LRScheduler", "LRScheduler") for name in names):
-            kind = "scheduler"
-        elif any(MODULES.search(name) for name in names):
-            kind = "criterion" if re.search(r"Loss$|Criterion$", callee.name) else "model"
-        value = Value(kind, callee.name, {"class": callee.data["node"], "lineage": lineage, "modules": modules})
-        value.data["framework"] = bool([n for n in unknown if n not in PLAIN and n.split("[")[0] not in PLAIN])
-        if kind == "model" and not any("Lightning" in name for name in names):
-            value.data["framework"] = False
-        value.data["lightning"] = any("Lightning" in name for name in names)
-        return value
 
-    def lineage(
-        self, node: ast.ClassDef, module: Module, depth: int
-    ) -> tuple[list[ast.ClassDef], list[Module], list[str]]:
-        nodes, modules, unknown = [node], [module], []
-        for base in node.bases if depth < 5 else []:
-            name = dotted(base)
-            if not name:
-                unknown += [dotted(base.value)] if isinstance(base, ast.Subscript) else ["?"]
+def object_of(it: Interpreter, callee: Value) -> Value:
+    nodes, modules, unknown = lineage(it, callee.data["node"], callee.data["module"], 0)
+    names = [name.split(".")[-1] for name in unknown]
+    kind = "instance"
+    if any(name == "Optimizer" for name in names):
+        kind = "optimizer"
+    elif any(name in ("_LRScheduler", "LRScheduler") for name in names):
+        kind = "scheduler"
+    elif any(MODULES.search(name) for name in names):
+        kind = "criterion" if re.search(r"Loss$|Criterion$", callee.name) else "model"
+    value = Value(kind, callee.name, {"class": callee.data["node"], "lineage": nodes, "modules": modules})
+    value.data["framework"] = bool([n for n in unknown if n not in PLAIN and n.split("[")[0] not in PLAIN])
+    if kind == "model" and not any("Lightning" in name for name in names):
+        value.data["framework"] = False
+    value.data["lightning"] = any("Lightning" in name for name in names)
+    return value
+
+
+def lineage(
+    it: Interpreter, node: ast.ClassDef, module: Module, depth: int
+) -> tuple[list[ast.ClassDef], list[Module], list[str]]:
+    nodes, modules, unknown = [node], [module], []
+    for base in node.bases if depth < 5 else []:
+        name = dotted(base)
+        if not name:
+            unknown += [dotted(base.value)] if isinstance(base, ast.Subscript) else ["?"]
+            continue
+        found: tuple[Module, ast.AST] | None = None
+        if name in module.names:
+            found = module, module.names[name]
+        elif name.split(".")[0] in module.imports:
+            first, *rest = name.split(".")
+            dotted_name, level = module.imports[first]
+            found = it.project.resolve(".".join([dotted_name, *rest]), level, module)
+        if found is None or not isinstance(found[1], ast.ClassDef) or found[1] in nodes:
+            unknown.append(name)
+            continue
+        more = lineage(it, found[1], found[0], depth + 1)
+        nodes, modules, unknown = [*nodes, *more[0]], [*modules, *more[1]], [*unknown, *more[2]]
+    return nodes, modules, unknown
+
+
+def settle(value: Value) -> None:
+    """After __init__: attributes that methods count up are indices, flags that they set anew are not known."""
+    for node in value.data.get("lineage", []):
+        for function in node.body:
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
                 continue
-            found: tuple[Module, ast.AST] | None = None
-            if name in module.names:
-                found = module, module.names[name]
-            elif name.split(".")[0] in module.imports:
-                first, *rest = name.split(".")
-                dotted_name, level = module.imports[first]
-                found = self.project.resolve(".".join([dotted_name, *rest]), level, module)  # type: ignore[attr-defined]
-            if found is None or not isinstance(found[1], ast.ClassDef) or found[1] in nodes:
-                unknown.append(name)
-                continue
-            more = self.lineage(found[1], found[0], depth + 1)
-            nodes, modules, unknown = [*nodes, *more[0]], [*modules, *more[1]], [*unknown, *more[2]]
-        return nodes, modules, unknown
-
-    def settle(self, value: Value) -> None:
-        """After __init__: attributes that methods count up are indices, flags that they set anew are not known."""
-        for node in value.data.get("lineage", []):
-            for function in node.body:
-                if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
-                    continue
-                for part in ast.walk(function):
-                    targets = part.targets if isinstance(part, ast.Assign) else []
+            for part in ast.walk(function):
+                targets = part.targets if isinstance(part, ast.Assign) else []
+                if isinstance(part, ast.AugAssign):
+                    targets = [part.target]
+                for target in targets:
+                    if not (isinstance(target, ast.Attribute) and dotted(target.value) == "self"):
+                        continue
+                    old = value.attributes.get(target.attr)
+                    if old is None or old.kind not in ("number", "bool", "none"):
+                        continue
                     if isinstance(part, ast.AugAssign):
-                        targets = [part.target]
-                    for target in targets:
-                        if not (isinstance(target, ast.Attribute) and dotted(target.value) == "self"):
-                            continue
-                        old = value.attributes.get(target.attr)
-                        if old is None or old.kind not in ("number", "bool", "none"):
-                            continue
-                        if isinstance(part, ast.AugAssign):
-                            value.attributes[target.attr] = Value("index", target.attr, {"offset": 0})
-                        elif old.kind != "none":
-                            value.attributes[target.attr] = Value("unknown", f"self.{target.attr}")
+                        value.attributes[target.attr] = Value("index", target.attr, {"offset": 0})
+                    elif old.kind != "none":
+                        value.attributes[target.attr] = Value("unknown", f"self.{target.attr}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from gradlab.audit.calls import sync_atom
 from gradlab.audit.conditions import WINDOW, Atom, atoms, holds, literals, negation
+from gradlab.audit.effects import sync_atom
 from gradlab.audit.tree import Block, Event, If, Jump, Loop, Region, events, walk
 from gradlab.audit.values import Value
 
@@ -267,6 +266,3 @@ def search(
             search(item.other, outer, earlier, later, path, found)
         elif isinstance(item, Block):
             search(item.body, outer, earlier, later, path, found)
-
-
-__all__ = ["Run", "Step", "Unit", "ast", "units"]

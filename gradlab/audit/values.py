@@ -52,3 +52,10 @@ def members(value: Value) -> list[Value]:
     if "choice" in value.data:
         return [found for _, item in value.data["choice"] for found in members(item)]
     return [value]
+
+
+def every(value: Value) -> list[Value]:
+    """The values inside lists and dictionaries, however deep."""
+    if value.kind in ("list", "dict"):
+        return [v for item in value.data["items"] for v in every(item)]
+    return [value]

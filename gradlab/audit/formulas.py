@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gradlab.audit.conditions import FALSE, TRUE, WINDOW, Atom, Formula, joined, negation
+from gradlab.audit.known import dotted
 from gradlab.audit.values import Value
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
         isinstance(node, ast.Compare)
         and not modulo
         and LAST.search(text)
-        and any(value.kind == "index" for value in it.parts(node))
+        and any(value.kind == "index" for value in parts(it, node))
     ):
         atom = ("atom", Atom(key.replace("!=", "==").replace("<", ">="), birth, "last"))
         return negation(atom) if isinstance(node.ops[0], (ast.NotEq, ast.Lt)) else atom
@@ -189,4 +190,11 @@ def canonical(it: Interpreter, node: ast.AST) -> str:
 
 
 def youngest(it: Interpreter, node: ast.AST) -> int:
-    return max((value.birth for value in it.parts(node)), default=0)
+    return max((value.birth for value in parts(it, node)), default=0)
+
+
+def parts(it: Interpreter, node: ast.AST) -> list[Value]:
+    """The values of the names in an expression, without following its calls again."""
+    return [it.value(part) for part in ast.walk(node) if isinstance(part, ast.Name)] + [
+        it.value(part) for part in ast.walk(node) if isinstance(part, ast.Attribute) and dotted(part)
+    ]

@@ -1,0 +1,105 @@
+"""What a name or an attribute stands for: bound, of the project, of an installed package, or told by its use."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING
+
+from gradlab.audit import effects, entering, known
+from gradlab.audit.known import dotted
+from gradlab.audit.project import Module
+from gradlab.audit.scope import usage
+from gradlab.audit.values import Value
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+
+def named(it: Interpreter, name: str) -> Value:
+    """What a name is bound to; the first look-up binds it at the top of its module."""
+    if (found := it.scope.find(name)) is not None:
+        return found
+    module = it.module
+    value = top_level(it, module, name)
+    if value is None and name in module.imports:
+        name, level = module.imports[name]
+        value = imported(it, name, level, module)
+    if value is None and hasattr(builtins, name):
+        value = Value("external", name, birth=0)
+    if value is None:
+        value = Value("unknown", name, {"given": True}, birth=0)
+        value.kind = usage(it.scope.node).kind(name) or known.by_name(name) or "unknown"
+    it.world(module).names[name] = value
+    return value
+
+
+def top_level(it: Interpreter, module: Module, name: str) -> Value | None:
+    found = module.names.get(name)
+    if isinstance(found, ast.ClassDef):
+        return Value("class", name, {"node": found, "module": module})
+    if found is not None:
+        return Value("function", name, {"node": found, "module": module, "scope": it.world(module)})
+    return None
+
+
+def imported(it: Interpreter, name: str, level: int, module: Module) -> Value:
+    if level or "." in name:
+        found = it.project.resolve(name, level, module)
+        if found is not None:
+            there, node = found
+            value = top_level(it, there, getattr(node, "name", ""))
+            if value is not None:
+                return value
+    return Value("external", name, birth=0)
+
+
+def attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> Value:
+    if name in value.attributes:
+        held = value.attributes[name]
+        if held.kind == "unknown" and held.data.get("given") and "class" in value.data:
+            held.kind = class_usage(it, value, name, dotted(node)) or "unknown"
+        return held
+    made = known_attribute(it, value, name, node)
+    if made is None:
+        made = Value("unknown", f"{value.name}.{name}", {"given": True}, birth=value.birth)
+        text = dotted(node)
+        owner = value.data.get("class")
+        if owner is not None and text:
+            made.kind = class_usage(it, value, name, text) or known.by_name(name) or "unknown"
+        elif text and value.kind in ("unknown", "instance", "accelerator", "arguments"):
+            made.kind = usage(it.scope.node).kind(text) or known.by_name(name) or "unknown"
+        if value.data.get("framework"):
+            made.data["framework"] = True
+    if value.kind not in ("external", "number", "none"):
+        value.attributes[name] = made
+    return made
+
+
+def class_usage(it: Interpreter, value: Value, name: str, text: str) -> str:
+    for owner in value.data.get("lineage", [value.data.get("class")]):
+        if kind := usage(owner).kind(f"self.{name}"):
+            return kind
+    return usage(it.scope.node).kind(text)
+
+
+def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> Value | None:
+    if value.kind == "external":
+        dotted_name = f"{value.name}.{name}"
+        found = it.project.resolve(dotted_name, 0, it.module) if "." in dotted_name else None
+        if found is not None and (top := top_level(it, found[0], getattr(found[1], "name", ""))) is not None:
+            return top
+        return Value("external", dotted_name, birth=0)
+    if value.kind == "param" and name == "grad":
+        return Value("gradient", data={"of": value}, birth=value.birth)
+    if value.kind in ("gradient", "param") and name == "data":
+        return value
+    if value.kind == "ddp" and name == "module":
+        return Value("model", f"{value.name}.module", {"raw": value, "of": value.data.get("of")}, birth=value.birth)
+    if value.kind == "optimizer" and name == "param_groups":
+        return Value("groups", data={"of": value})
+    if value.kind == "tensor" and name in ("loss", "data", "values", "logits"):
+        return Value("tensor", name, {**value.data}) if name in ("loss", "logits") else Value("detached")
+    if value.kind == "accelerator" and name == "sync_gradients":
+        return effects.sync_flag(value)
+    return entering.member(it, value, name)

@@ -1,0 +1,76 @@
+"""What assignments and the turns of a loop bind names to."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gradlab.audit import known
+from gradlab.audit.known import dotted
+from gradlab.audit.scope import usage
+from gradlab.audit.values import Value, several
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+
+def name_result(it: Interpreter, target: ast.expr, value: Value) -> None:
+    """The result of a call that cannot be followed: what its use shows it to be."""
+    name = dotted(target)
+    scope = owner_class(it) if name.startswith("self.") else it.scope.node
+    if scope is not None and name:
+        value.kind = usage(scope).kind(name) or known.by_name(name) or value.kind
+        value.name = name
+
+
+def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
+    if isinstance(target, ast.Name):
+        it.scope.names[target.id] = value
+    elif isinstance(target, ast.Attribute):
+        owner = it.value(target.value)
+        owner.attributes[target.attr] = value
+        if target.attr == "require_backward_grad_sync":
+            it.emit("sync", target, owner)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        items = value.data["items"] if value.kind == "list" else []
+        for i, part in enumerate(target.elts):
+            if isinstance(part, ast.Starred):
+                bind(it, part.value, Value("unknown"))
+            elif len(items) == len(target.elts):
+                bind(it, part, items[i])
+            else:
+                item = Value("unknown", dotted(part), {"made": value.data.get("made")})
+                if value.data.get("made") and item.name:
+                    name_result(it, part, item)
+                elif value.kind == "tensor":
+                    item = Value("tensor", dotted(part), {**value.data})
+                bind(it, part, item)
+    elif isinstance(target, ast.Subscript):
+        it.value(target.value)
+
+
+def owner_class(it: Interpreter) -> ast.ClassDef | None:
+    owner = it.selves[-1]
+    return owner.data.get("class") if owner is not None else None
+
+
+def element(it: Interpreter, node: ast.expr, over: Value) -> Value:
+    """What one turn of a loop over a value binds."""
+    if over.kind == "params":
+        param = Value("param", data=dict(over.data))
+        return several([Value("number", data={"value": "name"}), param]) if over.data.get("named") else param
+    if over.kind == "groups":
+        return Value("group", data=dict(over.data))
+    if over.kind == "enumerated":
+        inner = over.data["inner"]
+        index = Value("index", "i", {"offset": over.data["start"]})
+        return several([index, Value("unknown", "batch") if inner.kind != "params" else element(it, node, inner)])
+    if over.kind == "counted":
+        return Value("index", "i", {"offset": 0})
+    if over.kind == "list" and over.data["items"]:
+        return over.data["items"][0]
+    if over.kind in ("optimizer", "scheduler", "scaler") or over.kind == "tensor":
+        return over
+    if over.kind == "zipped":
+        return several([element(it, node, v) for v in over.data["items"]])
+    return Value("unknown", "")

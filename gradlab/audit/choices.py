@@ -1,0 +1,45 @@
+"""One of several values, each with the condition under which it is the one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gradlab.audit.conditions import TRUE, Formula, joined, negation
+from gradlab.audit.formulas import truthy
+from gradlab.audit.values import Value
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+
+def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
+    """One of several values, each with the condition under which it is the one."""
+    flat: list[tuple[Formula, Value]] = []
+    for when, value in alternatives:
+        inner = value.data.get("choice")
+        flat += [(joined("and", [when, w]), v) for w, v in inner] if inner and len(inner) <= 3 else [(when, value)]
+    if all(v is flat[0][1] for _, v in flat):
+        return flat[0][1]
+    kinds = [v.kind for _, v in flat]
+    telling = [v for _, v in flat if v.kind not in ("none", "unknown", "number")] or [flat[0][1]]
+    one = telling[0]
+    data: dict[str, Any] = {**one.data, "choice": flat[:4]}
+    factors = [[f for f in v.data.get("factors", []) if f[0] == "/"] for _, v in flat if v.kind == "tensor"]
+    if any(f != factors[0] for f in factors):
+        data["perhaps"] = True
+    if all(v.kind == "bool" or (v.kind == "number" and isinstance(v.data.get("value"), bool)) for _, v in flat):
+        parts = [joined("and", [when, truthy(v, v.name)]) for when, v in flat]
+        return Value("bool", one.name, {"formula": joined("or", parts)})
+    same = "none" in kinds or "unknown" in kinds or len({v.name for _, v in flat}) == 1
+    made = Value(one.kind, one.name, data, birth=max(v.birth for _, v in flat))
+    if same:
+        made.attributes = one.attributes
+    return made
+
+
+def either(it: Interpreter, test: Formula, one: Value, two: Value | None) -> Value:
+    if two is None or one is two or test == TRUE:
+        return one
+    if test == ("false",):
+        return two
+    return choice([(test, one), (negation(test), two)])

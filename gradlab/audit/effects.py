@@ -1,0 +1,128 @@
+"""Effects that are no call of a method: forward passes, losses, context managers, gradients assigned."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gradlab.audit.conditions import TRUE, Atom, Formula, joined
+from gradlab.audit.formulas import canonical
+from gradlab.audit.known import dotted
+from gradlab.audit.tree import Region
+from gradlab.audit.values import Value, births, members, tensor
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+
+def forward(it: Interpreter, node: ast.Call, model: Value) -> Value:
+    event = it.emit("forward", node, model)
+    return tensor(roots=frozenset([next(births)]), factors=[], source="model", forward=event)
+
+
+def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
+    from_tensors = [v for a in args for v in members(a) if v.kind == "tensor"]
+    roots = frozenset().union(*(v.data.get("roots", frozenset()) for v in from_tensors)) | {next(births)}
+    made = tensor(roots=roots, factors=[], source="criterion", reduction=data.get("reduction", "mean"))
+    made.data["forward"] = next((v.data["forward"] for v in from_tensors if v.data.get("forward")), None)
+    made.data["ignoring"] = data.get("ignoring", False) and made.data["reduction"] == "mean"
+    return made
+
+
+def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE) -> list[Region]:
+    if "choice" in value.data:
+        return [
+            region
+            for test, item in value.data["choice"]
+            for region in regions(it, item, node, joined("and", [when, test]))
+        ]
+    if value.kind == "autocast":
+        return [Region("autocast", joined("and", [when, value.data.get("when", TRUE)]), node, value, value.data)]
+    if value.kind == "context":
+        there = joined("and", [when, value.data.get("when", TRUE)])
+        return [Region(value.data["word"], there, node, value.data.get("model"), value.data)]
+    if value.kind in ("unknown", "instance"):
+        return [Region("unknown", when, node, value)]
+    if value.kind == "method" and value.data["node"].name in ("no_sync", "accumulate"):
+        return [Region(value.data["node"].name, when, node)]
+    return []
+
+
+def sync_flag(owner: Value) -> Value:
+    return Value("bool", data={"formula": ("atom", sync_atom(owner))})
+
+
+def sync_atom(owner: Value) -> Atom:
+    return Atom(f"sync_gradients#{owner.number}", 1 << 60, "sync")
+
+
+def assign_gradient(
+    it: Interpreter, node: ast.stmt, target: ast.expr, right: ast.expr, op: ast.operator | None
+) -> bool:
+    """`p.grad = None`, `p.grad /= n` and their like."""
+    if not isinstance(target, ast.Attribute):
+        return False
+    grad = target.value if target.attr == "data" else target
+    if not (isinstance(grad, ast.Attribute) and grad.attr == "grad"):
+        return False
+    owner = it.value(grad.value)
+    value = Value("gradient", data={"of": owner})
+    if op is None and isinstance(right, ast.Constant) and right.value is None:
+        it.emit("zero", node, value, by_hand=True)
+    elif isinstance(op, (ast.Div, ast.Mult)):
+        it.emit(
+            "scale",
+            node,
+            value,
+            by=canonical(it, right),
+            factor=it.value(right),
+            op="div_" if isinstance(op, ast.Div) else "mul_",
+        )
+    elif op is None and isinstance(right, ast.BinOp) and isinstance(right.op, (ast.Div, ast.Mult)):
+        if "grad" in ast.unparse(right.left):
+            name = "div_" if isinstance(right.op, ast.Div) else "mul_"
+            it.emit("scale", node, value, by=canonical(it, right.right), factor=it.value(right.right), op=name)
+    else:
+        it.value(right)
+    return True
+
+
+def kept(it: Interpreter, node: ast.AugAssign, target: ast.expr, old: Value, value: Value) -> None:
+    outlives = old.kind in ("number", "unknown") and old.birth < it.entered
+    grads = value.kind == "tensor" and bool(value.data.get("roots"))
+    if outlives and grads and not any(region.kind == "no_grad" for region in it.regions):
+        it.emit("keep", node, value, into=dotted(target))
+
+
+def combined(
+    it: Interpreter,
+    op: ast.operator,
+    left: Value,
+    right: Value,
+    right_node: ast.expr,
+    left_node: ast.expr | None = None,
+) -> Value:
+    """Arithmetic on tensors: a loss remembers what it was divided by and multiplied with."""
+    if left.kind != "tensor" and right.kind != "tensor":
+        return Value()
+    if left.kind == "tensor" and right.kind == "tensor" and isinstance(op, (ast.Add, ast.Sub)):
+        data = {
+            **left.data,
+            "choice": None,
+            "roots": left.data.get("roots", frozenset()) | right.data.get("roots", frozenset()),
+        }
+        data["parts"] = [*left.data.get("parts", [left]), *right.data.get("parts", [right])]
+        if left.data.get("factors") != right.data.get("factors"):
+            data["factors"] = [*left.data.get("factors", []), *right.data.get("factors", [])]
+        data["opaque"] = bool(left.data.get("opaque") or right.data.get("opaque"))
+        del data["choice"]
+        return Value("tensor", "", data)
+    one, other, node = (left, right, right_node) if left.kind == "tensor" else (right, left, left_node)
+    data = {k: v for k, v in one.data.items() if k != "choice"}
+    if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:
+        text = canonical(it, node)
+        sign = "/" if isinstance(op, ast.Div) and one is left else "*"
+        data["factors"] = [*data.get("factors", []), (sign, text, other)]
+    elif other.kind == "unknown" and other.data.get("opaque"):
+        data["opaque"] = True
+    return Value("tensor", "", data)

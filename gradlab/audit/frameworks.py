@@ -1,0 +1,70 @@
+"""Methods of Lightning's modules, of Accelerate's accelerator and of Fabric."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gradlab.audit.conditions import TRUE
+from gradlab.audit.formulas import formula
+from gradlab.audit.values import Value, several
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+
+def lightning(
+    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
+) -> Value | None:
+    if name == "optimizers":
+        made = owner.attributes.get("configured")
+        return made if made is not None else Value("optimizer", "optimizers", {"of": None, "given": True})
+    if name == "manual_backward":
+        it.emit("backward", node, args[0] if args else None, through=owner)
+    elif name == "clip_gradients":
+        it.emit("clip", node, args[0] if args else keywords.get("optimizer"), call=node, through=owner)
+    else:
+        return None
+    return Value()
+
+
+def accelerator(
+    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
+) -> Value:
+    if name in ("clip_grad_norm_", "clip_grad_value_"):
+        it.emit("clip", node, args[0] if args else None, call=node, through=owner)
+    elif name == "unscale_gradients":
+        it.emit("unscale", node, args[0] if args else None, scaler=owner)
+    elif name == "prepare":
+        for value in args:
+            value.data["prepared"] = owner
+        return args[0] if len(args) == 1 else several(args)
+    elif name in ("accumulate", "no_sync"):
+        return Value("context", data={"word": name, "model": args[0] if args else None, "of": owner})
+    elif name == "autocast":
+        return Value("autocast", "autocast", {"through": owner})
+    elif name == "unwrap_model":
+        return Value("model", "", {"of": args[0] if args else None})
+    elif name.startswith("prepare"):
+        return args[0] if args else Value()
+    return Value("unknown", "", {"made": True})
+
+
+def fabric(
+    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
+) -> Value:
+    if name == "clip_gradients":
+        it.emit("clip", node, args[0] if args else None, call=node, through=owner)
+    elif name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders"):
+        for value in args:
+            value.data["prepared"] = owner
+        return args[0] if len(args) == 1 else several(args)
+    elif name == "no_backward_sync":
+        flag = next(
+            (k.value for k in node.keywords if k.arg == "enabled"), node.args[1] if len(node.args) > 1 else None
+        )
+        when = formula(it, flag) if flag is not None else TRUE
+        return Value("context", data={"word": "no_sync", "model": args[0] if args else None, "when": when})
+    elif name == "autocast":
+        return Value("autocast", "autocast", {"through": owner})
+    return Value("unknown", "", {"made": True})

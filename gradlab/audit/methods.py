@@ -1,0 +1,215 @@
+"""Methods that act on gradients, by the kind of the value that they are called on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gradlab.audit.effects import combined, forward
+from gradlab.audit.entering import ACTING, follow
+from gradlab.audit.formulas import canonical, formula
+from gradlab.audit.frameworks import accelerator, fabric, lightning
+from gradlab.audit.known import dotted
+from gradlab.audit.objects import method_of
+from gradlab.audit.tree import If
+from gradlab.audit.values import Value, births, several, tensor
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"}
+PARAMS = {"parameters", "named_parameters", "trainable_parameters"}
+KEEPING = {
+    "train",
+    "eval",
+    "to",
+    "cuda",
+    "cpu",
+    "float",
+    "half",
+    "bfloat16",
+    "double",
+    "compile",
+    "requires_grad_",
+    "apply",
+}
+
+
+def method(
+    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
+) -> Value | None:
+    """A call of a method on a value whose kind is known; None where the callee itself must be looked up."""
+    kind = owner.kind
+    if "class" in owner.data and method_of(owner, name) is not None:
+        return None
+    if name == "backward":
+        return backward(it, node, owner, args)
+    if kind == "optimizer":
+        return optimizer(it, node, owner, name, args, keywords)
+    if kind == "optimizers" or (
+        owner.data.get("class") and name in ("optimizers", "manual_backward", "clip_gradients")
+    ):
+        return lightning(it, node, owner, name, args, keywords)
+    if kind == "scaler":
+        return scaler(it, node, owner, name, args)
+    if kind == "scheduler":
+        if name in ("step", "step_update", "batch_step"):
+            it.emit("schedule", node, owner, arguments=len(args) + len(keywords))
+        return Value()
+    if kind in ("model", "ddp", "instance", "criterion"):
+        return module(it, node, owner, name, args, keywords)
+    if kind == "accelerator":
+        return accelerator(it, node, owner, name, args, keywords)
+    if kind == "fabric":
+        return fabric(it, node, owner, name, args, keywords)
+    if kind == "tensor":
+        return of_tensor(it, node, owner, name, args)
+    if kind in ("gradient", "gradients", "param"):
+        return gradient(it, node, owner, name, args)
+    if kind == "params":
+        return owner
+    if name in ("append", "extend") and args:
+        if kind in ("list", "unknown") and owner.birth < it.entered and args[0].kind == "tensor":
+            it.emit("keep", node, args[0], into=dotted(node.func.value))  # type: ignore[attr-defined]
+        if kind == "list" and name == "append" and args[0].kind in ACTING:
+            owner.data["items"] = [*owner.data["items"], args[0]]
+        return Value()
+    return None
+
+
+def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -> Value:
+    if owner.kind in ("accelerator", "fabric"):
+        it.emit("backward", node, args[0] if args else None, through=owner)
+    elif owner.kind in ("tensor", "detached") or not any(v.kind == "tensor" or v.data.get("opaque") for v in args):
+        if "choice" in owner.data:
+            for when, value in owner.data["choice"]:
+                events = it.collect(
+                    lambda value=value: it.emit("backward", node, value, perhaps=owner.data.get("perhaps"))
+                )
+                it.out.append(If(when, events, []))
+        elif owner.kind in ("tensor", "unknown", "list", "number"):
+            it.emit("backward", node, owner, text=ast.unparse(node.func))
+    else:
+        it.emit("opaque", node, owner, name="backward", receives={"framework"})
+    return Value()
+
+
+def optimizer(
+    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
+) -> Value:
+    if name == "step":
+        for closure in [*args, *keywords.values()]:
+            if closure.kind in ("function", "method"):
+                follow(it, node, closure, [], {})
+            elif closure.kind == "lambda":
+                it.value(closure.data["node"].body)
+        it.emit("step", node, owner)
+        return tensor() if args else Value()
+    if name == "zero_grad":
+        it.emit("zero", node, owner)
+    elif name in ("first_step", "second_step", "clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
+        it.emit("opaque", node, owner, name=name, receives={"framework"})
+    return Value()
+
+
+def scaler(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
+    if name == "scale" and args:
+        if args[0].kind == "list":
+            return several([Value("tensor", "", {**v.data, "scaled": owner}) for v in args[0].data["items"]])
+        data = {k: v for k, v in args[0].data.items() if k != "choice"}
+        if args[0].kind != "tensor":
+            data["opaque"] = True
+        return Value("tensor", "", {**data, "scaled": owner})
+    if name == "step":
+        it.emit("step", node, args[0] if args else None, scaler=owner)
+    elif name == "unscale_":
+        it.emit("unscale", node, args[0] if args else None, scaler=owner)
+    elif name == "update":
+        it.emit("update", node, owner)
+    return Value()
+
+
+def loss_scaler(it: Interpreter, node: ast.Call, owner: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
+    """timm's: scale, backward, and where an update is due unscale, clip, step, update."""
+    names = {k.arg: k.value for k in node.keywords}
+    opt = args[1] if len(args) > 1 else keywords.get("optimizer")
+    value = args[0] if args else keywords.get("loss", Value())
+    it.emit("backward", node, Value("tensor", "", {**value.data, "scaled": owner}))
+
+    def rest() -> None:
+        it.emit("unscale", node, opt, scaler=owner)
+        if keywords.get("clip_grad", keywords.get("max_norm")) is not None:
+            it.emit("clip", node, keywords.get("parameters"), call=node)
+        it.emit("step", node, opt, scaler=owner)
+        it.emit("update", node, owner)
+
+    due = names.get("need_update", names.get("update_grad"))
+    if due is None:
+        rest()
+    else:
+        it.out.append(If(formula(it, due), it.collect(rest), []))
+    return Value()
+
+
+def module(
+    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
+) -> Value | None:
+    if name == "module":
+        return None
+    if name == "zero_grad":
+        it.emit("zero", node, owner)
+    elif name in PARAMS:
+        return Value("params", data={"of": owner, "named": name.startswith("named")})
+    elif name in ("no_sync", "join"):
+        return Value("context", data={"word": name, "model": owner})
+    elif name == "clip_grad_norm_":
+        it.emit("clip", node, owner, call=node)
+    elif name in KEEPING:
+        text = ast.unparse(node)
+        if name == "half" or (name == "to" and re.search(r"float16|\bhalf\b", text) and "bfloat16" not in text):
+            owner.data["half"] = node
+        return owner
+    elif name in ("modules", "named_modules", "children", "named_children"):
+        return Value("modules", data={"of": owner})
+    elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
+        return forward(it, node, owner)
+    elif owner.data.get("class") is None and owner.kind in ("model", "ddp"):
+        if name == "step":
+            it.emit("opaque", node, owner, name=name, receives={"framework"})
+        if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
+            return tensor(roots=frozenset([next(births)]), factors=[], opaque=True)
+        return Value("unknown", "", {"made": True, "opaque": True})
+    else:
+        return None
+    return Value()
+
+
+def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
+    if name in DETACHED:
+        return Value("detached")
+    if name in ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide") and args:
+        op: ast.operator = ast.Div() if "div" in name else ast.Mult()
+        made = combined(it, op, owner, args[0], node.args[0])
+        if name.endswith("_"):
+            owner.data.update(made.data)
+        return made
+    data = {**owner.data}
+    if name in ("sum", "nansum"):
+        data["reduction"] = "sum"
+    return Value("tensor", "", data)
+
+
+def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
+    if owner.kind == "gradient":
+        if name in ("zero_", "detach_"):
+            it.emit("zero", node, owner, by_hand=True)
+        elif name in ("div_", "mul_") and args:
+            it.emit("scale", node, owner, by=canonical(it, node.args[0]), factor=args[0], op=name)
+        elif name in ("clamp_", "clip_"):
+            it.emit("clip", node, owner, by_value=True, call=node)
+        elif name in ("norm", "abs", "pow", "isnan", "isinf", "isfinite", "max", "mean", "std"):
+            it.emit("look", node, owner)
+        if name in ("detach", "data", "float", "view", "flatten", "clone"):
+            return owner
+    return Value("measured")

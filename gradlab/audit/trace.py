@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gradlab.audit.conditions import WINDOW, Atom, atoms, holds, literals, negation
 from gradlab.audit.effects import sync_atom
@@ -52,18 +53,15 @@ class Unit:
     def __post_init__(self) -> None:
         self.events = events(self.body)
         self.atoms = self.found_atoms()
-        self.inner = any(
-            isinstance(item, Loop) and not item.once
+        self.window_loops = [
+            item for item in walk(self.body)
+            if isinstance(item, Loop) and not item.once
             and any(e.kind == "backward" for e in events(item.body))
             and not any(e.kind == "step" for e in events(item.body))
             and any(e.kind == "step" for e in self.events)
-            for item in walk(self.body)
-        )  # fmt: skip
+        ]  # fmt: skip
+        self.inner = bool(self.window_loops)
         self.find_boundary()
-
-    @property
-    def accumulating(self) -> bool:
-        return bool(self.boundary) or self.inner
 
     @property
     def window(self) -> int:
@@ -161,6 +159,15 @@ class Run:
             self.steps += found
             if self.status in ("break", "raise") or (self.status == "return" and unit.loop is not None):
                 break
+
+    @cached_property
+    def accumulating(self) -> bool:
+        """Whether micro-batches add up in this case: a flag may say that each is an update of its own."""
+        backwards = self.of("backward")
+        if self.unit.boundary and any(not self.ends(step.k) for step in backwards):
+            return True
+        inner = {id(event) for item in self.unit.window_loops for event in events(item.body)}
+        return any(id(step.event) in inner for step in backwards)
 
     def of(self, *kinds: str) -> list[Step]:
         return [step for step in self.steps if step.kind in kinds]

@@ -24,6 +24,7 @@ class Rule:
     unit: Callable[[Unit], Iterable[tuple[str, ast.AST]]] | None = None
     text: Callable[[Module], Iterable[ast.AST]] | None = None
     default: bool = True
+    windows: bool = False  # about runs alone in which micro-batches add up
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,22 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    code: str, name: str, severity: str, message: str, why: str, mend: str, on: str = "runs", default: bool = True
+    code: str,
+    name: str,
+    severity: str,
+    message: str,
+    why: str,
+    mend: str,
+    on: str = "runs",
+    default: bool = True,
+    windows: bool = False,
 ):
     """Register a function as a rule over runs, units or the text of a module."""
 
     def register(function):
-        RULES[code] = Rule(code, name, severity, message, why, mend.strip("\n"), default=default, **{on: function})
+        RULES[code] = Rule(
+            code, name, severity, message, why, mend.strip("\n"), default=default, windows=windows, **{on: function}
+        )
         return function
 
     return register
@@ -60,6 +71,7 @@ def load() -> dict[str, Rule]:
 def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AST]]:
     """Where a rule speaks: in every run in which the steps of a hit happen, under guards that imply each other."""
     hits: dict[tuple, tuple[Hit, int]] = {}
+    runs = [run for run in runs if run.accumulating] if rule.windows else runs
     for run in runs:
         seen = set()
         for hit in rule.runs(run) if rule.runs else ():

@@ -55,10 +55,11 @@ def weight(factor: tuple, parts: list[Value]) -> bool:
     "but for eps, clipping "
     "and weight decay (README, pitfall unscaled_accumulation).",
     RIGHT,
+    windows=True,
 )
 def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
+    if any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
     inner = {id(e) for item in walk(unit.body) if hasattr(item, "once") and not item.once for e in events(item.body)}
     for backward in run.of("backward"):
@@ -79,7 +80,6 @@ def unscaled(run: Run) -> Iterator[Hit]:
     RIGHT,
 )
 def divided_twice(run: Run) -> Iterator[Hit]:
-    unit = run.unit
     for backward in run.of("backward"):
         value = backward.event.value
         if value is None or value.kind != "tensor":
@@ -87,7 +87,7 @@ def divided_twice(run: Run) -> Iterator[Hit]:
         divisors = [(text, v) for sign, text, v in value.data.get("factors", []) if sign == "/"]
         texts = [text for text, _ in divisors]
         through = backward.event.data.get("through")
-        twice = any(texts.count(text) > 1 for text in texts) and unit.accumulating and not value.data.get("parts")
+        twice = any(texts.count(text) > 1 for text in texts) and run.accumulating and not value.data.get("parts")
         if (
             through is not None
             and through.kind == "accelerator"
@@ -114,10 +114,11 @@ def divided_twice(run: Run) -> Iterator[Hit]:
     "its cosine 0.89 "
     "(README, pitfall gradients_scaled_by_hand).",
     RIGHT,
+    windows=True,
 )
 def by_hand(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or any(e.kind == "reduce" for e in unit.events):
+    if any(e.kind == "reduce" for e in unit.events):
         return
     for scale in run.of("scale"):
         if scale.event.data["op"] == "div_" and (not unit.boundary or not run.ends(scale.k)):
@@ -132,11 +133,10 @@ def by_hand(run: Run) -> Iterator[Hit]:
     "Measured: clipping a sum that is not complete weighs micro-batches unequally (README, pitfall "
     "clip_each_micro_batch).",
     RIGHT,
+    windows=True,
 )
 def clip_each(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating:
-        return
     for clip in run.of("clip"):
         if unit.boundary:
             earlier = [s for s in run.steps[: run.steps.index(clip)] if s.k == clip.k]
@@ -187,11 +187,10 @@ def again(unit: Unit) -> bool:
     "gradients are set to zero for each micro-batch: only the last one of the window reaches the step",
     "Measured: a third of the gradient, with a cosine of 0.81 (README, pitfall zero_grad_in_window).",
     RIGHT,
+    windows=True,
 )
 def zero_in_window(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating:
-        return
     for optimizer in unit.optimizers():
         if unit.inner and not unit.boundary:
             for zero in run.of("zero"):

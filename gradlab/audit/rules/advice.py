@@ -119,10 +119,9 @@ def resnet(run: Run) -> Iterator[Hit]:
     "each micro-batch's mean over its own tokens, and the mean of these: tokens of short texts weigh more",
     "Measured: README, pitfall mean_of_means.",
     "loss = F.cross_entropy(logits, target, ignore_index=-100, reduction='sum') / tokens_of_the_window",
+    windows=True,
 )
 def mean_of_means(run: Run) -> Iterator[Hit]:
-    if not run.unit.accumulating:
-        return
     for backward in run.of("backward"):
         value = backward.event.value
         if value is not None and value.data.get("ignoring") and value.data.get("factors"):

@@ -30,10 +30,11 @@ def wrapped(run: Run) -> bool:
     "DDP reduces the gradients for each micro-batch of a window: no_sync() for all but the last leaves one reduction",
     "Measured: the same update with n reductions instead of one (README, pitfall ddp_sync_every_micro_batch).",
     RIGHT,
+    windows=True,
 )
 def missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or not wrapped(run) or uncertain(unit, "self"):
+    if not wrapped(run) or uncertain(unit, "self"):
         return
     regions = [r for e in unit.events for r in e.regions]
     if any(e.kind == "sync" for e in unit.events) or any(

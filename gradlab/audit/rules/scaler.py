@@ -58,7 +58,7 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
         backward = next((s for s in earlier if s.kind == "backward"), None)
         if backward is not None and scaled(backward) and not uncertain(run.unit, "scaler", "optimizer", "self"):
             later = run.steps[run.steps.index(clip) :]
-            if any(s.kind == "step" and s.k == clip.k for s in later) or run.unit.accumulating:
+            if any(s.kind == "step" and s.k == clip.k for s in later) or run.accumulating:
                 yield Hit(clip, (backward,), loose=True)
 
 
@@ -89,10 +89,9 @@ def unscale_twice(run: Run) -> Iterator[Hit]:
     "Gradients of the next micro-batch are scaled, those that they are added to are not; PyTorch's scaler "
     "raises at the second call.",
     RIGHT,
+    windows=True,
 )
 def unscale_each(run: Run) -> Iterator[Hit]:
-    if not run.unit.accumulating:
-        return
     for unscale in run.of("unscale"):
         if run.unit.inner and not run.unit.boundary:
             if any(s.event is unscale.event and s.k == unscale.k and s.turn != unscale.turn for s in run.of("unscale")):

@@ -33,11 +33,10 @@ def in_batches(scheduler) -> bool | None:
     "the schedule is stepped for each micro-batch of a window: it runs n times too fast for one that counts updates",
     "Measured: the rate of a warm-up is 4 times too high at first (README, pitfall schedule_per_micro_batch).",
     RIGHT,
+    windows=True,
 )
 def every_micro_batch(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating:
-        return
     for schedule in run.of("schedule"):
         owner = schedule.event.value
         if (

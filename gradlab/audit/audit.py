@@ -16,6 +16,7 @@ from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 TRAINING = re.compile(r"backward\s*\(|loss_scaler", re.I)
 """A file without any of these has no loop to follow."""
@@ -95,7 +96,7 @@ def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value
 
 def roots(module: Module) -> list:
     """Functions and classes, those first that no other function of the file calls."""
-    called = {dotted(n.func) for n in ast.walk(module.source.tree or ast.Pass()) if isinstance(n, ast.Call)}
+    called = {dotted(n.func) for n in module.source.nodes.of(ast.Call)}
     return sorted(module.names.values(), key=lambda node: getattr(node, "name", "") in called)
 
 
@@ -104,7 +105,7 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     if all(m in visited for m in methods) or not any(
         isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step")
         for m in methods
-        for p in ast.walk(m)
+        for p in walk(m)
     ):
         return []
 
@@ -120,9 +121,7 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     owner = made[0]
     configure(interpreter, owner)
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
-    called = {
-        n.attr for m in methods for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
-    }
+    called = {n.attr for m in methods for n in walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"}
     found = []
     for method in sorted(methods, key=lambda m: m.name in called):
         if method not in visited and method.name != "__init__":

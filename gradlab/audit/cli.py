@@ -16,6 +16,10 @@ from gradlab.audit.project import Project
 from gradlab.audit.settings import Wrong, settings
 from gradlab.audit.sources import find, read
 
+MANY, PART = 200, 40
+"""From how many files on they are shared out among processes, and how many a process takes at a time."""
+Answer = tuple[list[Finding], list[str]]
+
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -73,18 +77,36 @@ def work(args: argparse.Namespace) -> int:
     if severity not in SEVERITIES:
         raise Wrong(f"severity is {severity!r}, allowed are {', '.join(SEVERITIES)}")
     selected = choose(known, codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore], severity)
-    findings: list[Finding] = []
-    undecided: list[str] = []
-    project = Project()
-    for path in find(paths, chosen.exclude):
-        result = audit(read(path), project, selected)
-        findings += result.findings
-        project.forget()
-        undecided += [f"{path}:{line}: {text}" for line, text in dict.fromkeys(result.undecided)]
+    findings, undecided = over(list(find(paths, chosen.exclude)), list(selected))
     say(args.format, findings, known)
     if args.verbose:
         print("\n".join(["", f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
     return 1 if findings else 0
+
+
+def over(paths: list[Path], selected: list[str]) -> Answer:
+    """The findings in files, and what could not be decided; of many files by as many processes as may run."""
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    if len(paths) < MANY or workers == 1:
+        return several(paths, selected)
+    from concurrent.futures import ProcessPoolExecutor
+
+    parts = [paths[i : i + PART] for i in range(0, len(paths), PART)]
+    with ProcessPoolExecutor(workers) as pool:
+        answers = list(pool.map(several, parts, [selected] * len(parts)))
+    return [f for found, _ in answers for f in found], [text for _, said in answers for text in said]
+
+
+def several(paths: list[Path], selected: list[str]) -> Answer:
+    known, project = rules.load(), Project()
+    findings: list[Finding] = []
+    undecided: list[str] = []
+    for path in paths:
+        result = audit(read(path), project, {code: known[code] for code in selected})
+        findings += result.findings
+        project.forget()
+        undecided += [f"{path}:{line}: {text}" for line, text in dict.fromkeys(result.undecided)]
+    return findings, undecided
 
 
 def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> None:

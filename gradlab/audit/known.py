@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from gradlab.audit.walking import walk
+
 OPTIMIZER = re.compile(
     r"^(Fused|Distributed|PagedAdamW|Sparse)?(Adam\w*|SGD\w*|RMSprop\w*|Adagrad|Adadelta|LBFGS|Lion\w*|LAMB|Lamb|NAdam|RAdam"
     r"|Adafactor|Muon|ASGD|Rprop|Ranger\w*|Lookahead|Prodigy|Shampoo|create_optimizer(_v2)?)$"
@@ -87,7 +89,7 @@ class Usage:
     def __init__(self, scope: ast.AST):
         self.methods: dict[str, set[str]] = {}
         self.handed: dict[str, set[str]] = {}
-        for node in ast.walk(scope):
+        for node in walk(scope):
             if isinstance(node, ast.Attribute) and (name := dotted(node.value)):
                 self.methods.setdefault(name, set()).add(node.attr)
             if isinstance(node, ast.Call):

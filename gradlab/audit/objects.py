@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Function, Module
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -80,7 +81,7 @@ def settle(value: Value) -> None:
         for function in node.body:
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
                 continue
-            for part in ast.walk(function):
+            for part in walk(function):
                 targets = part.targets if isinstance(part, ast.Assign) else []
                 if isinstance(part, ast.AugAssign):
                     targets = [part.target]

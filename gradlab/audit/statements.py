@@ -18,6 +18,7 @@ from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
 from gradlab.audit.tree import If, Jump, Loop
 from gradlab.audit.values import Value, births
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -111,7 +112,7 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
 
 def carried(it: Interpreter, node: ast.AST) -> None:
     """Names that the loop counts up are its index; others that it assigns anew are not what they were before it."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Add) and isinstance(part.target, ast.Name):
             old = it.scope.find(part.target.id)
             one = isinstance(part.value, ast.Constant) and part.value.value == 1

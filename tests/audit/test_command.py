@@ -86,3 +86,14 @@ def test_neither_torch_nor_the_script_is_imported():
     code = f"import sys; from gradlab.audit.cli import main; main([{CLIP!r}]); {heavy}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+def test_many_files_shared_among_processes_have_the_same_findings(capsys, monkeypatch):
+    folder = str(WRONG)
+    assert main([folder, "--verbose"]) == 1
+    alone = capsys.readouterr()
+    monkeypatch.setattr("gradlab.audit.cli.MANY", 1)
+    monkeypatch.setattr("gradlab.audit.cli.PART", 7)
+    monkeypatch.setattr("gradlab.audit.cli.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert main([folder, "--verbose"]) == 1
+    assert capsys.readouterr() == alone

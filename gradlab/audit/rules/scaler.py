@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE
+from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
@@ -331,16 +332,14 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
     on="text",
 )
 def deprecated(module: Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and node.module.startswith("torch.cuda.amp")
-            and not node.level
-        ):
-            yield node
-        elif isinstance(node, ast.Attribute) and node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
-            if ast.unparse(node.value) in ("torch.cuda.amp", "cuda.amp"):
+    if "amp" not in module.source.text:
+        return
+    for one in module.source.nodes.of(ast.ImportFrom):
+        if one.module and one.module.startswith("torch.cuda.amp") and not one.level:
+            yield one
+    for node in module.source.nodes.of(ast.Attribute):
+        if node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
+            if dotted(node.value) in ("torch.cuda.amp", "cuda.amp"):
                 yield node
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from gradlab.audit import rules, scope
+from gradlab.audit import rules
 from gradlab.audit.entering import enter, instance
 from gradlab.audit.finding import Finding, finding
 from gradlab.audit.interpreter import Interpreter
@@ -49,7 +49,6 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
         except RecursionError:
             result.undecided.append((1, "nested too deeply to be followed"))
         result.findings = [f for f in found.values() if f.path == module.path and not silenced(source, f)]
-        scope.USAGES.clear()
     for one in result.findings:
         one.place = source.place(one.line, one.column)
     result.findings.sort(key=lambda f: f.key)

@@ -256,13 +256,14 @@ def trains(found: list[Event]) -> bool:
 def search(
     items: list, outer: list[Loop], before: list[Event], after: list[Event], path: str, found: list[Unit]
 ) -> None:
+    own = [events([item]) for item in items]
     for i, item in enumerate(items):
-        earlier = before + events(items[:i])
-        later = events(items[i + 1 :]) + after
+        inside = own[i]
+        if isinstance(item, Event) or not trains(inside):
+            continue
+        earlier = before + [e for one in own[:i] for e in one]
+        later = [e for one in own[i + 1 :] for e in one] + after
         if isinstance(item, Loop) and not item.once:
-            inside = events(item.body)
-            if not trains(inside):
-                continue
             count = len(found)
             search(item.body, [*outer, item], earlier, later, path, found)
             covered = {id(e) for unit in found[count:] for e in unit.events}

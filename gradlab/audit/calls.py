@@ -45,7 +45,7 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
         return instance(it, callee, args, keywords, node)
     if callee.kind == "external":
         return external(it, node, callee.name, args, keywords)
-    if callee.kind == "loss_scaler":
+    if callee.kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
         return loss_scaler(it, node, callee, args, keywords)
     if callee.kind in ("model", "ddp"):
         return forward(it, node, callee)

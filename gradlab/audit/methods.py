@@ -85,7 +85,9 @@ def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -
         if "choice" in owner.data:
             for when, value in owner.data["choice"]:
                 events = it.collect(
-                    lambda value=value: it.emit("backward", node, value, perhaps=owner.data.get("perhaps"))
+                    lambda value=value: it.emit(
+                        "backward", node, value, perhaps=owner.data.get("perhaps"), text=ast.unparse(node.func)
+                    )
                 )
                 it.out.append(If(when, events, []))
         elif owner.kind in ("tensor", "unknown", "list", "number"):

@@ -17,11 +17,16 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
 from gradlab.audit.tree import If, Jump, Loop
-from gradlab.audit.values import Value, births
+from gradlab.audit.values import Value, births, number, several
 from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list"}
+ONCE = {"params", "groups", "optimizers", "modules", "optimizer", "scheduler"}
+"""What a loop is over that is no iteration of the training."""
 
 
 def do_Expr(it: Interpreter, node: ast.Expr) -> None:
@@ -76,16 +81,25 @@ def do_If(it: Interpreter, node: ast.If) -> None:
 
 def do_For(it: Interpreter, node: ast.For) -> None:
     over = it.value(node.iter)
-    if (
-        over.kind == "list"
-        and 0 < len(over.data["items"]) <= 4
-        and all(v.kind in ("optimizer", "scheduler", "model", "ddp", "scaler", "list") for v in over.data["items"])
-    ):
-        for item in over.data["items"]:
-            bind(it, node.target, item)
-            it.block(node.body)
-        return
-    loop(it, node, over)
+    turns = turned(it, node, over)
+    for item in turns:
+        bind(it, node.target, item)
+        it.block(node.body)
+    if not turns:
+        loop(it, node, over)
+
+
+def turned(it: Interpreter, node: ast.For, over: Value) -> list[Value]:
+    """What each turn binds, of a loop over a few optimizers, models or schedulers; such a loop is written out."""
+    if over.kind == "enumerated":
+        return [several([number(i), item]) for i, item in enumerate(turned(it, node, over.data["inner"]))]
+    if over.kind == "zipped":
+        columns = [turned(it, node, item) for item in over.data["items"]]
+        count = min((len(column) for column in columns if column), default=0)
+        pairs = list(zip(columns, over.data["items"]))
+        return [several([c[i] if c else element(it, node.iter, v) for c, v in pairs]) for i in range(count)]
+    items = over.data["items"] if over.kind == "list" else []
+    return items if len(items) <= 4 and all(item.kind in WRITTEN_OUT for item in items) else []
 
 
 def do_While(it: Interpreter, node: ast.While) -> None:
@@ -104,7 +118,9 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
     for name, value in before.items():
         if it.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
             it.scope.names[name] = value
-    once = over is not None and over.kind in ("params", "groups", "optimizers", "modules")
+    once = over is not None and (
+        over.kind in ONCE or (over.kind == "zipped" and any(v.kind in ONCE for v in over.data["items"]))
+    )
     it.out.append(Loop(node, it.module.path, body, birth, over, once))
     it.entered = entered
     it.block(node.orelse)

@@ -61,6 +61,7 @@ class Unit:
             and any(e.kind == "step" for e in self.events)
         ]  # fmt: skip
         self.inner = bool(self.window_loops)
+        self.in_window = {id(event): item for item in self.window_loops for event in events(item.body)}
         self.find_boundary()
 
     @property
@@ -166,8 +167,18 @@ class Run:
         backwards = self.of("backward")
         if self.unit.boundary and any(not self.ends(step.k) for step in backwards):
             return True
-        inner = {id(event) for item in self.unit.window_loops for event in events(item.body)}
-        return any(id(step.event) in inner for step in backwards)
+        return any(id(step.event) in self.unit.in_window for step in backwards)
+
+    def partial(self, step: Step) -> bool:
+        """Whether a step comes before all micro-batches of its window have been added up."""
+        loop = self.unit.in_window.get(id(step.event))
+        if loop is not None:  # not where a condition may pick one of its turns
+            keys = {atom.key for atom in self.unit.atoms if atom.birth > loop.birth}
+            return not any(key in guard for guard, _ in step.guards for key in keys)
+        return bool(self.unit.boundary) and not self.ends(step.k)
+
+    def before(self, step: Step) -> list[Step]:
+        return self.steps[: self.steps.index(step)]
 
     def of(self, *kinds: str) -> list[Step]:
         return [step for step in self.steps if step.kind in kinds]

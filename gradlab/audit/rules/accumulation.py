@@ -61,9 +61,8 @@ def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
-    inner = {id(e) for item in walk(unit.body) if hasattr(item, "once") and not item.once for e in events(item.body)}
     for backward in run.of("backward"):
-        if not unit.boundary and id(backward.event) not in inner:
+        if not unit.boundary and id(backward.event) not in unit.in_window:
             continue
         if backward.event.data.get("perhaps"):
             continue
@@ -121,7 +120,7 @@ def by_hand(run: Run) -> Iterator[Hit]:
     if any(e.kind == "reduce" for e in unit.events):
         return
     for scale in run.of("scale"):
-        if scale.event.data["op"] == "div_" and (not unit.boundary or not run.ends(scale.k)):
+        if scale.event.data["op"] == "div_" and run.partial(scale):
             yield Hit(scale)
 
 
@@ -136,13 +135,8 @@ def by_hand(run: Run) -> Iterator[Hit]:
     windows=True,
 )
 def clip_each(run: Run) -> Iterator[Hit]:
-    unit = run.unit
     for clip in run.of("clip"):
-        if unit.boundary:
-            earlier = [s for s in run.steps[: run.steps.index(clip)] if s.k == clip.k]
-            if not run.ends(clip.k) and any(s.kind == "backward" for s in earlier):
-                yield Hit(clip)
-        elif any(s.event is clip.event and s.k == clip.k and s.turn != clip.turn for s in run.of("clip")):
+        if run.partial(clip) and any(s.kind == "backward" and s.k == clip.k for s in run.before(clip)):
             yield Hit(clip)
 
 
@@ -194,8 +188,7 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
     for optimizer in unit.optimizers():
         if unit.inner and not unit.boundary:
             for zero in run.of("zero"):
-                twice = [s for s in run.of("zero") if s.event is zero.event and s.k == zero.k and s.turn != zero.turn]
-                if twice and concerns(unit, zero, optimizer):
+                if run.partial(zero) and concerns(unit, zero, optimizer):
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):

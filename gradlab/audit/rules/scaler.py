@@ -94,10 +94,7 @@ def unscale_twice(run: Run) -> Iterator[Hit]:
 )
 def unscale_each(run: Run) -> Iterator[Hit]:
     for unscale in run.of("unscale"):
-        if run.unit.inner and not run.unit.boundary:
-            if any(s.event is unscale.event and s.k == unscale.k and s.turn != unscale.turn for s in run.of("unscale")):
-                yield Hit(unscale)
-        elif not run.ends(unscale.k):
+        if run.partial(unscale):
             yield Hit(unscale)
 
 

@@ -36,7 +36,6 @@ def in_batches(scheduler) -> bool | None:
     windows=True,
 )
 def every_micro_batch(run: Run) -> Iterator[Hit]:
-    unit = run.unit
     for schedule in run.of("schedule"):
         owner = schedule.event.value
         if (
@@ -46,10 +45,7 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
             or schedule.event.data["arguments"]
         ):
             continue
-        if (unit.boundary and not run.ends(schedule.k)) or (
-            not unit.boundary
-            and any(s.event is schedule.event and s.k == schedule.k and s.turn != schedule.turn for s in run.steps)
-        ):
+        if run.partial(schedule):
             yield Hit(schedule)
 
 

@@ -87,11 +87,12 @@ def assign_gradient(
     return True
 
 
-def kept(it: Interpreter, node: ast.AugAssign, target: ast.expr, old: Value, value: Value) -> None:
-    outlives = old.kind in ("number", "unknown") and old.birth < it.entered
-    grads = value.kind == "tensor" and bool(value.data.get("roots"))
+def kept(it: Interpreter, node: ast.AugAssign | ast.Call, target: ast.expr, old: Value, value: Value) -> None:
+    outlives = old.kind in ("number", "unknown", "list") and old.birth < it.entered
+    grads = all(v.kind == "tensor" and v.data.get("roots") for v in members(value)) and value.kind == "tensor"
     if outlives and grads and not any(region.kind == "no_grad" for region in it.regions):
-        it.emit("keep", node, value, into=dotted(target))
+        named = "loss" in ast.unparse(node).lower() or isinstance(node, ast.AugAssign)
+        it.emit("keep", node, value, into=dotted(target), since=old.birth, named=named)
 
 
 def combined(

@@ -10,7 +10,8 @@ from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of, object_of, settle
 from gradlab.audit.project import Function, Module
 from gradlab.audit.scope import Scope, usage
-from gradlab.audit.tree import Block
+from gradlab.audit.tree import Block, Event
+from gradlab.audit.tree import walk as tree_walk
 from gradlab.audit.values import Value, every, members, number
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def enter(
     closure: Scope,
 ) -> Value | None:
     """Follow a function's body; None where it cannot be entered."""
-    if node in it.stack or len(it.stack) >= DEPTH or it.calls >= CALLS:
+    if node in it.stack or len(it.stack) >= DEPTH or it.calls >= CALLS or (at is not node and abstract(node)):
         return None
     it.calls += 1
     it.visited.add(node)
@@ -153,8 +154,19 @@ def enter(
     it.selves.pop()
     it.stack.pop()
     it.scope, it.regions = outer, regions
-    it.out.append(Block(node, module.path, body, node.name))
+    if any(isinstance(item, Event) for item in tree_walk(body)):
+        it.out.append(Block(node, module.path, body, node.name))
     return together(it.returned.pop())
+
+
+def abstract(node: Function) -> bool:
+    """A method that subclasses define: its own body says nothing of what happens."""
+    if any(dotted(d).split(".")[-1] == "abstractmethod" for d in node.decorator_list):
+        return True
+    body = [n for n in node.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    return all(isinstance(n, ast.Raise) and "NotImplemented" in ast.unparse(n) for n in body) and (
+        bool(body) or any(isinstance(n, ast.Expr) and ast.unparse(n) == "..." for n in node.body)
+    )
 
 
 def constant(it: Interpreter, node: ast.expr) -> Value:

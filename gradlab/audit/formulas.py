@@ -47,7 +47,11 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
         return negation(formula(it, node.operand))
     if isinstance(node, ast.Constant):
         return TRUE if node.value else FALSE
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+    if isinstance(node, ast.Compare):
+        if len(node.ops) > 1:  # a < b < c
+            ends = [node.left, *node.comparators]
+            pairs = [ast.Compare(one, [op], [two]) for one, op, two in zip(ends, node.ops, ends[1:])]
+            return joined("and", [formula(it, pair) for pair in pairs])
         left, right, op = node.left, node.comparators[0], node.ops[0]
         if (
             isinstance(right, ast.Constant)

@@ -6,11 +6,10 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gradlab.audit.effects import combined, forward
+from gradlab.audit.effects import combined, forward, kept
 from gradlab.audit.entering import ACTING, follow
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
-from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, births, several, tensor
@@ -18,7 +17,10 @@ from gradlab.audit.values import Value, births, several, tensor
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
-DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"}
+DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"} | {
+    *("argmax", "argmin", "argsort", "eq", "ne", "gt", "lt", "ge", "le", "bool", "int", "long", "byte"),
+    *("size", "dim", "numel", "isnan", "isinf", "isfinite"),
+}  # and what has no gradient
 PARAMS = {"parameters", "named_parameters", "trainable_parameters"}
 KEEPING = {
     "train",
@@ -70,8 +72,8 @@ def method(
     if kind == "params":
         return owner
     if name in ("append", "extend") and args:
-        if kind in ("list", "unknown") and owner.birth < it.entered and args[0].kind == "tensor":
-            it.emit("keep", node, args[0], into=dotted(node.func.value))  # type: ignore[attr-defined]
+        if kind in ("list", "unknown"):
+            kept(it, node, node.func.value, owner, args[0])  # type: ignore[attr-defined]
         if kind == "list" and name == "append" and args[0].kind in ACTING:
             owner.data["items"] = [*owner.data["items"], args[0]]
         return Value()

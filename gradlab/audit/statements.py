@@ -174,6 +174,8 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
         it.origins[(id(it.scope), node.targets[0].id)] = node.value
     if value.kind == "unknown" and value.data.get("made") and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
         name_result(it, node.targets[0], value)
+    elif value.kind == "unknown" and isinstance(node.targets[0], ast.Name):
+        value.kind = usage(it.scope.node).kind(node.targets[0].id) or "unknown"
     if (
         value.kind in ("unknown", "number")
         and isinstance(node.targets[0], (ast.Name, ast.Attribute))

@@ -38,6 +38,7 @@ class Hit:
 
 
 RULES: dict[str, Rule] = {}
+PLACED = ("zero", "clip", "unscale", "schedule", "update")
 
 
 def rule(
@@ -71,11 +72,14 @@ def load() -> dict[str, Rule]:
 def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AST]]:
     """Where a rule speaks: in every run in which the steps of a hit happen, under guards that imply each other."""
     hits: dict[tuple, tuple[Hit, int]] = {}
+    varying = {a.key for a in unit.atoms if a.kind == "flag" and a.birth > unit.birth and a not in unit.boundary}
     runs = [run for run in runs if run.accumulating] if rule.windows else runs
     for run in runs:
         seen = set()
         for hit in rule.runs(run) if rule.runs else ():
             key = (id(hit.node or hit.step.event), tuple(id(o.event) for o in hit.others))
+            if rule.windows and hit.step.kind in PLACED and any(v in g for g, _ in hit.step.guards for v in varying):
+                continue  # where in the window it happens is not known
             if key not in seen and nested(unit, [hit.step, *hit.others], hit.loose):
                 seen.add(key)
                 hits[key] = (hit, hits.get(key, (hit, 0))[1] + 1)

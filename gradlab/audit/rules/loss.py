@@ -175,11 +175,16 @@ def kept(run: Run) -> Iterator[Hit]:
     }
     for keep in run.of("keep"):
         into = keep.event.data["into"]
+        if keep.event.data["since"] >= unit.birth:
+            continue  # begun anew for each update
         if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in used):
             continue
         roots = keep.event.value.data.get("roots", frozenset()) if keep.event.value is not None else frozenset()
         for backward in run.of("backward"):
             value = backward.event.value
-            if backward.k == keep.k and value is not None and value.data.get("roots", frozenset()) & roots:
+            if backward.k != keep.k or value is None or not value.data.get("roots", frozenset()) & roots:
+                continue
+            kept = keep.event.value
+            if keep.event.data["named"] or value is kept or (kept and kept.data.get("source") != "model"):
                 yield Hit(keep, (backward,))
                 break

@@ -67,6 +67,9 @@ def before_step(run: Run) -> Iterator[Hit]:
         steps = [s for s in run.of("step") if s.k == schedule.k and matches(schedule, s)]
         earlier = [s for s in steps if run.steps.index(s) < at]
         later = [s for s in steps if run.steps.index(s) > at]
+        varying = {a.key for a in run.unit.atoms if a.kind == "flag" and a.birth > run.unit.birth}
+        if any(key in guard for guard, _ in schedule.guards for key in varying if "is not None" not in key):
+            continue  # not at first, perhaps
         if later and not earlier and (run.unit.loop is not None):
             yield Hit(schedule, (later[0],))
 

@@ -90,6 +90,8 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         if found is not None and (top := top_level(it, found[0], getattr(found[1], "name", ""))) is not None:
             return top
         return Value("external", dotted_name, birth=0)
+    if value.kind == "unknown" and name == "grad":
+        return Value("gradient", data={"of": value, "guess": True}, birth=value.birth)
     if value.kind == "param" and name == "grad":
         return Value("gradient", data={"of": value}, birth=value.birth)
     if value.kind in ("gradient", "param") and name == "data":

@@ -56,7 +56,9 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
         named = isinstance(node.func, (ast.Name, ast.Attribute))
         if named and not callee.data.get("framework"):
-            return loss(it, {}, args)
+            made = loss(it, {}, args)
+            made.data["guessed"] = True
+            return made
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     return opaque(it, node, name or "call", owner, args, keywords)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gradlab.audit import known
+from gradlab.audit import effects, known
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of, object_of, settle
 from gradlab.audit.project import Function, Module
@@ -32,6 +32,8 @@ ACTING = {
 """What a call must be handed to be able to do something to gradients."""
 
 
+CONTEXTS = {"autocast", "no_grad", "inference_mode"}
+"""Contexts that decorate functions, too."""
 DEPTH, CALLS = 7, 400
 """How deep calls are entered, and how many from one beginning."""
 
@@ -136,17 +138,21 @@ def enter(
     for name, annotation in annotations.items():
         position = names.index(name) if name in names else len(args)
         value = args[position] if position < len(args) else keywords.get(name)
+        handed = value is not None
         default = defaults.get(name)
         if value is None and default is not None and at is not node:
             value = constant(it, default)
         if value is None:
             value = Value("unknown", name, {"given": True})
         if value.kind == "unknown" and "choice" not in value.data:
-            refine(it, value, name, uses, annotation)
+            refine(it, value, "" if handed and value.name else name, uses, annotation, name)
         scope.names[name] = value
     if node.args.vararg:
         scope.names[node.args.vararg.arg] = Value("list", data={"items": args[len(names) :]})
     outer, it.scope, regions = it.scope, scope, it.regions
+    for decorator in node.decorator_list:
+        if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1] in CONTEXTS:
+            it.regions = [*it.regions, *effects.regions(it, it.value(decorator), decorator)]
     it.stack.append(node)
     it.returned.append([])
     it.selves.append(args[0] if owner is not None and args else it.selves[-1])
@@ -175,7 +181,15 @@ def constant(it: Interpreter, node: ast.expr) -> Value:
     return Value("unknown", "default")
 
 
-def refine(it: Interpreter, value: Value, name: str, uses: known.Usage, annotation: ast.AST | None = None) -> None:
+def refine(
+    it: Interpreter,
+    value: Value,
+    name: str,
+    uses: known.Usage,
+    annotation: ast.AST | None = None,
+    parameter: str = "",
+) -> None:
+    """`name` tells what a value is if nothing else does; a parameter's name says nothing of what it is handed."""
     if annotation is not None:
         text = ast.unparse(annotation)
         for word, kind in (
@@ -193,7 +207,7 @@ def refine(it: Interpreter, value: Value, name: str, uses: known.Usage, annotati
                 value.kind = kind
                 value.data["given"] = "None" in text or "Optional" in text
                 return
-    value.kind = uses.kind(name) or known.by_name(name) or value.kind
+    value.kind = uses.kind(parameter or name) or known.by_name(name) or value.kind
 
 
 def together(values: list[Value]) -> Value:

@@ -23,6 +23,8 @@ class Interpreter:
         self.returned: list[list[Value]] = []
         self.entered = 0
         self.calls = 0
+        self.branches = 0
+        self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False
         self.origins: dict[tuple[int, str], ast.expr] = {}
         self.memo: dict[int, Value] = {}

@@ -73,7 +73,9 @@ def method(
         return owner
     if name in ("append", "extend") and args:
         if kind in ("list", "unknown"):
-            kept(it, node, node.func.value, owner, args[0])  # type: ignore[attr-defined]
+            mark = kept(it, node, node.func.value, owner, args[0])  # type: ignore[attr-defined]
+            if mark is not None:
+                owner.data["marks"] = owner.data.get("marks", frozenset()) | {mark}
         if kind == "list" and name == "append" and args[0].kind in ACTING:
             owner.data["items"] = [*owner.data["items"], args[0]]
         return Value()
@@ -92,7 +94,7 @@ def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -
                     )
                 )
                 it.out.append(If(when, events, []))
-        elif owner.kind in ("tensor", "unknown", "list", "number"):
+        else:
             it.emit("backward", node, owner, text=ast.unparse(node.func))
     else:
         it.emit("opaque", node, owner, name="backward", receives={"framework"})
@@ -110,7 +112,7 @@ def optimizer(
                 it.value(closure.data["node"].body)
         it.emit("step", node, owner)
         return tensor() if args else Value()
-    if name == "zero_grad":
+    if name in ("zero_grad", "clear_grad"):
         it.emit("zero", node, owner)
     elif name in ("first_step", "second_step", "clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
         it.emit("opaque", node, owner, name=name, receives={"framework"})
@@ -206,6 +208,8 @@ def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: li
 
 def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
     if owner.kind == "gradient":
+        if owner.data.get("guess") and name in ("zero_", "detach_", "clamp_", "clip_"):
+            return Value()  # of an input, perhaps
         if name in ("zero_", "detach_"):
             it.emit("zero", node, owner, by_hand=True)
         elif name in ("div_", "mul_") and args:

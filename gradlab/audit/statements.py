@@ -66,9 +66,11 @@ def do_If(it: Interpreter, node: ast.If) -> None:
     it.value(node.test)
     test = formula(it, node.test)
     before = dict(it.scope.names)
+    it.branches += 1
     then = it.collect(lambda: it.block(node.body))
     after_then, it.scope.names = it.scope.names, dict(before)
     other = it.collect(lambda: it.block(node.orelse))
+    it.branches -= 1
     it.out.append(If(test, then, other))
     if leaves(then) and not leaves(other):
         return
@@ -182,8 +184,12 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
         and not value.name
     ):
         value.name = dotted(node.targets[0])
+    given = node.value.args[:1] if isinstance(node.value, ast.Call) else []
+    if value.kind == "ddp" and it.branches and [dotted(a) for a in given] == [dotted(node.targets[0])]:
+        value.root().data.pop("wrapped", None)  # the other branch calls the same name, rightly
     for target in node.targets:
         bind(it, target, value)
+        it.bound[(id(it.scope.node), dotted(target))] = next(births)
 
 
 def do_AnnAssign(it: Interpreter, node: ast.AnnAssign) -> None:
@@ -198,13 +204,17 @@ def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
     if effects.assign_gradient(it, node, node.target, node.value, node.op):
         return
     old, value = it.value(node.target), it.value(node.value)
+    kept: int | None = None
     if isinstance(node.op, ast.Add):
         if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.data.get("value") == 1:
             offset = old.data.get("offset", 0)
             bind(it, node.target, Value("index", old.name, {"offset": offset + 1}))
             return
-        effects.kept(it, node, node.target, old, value)
-    bind(it, node.target, combined(it, node.op, old, value, node.value))
+        kept = effects.kept(it, node, node.target, old, value)
+    made = combined(it, node.op, old, value, node.value)
+    if kept is not None:
+        made.data["roots"] = made.data.get("roots", frozenset()) | {kept}
+    bind(it, node.target, made)
 
 
 def do_Delete(it: Interpreter, node: ast.Delete) -> None:

@@ -53,13 +53,7 @@ class Unit:
     def __post_init__(self) -> None:
         self.events = events(self.body)
         self.atoms = self.found_atoms()
-        self.window_loops = [
-            item for item in walk(self.body)
-            if isinstance(item, Loop) and not item.once
-            and any(e.kind == "backward" for e in events(item.body))
-            and not any(e.kind == "step" for e in events(item.body))
-            and any(e.kind == "step" for e in self.events)
-        ]  # fmt: skip
+        self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills(item)]
         self.inner = bool(self.window_loops)
         self.in_window = {id(event): item for item in self.window_loops for event in events(item.body)}
         self.find_boundary()
@@ -69,6 +63,25 @@ class Unit:
         if not self.boundary:
             return 1
         return int(self.period) if self.period.isdigit() and 1 < int(self.period) <= ITERATIONS // 2 else WINDOW
+
+    def fills(self, loop: Loop) -> bool:
+        """Whether the gradients of a loop inside this one reach a step: none is set to zero in between."""
+        inside = {id(e): e.kind for e in events(loop.body)}
+        kinds = set(inside.values())
+        if loop.once or "backward" not in kinds or "step" in kinds or all(e.kind != "step" for e in self.events):
+            return False
+        for values in cases(self.atoms, 4):
+            pending = False
+            out: list[Step] = []
+            follow(self.body, flipped(values, None, False), 0, 0, frozenset(), out)
+            for step in out:
+                if step.kind == "backward" and id(step.event) in inside:
+                    pending = True
+                elif step.kind == "zero" and id(step.event) not in inside:
+                    pending = False
+                elif step.kind == "step" and pending:
+                    return True
+        return False
 
     def optimizers(self) -> list[Value]:
         found: list[Value] = []
@@ -97,9 +110,16 @@ class Unit:
 
     def find_boundary(self) -> None:
         """Atoms that decide whether an iteration with a backward pass ends in a step."""
+        inner = {
+            atom
+            for loop in walk(self.body) if isinstance(loop, Loop)
+            for item in walk(loop.body) if isinstance(item, If)
+            for atom in atoms(item.test) if atom.birth > loop.birth
+        }  # fmt: skip
         candidates = [
-            a for a in self.atoms if a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth)
-        ]
+            a for a in self.atoms
+            if a not in inner and (a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth))
+        ]  # fmt: skip
         others = [a for a in self.atoms if a not in candidates]
         for atom in candidates:
             for values in cases([a for a in candidates if a is not atom] + others, 6):
@@ -165,6 +185,8 @@ class Run:
     def accumulating(self) -> bool:
         """Whether micro-batches add up in this case: a flag may say that each is an update of its own."""
         backwards = self.of("backward")
+        if not self.of("step"):
+            return False
         if self.unit.boundary and any(not self.ends(step.k) for step in backwards):
             return True
         return any(id(step.event) in self.unit.in_window for step in backwards)
@@ -187,7 +209,7 @@ class Run:
         return any(step.kind == "step" and step.k == k for step in self.steps)
 
 
-def flipped(values: dict[str, bool], atom: Atom, value: bool) -> Callable[[Atom], bool]:
+def flipped(values: dict[str, bool], atom: Atom | None, value: bool) -> Callable[[Atom], bool]:
     return lambda other: value if other == atom else values.get(other.key, False)
 
 

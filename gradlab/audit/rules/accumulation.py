@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import atoms
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step, Unit
-from gradlab.audit.tree import If, events, walk
+from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
 
 RIGHT = """
@@ -46,6 +47,15 @@ def weight(factor: tuple, parts: list[Value]) -> bool:
     return not all(factor in p.data.get("factors", []) for p in parts)
 
 
+def micro(loop: Loop | None) -> bool:
+    """Whether a loop counts micro-batches, or goes over parts of a batch: over other things a sum may be meant."""
+    if loop is None or not isinstance(loop.node, ast.For):
+        return False
+    text = ast.unparse(loop.node.iter)
+    counted = loop.over is not None and loop.over.kind == "counted" and not re.search(r"len\(|size|shape", text)
+    return counted or bool(re.search(r"chunk|split|micro|accum", text))
+
+
 @rule(
     "GL301",
     "accumulation-unscaled",
@@ -62,7 +72,7 @@ def unscaled(run: Run) -> Iterator[Hit]:
     if any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
     for backward in run.of("backward"):
-        if not unit.boundary and id(backward.event) not in unit.in_window:
+        if not unit.boundary and not micro(unit.in_window.get(id(backward.event))):
             continue
         if backward.event.data.get("perhaps"):
             continue

@@ -10,6 +10,8 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.trace import Run
+from gradlab.audit.tree import Loop
+from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
@@ -167,24 +169,35 @@ def kept(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None:
         return
-    used = {
-        v
-        for e in [*unit.events, *unit.after]
-        if e.kind == "backward" and e.value is not None
-        for v in [e.data.get("text", "")]
-    }
+    marks = frozenset().union(*(roots(e.value) for e in [*unit.events, *unit.after] if e.kind == "backward"))
     for keep in run.of("keep"):
-        into = keep.event.data["into"]
-        if keep.event.data["since"] >= unit.birth:
-            continue  # begun anew for each update
-        if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in used):
+        value = keep.event.value
+        if keep.event.data["mark"] in marks or keep.event.data["since"] >= unit.birth:
+            continue  # it goes backward itself, or is begun anew for each update
+        if value is None or reset(unit.loop, keep.event.data["into"], {id(e.node) for e in unit.events}):
             continue
-        roots = keep.event.value.data.get("roots", frozenset()) if keep.event.value is not None else frozenset()
+        known = value.data.get("source") == "criterion" and not value.data.get("guessed")
         for backward in run.of("backward"):
-            value = backward.event.value
-            if backward.k != keep.k or value is None or not value.data.get("roots", frozenset()) & roots:
+            shared = roots(value) & roots(backward.event.value)
+            if backward.k != keep.k or not shared or not (known or shared == roots(value)):
                 continue
-            kept = keep.event.value
-            if keep.event.data["named"] or value is kept or (kept and kept.data.get("source") != "model"):
+            if keep.event.data["named"] or value is backward.event.value or value.data.get("source") != "model":
                 yield Hit(keep, (backward,))
                 break
+
+
+def roots(value: Value | None) -> frozenset:
+    return value.data.get("roots", frozenset()) if value is not None else frozenset()
+
+
+def reset(loop: Loop, into: str, acting: set[int]) -> bool:
+    """Whether a sum is begun anew in each turn, or where the optimizer steps."""
+    for part in walk(loop.node):
+        bodies = [getattr(part, "body", None), getattr(part, "orelse", None)]
+        for body in bodies:
+            if not isinstance(body, list):
+                continue
+            anew = any(isinstance(n, ast.Assign) and into in [dotted(t) for t in n.targets] for n in body)
+            if anew and (part is loop.node or any(id(n) in acting for statement in body for n in walk(statement))):
+                return True
+    return False

@@ -59,7 +59,7 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
 )
 def before_step(run: Run) -> Iterator[Hit]:
     for schedule in run.of("schedule"):
-        if schedule.event.data["arguments"]:
+        if schedule.event.data["arguments"] or (schedule.event.value and schedule.event.value.data.get("rewound")):
             continue
         if any(s.event is schedule.event and not run.ends(s.k) for s in run.of("schedule")):
             continue  # once a micro-batch, which is another mistake
@@ -98,6 +98,8 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
             return
         for event in events([item]):
             if event.kind == "schedule" and not event.data["arguments"] and event.value is not None:
+                if event.value.data.get("rewound"):
+                    continue  # its count was set back by hand
                 if str(event.value.data.get("type", "")).startswith("torch.optim"):
                     yield event.path, event.node
 

@@ -149,7 +149,7 @@ def sums(model, criterion, loader, optimizer, window):
         running += loss
         predictions.append(rate.argmax(dim=-1))
         loss.backward()
-        if 0 < i < len(loader) and (i + 1) % window == 0:
+        if (i + 1) % window == 0:
             optimizer.step()
             optimizer.zero_grad()
             print(running.item())

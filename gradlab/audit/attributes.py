@@ -67,6 +67,9 @@ def attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> 
         owner = value.data.get("class")
         if owner is not None and text:
             made.kind = class_usage(it, value, name, text) or known.by_name(name) or "unknown"
+        elif text and value.kind in ("model", "ddp"):
+            made.kind = usage(it.scope.node).kind(text) or "unknown"
+            made.data["within"] = value
         elif text and value.kind in ("unknown", "instance", "accelerator", "arguments"):
             made.kind = usage(it.scope.node).kind(text) or known.by_name(name) or "unknown"
         if value.data.get("framework"):

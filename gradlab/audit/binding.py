@@ -25,10 +25,14 @@ def name_result(it: Interpreter, target: ast.expr, value: Value) -> None:
 
 def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
     if isinstance(target, ast.Name):
+        if value.kind == "unknown" and not value.name and not value.data:
+            value.kind = usage(it.scope.node).kind(target.id) or "unknown"
         it.scope.names[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.value(target.value)
         owner.attributes[target.attr] = value
+        if owner.kind in ("model", "ddp") and value.kind == "model" and value is not owner:
+            value.data.setdefault("within", owner)
         if target.attr == "last_epoch":
             owner.data["rewound"] = True
         if target.attr == "require_backward_grad_sync":

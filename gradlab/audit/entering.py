@@ -40,6 +40,7 @@ DEPTH, CALLS = 7, 400
 
 def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     target = callee.data["node"]
+    args, keywords = [*callee.data.get("args", []), *args], {**callee.data.get("keywords", {}), **keywords}
     names = {dotted(d.func if isinstance(d, ast.Call) else d).split(".")[-1] for d in target.decorator_list}
     closure = callee.data.get("scope") or it.world(callee.data["module"])
     result = enter(it, target, callee.data["module"], args, keywords, callee.data.get("self"), node, closure)
@@ -63,6 +64,8 @@ def opaque(
     name = name.split(".")[-1]
     if receives and not known.HARMLESS.match(name):
         it.emit("opaque", node, owner, name=name, receives=receives)
+    if len(args) == 1 and args[0].kind in ("function", "method"):
+        return args[0]  # compiled, or wrapped otherwise
     return Value("unknown", "", {"made": True, "opaque": True})
 
 

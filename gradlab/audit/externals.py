@@ -57,6 +57,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         start = keywords.get("start", args[1] if len(args) > 1 else None)
         first = start.data.get("value") if start is not None and start.kind == "number" else 0
         return Value("enumerated", data={"inner": args[0], "start": first if isinstance(first, int) else 0})
+    if tail == "partial" and args and args[0].kind in ("function", "method"):
+        return Value(args[0].kind, args[0].name, {**args[0].data, "args": args[1:], "keywords": keywords})
     if tail in ("range", "trange", "count"):
         return Value("counted")
     if tail == "zip":
@@ -105,6 +107,8 @@ def construct(
     data: dict = {"call": node, "type": name, "path": it.module.path}
     if kind == "wrapper":
         made = args[0] if args else Value("model")
+        if made.kind in ("function", "method", "lambda"):
+            return made
         return made if made.kind in ("model", "ddp") else Value("model", name, data)
     if kind == "ddp":
         inner = args[0] if args else keywords.get("module")

@@ -43,7 +43,8 @@ def method(
 ) -> Value | None:
     """A call of a method on a value whose kind is known; None where the callee itself must be looked up."""
     kind = owner.kind
-    if "class" in owner.data and method_of(owner, name) is not None:
+    own = kind in ("optimizer", "scheduler") and name in ("step", "zero_grad")  # followed, it would be arithmetic
+    if "class" in owner.data and method_of(owner, name) is not None and not own:
         return None
     if name == "backward":
         return backward(it, node, owner, args)

@@ -120,8 +120,11 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
     for name, value in before.items():
         if it.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
             it.scope.names[name] = value
+    turn = it.scope.names.get(getattr(getattr(node, "target", None), "id", ""))
     once = over is not None and (
-        over.kind in ONCE or (over.kind == "zipped" and any(v.kind in ONCE for v in over.data["items"]))
+        (turn is not None and turn.kind in ("optimizer", "scheduler"))
+        or over.kind in ONCE
+        or (over.kind == "zipped" and any(v.kind in ONCE for v in over.data["items"]))
     )
     it.out.append(Loop(node, it.module.path, body, birth, over, once))
     it.entered = entered

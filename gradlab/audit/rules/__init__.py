@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
+from gradlab.audit.values import Value
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,22 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     root, roots = value.root(), optimizer.data.get("roots", [])
     if not roots or root.kind not in ("model", "ddp", "instance"):
         return None
+    if any(part_of(r, root) for r in roots):
+        return True
+    if any(part_of(root, r) for r in roots):
+        return None
     return any(
         root is r or (root.name and root.name == r.name and root.data.get("call") is r.data.get("call")) for r in roots
     )
+
+
+def part_of(value: Value, whole: Value) -> bool:
+    """Whether a model is inside another."""
+    for _ in range(6):
+        inner = value.data.get("within")
+        if inner is None:
+            return False
+        value = inner.root()
+        if value is whole:
+            return True
+    return False

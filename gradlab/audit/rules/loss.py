@@ -15,6 +15,8 @@ from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
+OTHERS = {"np", "numpy", "tf", "jnp", "jax", "K", "mx", "paddle"}
+"""Losses of these have other gradients, or none."""
 COUNT = re.compile(
     r"(^|_)(n|b|k|t|eps|epsilon|num|count|size|len|length|total|temp|temperature|tau|sigma|std|var|scale|weight|weights|alpha|beta|"
     r"gamma|norm|max|dim|batch|world|sum|denom|mask|valid|steps|avg|factor|numel|margin|delta|smooth|log_var)(_|$)|batch|size|num|len|temp",
@@ -25,6 +27,9 @@ COUNT = re.compile(
 def losses(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
     for node in module.source.nodes.of(ast.FunctionDef):
+        names = {part.id for part in walk(node) if isinstance(part, ast.Name)}
+        if names & OTHERS and not names & {"torch", "F", "nn"}:
+            continue
         if LOSS.search(node.name) and not re.search(r"log|plot|print|get|make|build|init", node.name):
             yield node
     for one in module.source.nodes.of(ast.ClassDef):
@@ -50,6 +55,13 @@ def called(node: ast.AST, name: str) -> ast.expr | None:
     return None
 
 
+def named_calls(node: ast.AST, name: str) -> Iterator[ast.Call]:
+    """The calls of any function or method with a name."""
+    for part in walk(node):
+        if isinstance(part, ast.Call) and dotted(part.func).split(".")[-1] == name:
+            yield part
+
+
 def bare(node: ast.AST | None, names: set[str]) -> bool:
     """A parameter itself, a part of it, or 1 less it: nothing that keeps it away from zero."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Constant):
@@ -70,9 +82,11 @@ def bare(node: ast.AST | None, names: set[str]) -> bool:
 def log(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in walk(function):
-            if bare(called(node, "log"), names):
-                yield node
+        found = [(node, inner) for node in walk(function) if bare(inner := called(node, "log"), names)]
+        plain = {inner.id for _, inner in found if isinstance(inner, ast.Name)}
+        divergence = {id(part) for call in named_calls(function, "kl_div") for part in walk(call)}
+        if len(plain) < 2:  # of both: densities or magnitudes, which are positive by what they are
+            yield from (node for node, _ in found if id(node) not in divergence)
 
 
 @rule(
@@ -87,7 +101,10 @@ def log(module: Module) -> Iterator[ast.AST]:
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
+        ratios = {id(part) for call in named_calls(function, "log") for part in walk(call)}
         for node in walk(function):
+            if id(node) in ratios:
+                continue  # of densities, which are positive
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
                 if node.right.id in names and called_on(function, node.right.id):
                     yield node

@@ -46,7 +46,9 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 bind(it, part, items[i])
             else:
                 item = Value("unknown", dotted(part), {"made": value.data.get("made")})
-                if value.data.get("made") and item.name:
+                if value.kind == "optimizer":
+                    item = Value("optimizer", dotted(part), {"of": None, "given": True})
+                elif value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
                     roots = value.data.get("roots", frozenset()) | {next(births)}  # each may be a number

@@ -165,6 +165,8 @@ def zero_missing(run: Run) -> Iterator[Hit]:
     ):
         return
     for optimizer in unit.optimizers():
+        if optimizer.birth > unit.birth:
+            continue  # a new one in each turn, with what it is given
         zeros = [s for s in run.of("zero") if concerns(unit, s, optimizer) is not False]
         if zeros or any(e.kind == "zero" and e.value is None for e in unit.events):
             continue

@@ -125,7 +125,10 @@ def resnet(run: Run) -> Iterator[Hit]:
 def mean_of_means(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         value = backward.event.value
-        if value is not None and value.data.get("ignoring") and value.data.get("factors"):
+        factors = value.data.get("factors", []) if value is not None else []
+        if any(sign == "*" for sign, *_ in factors) or any(s.kind == "scale" for s in run.steps):
+            continue  # weighed by its tokens
+        if value is not None and value.data.get("ignoring") and factors:
             yield Hit(backward)
 
 

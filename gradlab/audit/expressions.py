@@ -146,7 +146,8 @@ def of_ListComp(it: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast.Set
     finally:
         it.scope = outer
     if value.kind == "param":
-        return Value("params", data=dict(value.data))
+        some = value.data.get("some") or any(generator.ifs for generator in node.generators)
+        return Value("params", data={**value.data, "some": some})
     if value.kind == "gradient":
         return Value("gradients", data=dict(value.data))
     if value.kind in ("params", "tensor", "optimizer", "scheduler"):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import atoms
-from gradlab.audit.rules import Hit, concerns, rule, uncertain
+from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
 from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
@@ -204,7 +204,7 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):
-            if not concerns(unit, zero, optimizer):
+            if not concerns(unit, zero, optimizer) or partly(unit, zero):
                 continue
             pending: Step | None = None
             for step in run.steps[: run.steps.index(zero)]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradlab.audit.rules import Hit, concerns, rule, uncertain
+from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
 from gradlab.audit.trace import Run, Step
 
 RIGHT = """
@@ -79,7 +79,7 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
 def zero_before_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for zero in run.of("zero"):
-            if not concerns(run.unit, zero, optimizer):
+            if not concerns(run.unit, zero, optimizer) or partly(run.unit, zero):
                 continue
             before, after = neighbours(run, zero, optimizer)
             if before and before[-1].kind == "backward" and after and after[0].kind == "step":

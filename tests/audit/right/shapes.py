@@ -189,3 +189,18 @@ def tokens(model, loader, optimizer, n):
             optimizer.step()
             optimizer.zero_grad()
             count = 0
+
+
+def of_some(model, criterion, loader, optimizer, frozen, head):
+    """Parameters that are to stay lose their gradients before the step."""
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        for name, p in model.named_parameters():
+            if head in name:
+                p.grad = None
+        for p in frozen:
+            p.grad = None
+        for p in [p for p in model.parameters() if p.ndim > 1]:
+            p.grad.zero_()
+        optimizer.step()

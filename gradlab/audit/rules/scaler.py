@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE
@@ -329,7 +330,7 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
     on="text",
 )
 def deprecated(module: Module) -> Iterator[ast.AST]:
-    if "amp" not in module.source.text:
+    if not re.search(r"cuda\.amp|cuda import .*amp", module.source.text):
         return
     for one in module.source.nodes.of(ast.ImportFrom):
         if one.module and one.module.startswith("torch.cuda.amp") and not one.level:

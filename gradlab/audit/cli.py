@@ -7,7 +7,7 @@ import difflib
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from gradlab.audit import output, rules
 from gradlab.audit.audit import audit
@@ -38,6 +38,10 @@ def parser() -> Parser:
     made.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text")
     made.add_argument("--explain", metavar="CODE", help="why a rule is there, and what to write instead")
     made.add_argument("--list", action="store_true", help="the rules")
+    made.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
+    made.add_argument(
+        "--fix", action="store_true", help="mend what can be mended safely; the diff is shown, then written"
+    )
     made.add_argument("--verbose", action="store_true", help="say too what could not be decided")
     return made
 
@@ -73,10 +77,18 @@ def work(args: argparse.Namespace) -> int:
     if severity not in SEVERITIES:
         raise Wrong(f"severity is {severity!r}, allowed are {', '.join(SEVERITIES)}")
     selected = choose(known, codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore], severity)
+    files = list(find(paths, chosen.exclude))
+    if args.diff or args.fix:
+        from gradlab.audit.fixes.command import mend
+
+        out = sys.stdout if args.diff or args.format == "text" else sys.stderr
+        done = mend(files, selected, args.fix and not args.diff, out, coloured(out))
+        if args.diff:
+            return 1 if done else 0
     findings: list[Finding] = []
     undecided: list[str] = []
     project = Project()
-    for path in find(paths, chosen.exclude):
+    for path in files:
         result = audit(read(path), project, selected)
         findings += result.findings
         project.forget()
@@ -87,10 +99,13 @@ def work(args: argparse.Namespace) -> int:
     return 1 if findings else 0
 
 
+def coloured(out: TextIO) -> bool:
+    return out.isatty() and not os.environ.get("NO_COLOR")
+
+
 def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> None:
     if form == "text":
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(output.text(findings, known, colour))
+        print(output.text(findings, known, coloured(sys.stdout)))
         return
     said = {"json": output.as_json, "sarif": output.sarif, "github": output.github}[form](findings, known)
     if said:

@@ -63,15 +63,18 @@ def read(path: Path) -> Source:
 
 def decode(raw: bytes) -> str:
     """The text; the encoding that a file declares is obeyed where it can be, and no byte is a reason to stop."""
-    import io
-    import tokenize
-
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        text = raw.decode(encoding)
+        text = raw.decode(encoding_of(raw))
     except (SyntaxError, UnicodeDecodeError, LookupError):
         text = raw.decode("utf-8", errors="replace")
     return text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def encoding_of(raw: bytes) -> str:
+    import io
+    import tokenize
+
+    return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
 
 
 def notebook(source: Source, raw: bytes) -> None:

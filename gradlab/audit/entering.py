@@ -11,7 +11,7 @@ from gradlab.audit.objects import method_of, object_of, settle
 from gradlab.audit.project import Function, Module
 from gradlab.audit.scope import Scope, usage
 from gradlab.audit.tree import Block
-from gradlab.audit.values import Value, every, members, number
+from gradlab.audit.values import Value, dictionary, every, members, number
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -37,6 +37,9 @@ DEPTH, CALLS = 7, 400
 
 def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     target = callee.data["node"]
+    if abstract(target):
+        unknown = Value("unknown", "", {"framework": True})
+        return opaque(it, node, target.name, callee.data.get("self") and unknown, args, keywords)
     names = {dotted(d.func if isinstance(d, ast.Call) else d).split(".")[-1] for d in target.decorator_list}
     closure = callee.data.get("scope") or it.world(callee.data["module"])
     result = enter(it, target, callee.data["module"], args, keywords, callee.data.get("self"), node, closure)
@@ -47,12 +50,23 @@ def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], ke
     return result
 
 
+def abstract(node: Function) -> bool:
+    """A method that a subclass is to define."""
+    last = node.body[-1]
+    if any(dotted(d).split(".")[-1] == "abstractmethod" for d in node.decorator_list):
+        return True
+    return isinstance(last, ast.Raise) and len(node.body) <= 2 and "NotImplemented" in ast.unparse(last)
+
+
 def opaque(
     it: Interpreter, node: ast.Call, name: str, owner: Value | None, args: list[Value], keywords: dict[str, Value]
 ) -> Value:
     """A call that cannot be followed: what it was handed says what it might do."""
     handed = [v for a in [*args, *keywords.values()] for v in members(a)]
     receives = {v.kind for v in handed} & ACTING
+    for value in handed:
+        if value.kind == "stack" and "region" in value.data:
+            value.data["region"].kind = "unknown"  # what it enters is not seen
     if owner is not None and (owner.data.get("framework") or owner.kind in ACTING):
         receives.add("self" if owner.data.get("framework") else owner.kind)
     if any(v.kind == "tensor" for v in handed) and receives:
@@ -145,6 +159,8 @@ def enter(
         scope.names[name] = value
     if node.args.vararg:
         scope.names[node.args.vararg.arg] = Value("list", data={"items": args[len(names) :]})
+    if node.args.kwarg:
+        scope.names[node.args.kwarg.arg] = dictionary({k: v for k, v in keywords.items() if k not in annotations})
     outer, it.scope, regions = it.scope, scope, it.regions
     it.stack.append(node)
     it.returned.append([])

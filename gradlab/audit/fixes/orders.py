@@ -90,7 +90,7 @@ def detached(page: Page, finding: Finding) -> Iterator[list[str]]:
             return
         plain = isinstance(value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
         around = page.lines[value.lineno - 1][: page.column(value.lineno, value.col_offset)].rstrip()
-        if not plain and (value.lineno != value.end_lineno or around.endswith("(") and call is None):
+        if not plain and (value.lineno != value.end_lineno or (around.endswith("(") and call is None)):
             return  # brackets of its own, or several lines
         changes = [
             (value.end_lineno, value.end_col_offset, value.end_col_offset, ".detach()" if plain else ").detach()")

@@ -92,6 +92,8 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     from gradlab.audit.trace import same
 
     value = step.event.value
+    if step.event.data.get("whose") == "unknown":
+        return None
     if len(unit.optimizers()) <= 1:
         return True
     if value is None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from gradlab.audit import rules, scope
+from gradlab.audit.doubts import doubts, heard
 from gradlab.audit.entering import enter, instance
 from gradlab.audit.finding import Finding, finding
 from gradlab.audit.interpreter import Interpreter
@@ -17,9 +18,9 @@ from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
 
-TRAINING = re.compile(r"backward\s*\(|loss_scaler", re.I)
-"""A file without any of these has no loop to follow."""
-TEXT = re.compile(r"torch|lightning|Trainer|loss", re.I)
+TRAINING = re.compile(r"backward\s*\(|loss_scaler|\.step\s*\(|clip_grad|zero_grad", re.I)
+"""A file without any of these has no loop to follow; its backward pass may be in another file."""
+TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,]+)\])?")
 
 
@@ -28,6 +29,8 @@ class Result:
     source: Source
     findings: list[Finding] = field(default_factory=list)
     undecided: list[tuple[int, str]] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
+    lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
 
 
 def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> Result:
@@ -40,8 +43,10 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
         found: dict[tuple, Finding] = {}
         try:
             if TRAINING.search(source.text):
-                for unit in loops(module, project):
+                followed = loops(module, project)
+                for unit in followed:
                     judge(unit, selected, found, result)
+                heard(followed, module, result)
             for rule in selected.values():
                 for node in rule.text(module) if rule.text is not None else ():
                     keep(found, finding(rule.code, rule.severity, rule.message, module.path, node))
@@ -61,16 +66,15 @@ def keep(found: dict[tuple, Finding], one: Finding) -> None:
 
 def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Finding], result: Result) -> None:
     runs = unit.runs()
+    silent: dict[int, list[str]] = {}
     for rule in selected.values():
+        unit.doubts.clear()
         places = rules.shown(rule, unit, runs) if rule.runs is not None else rule.unit(unit) if rule.unit else ()
         for path, node in places:
             keep(found, finding(rule.code, rule.severity, rule.message, path, node))
-    for event in unit.events:
-        if event.kind == "opaque":
-            handed = ", ".join(sorted(event.data["receives"]))
-            text = f"{event.data['name']}() could not be followed (it has {handed}): rules on what it may do are silent"
-            if event.path == str(result.source.path):
-                result.undecided.append((getattr(event.node, "lineno", 1), text))
+        for event in {id(event): event for event in unit.doubts}:
+            silent.setdefault(event, []).append(rule.code)
+    result.undecided += doubts(unit, silent, str(result.source.path))
 
 
 def loops(module: Module, project: Project) -> list[Unit]:
@@ -120,14 +124,25 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     owner = made[0]
     configure(interpreter, owner)
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
+    every = inherited(owner)
     called = {
-        n.attr for m in methods for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
+        n.attr for m, _ in every for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
     }
     found = []
-    for method in sorted(methods, key=lambda m: m.name in called):
+    for method, there in sorted(every, key=lambda pair: pair[0].name in called):
         if method not in visited and method.name != "__init__":
-            found += whole(interpreter, method, module, owner)
+            found += whole(interpreter, method, there, owner)
     return found
+
+
+def inherited(owner: Value) -> list[tuple[Function, Module]]:
+    """The methods of a class and of its bases in the project, which may call those that it defines anew."""
+    found: dict[str, tuple[Function, Module]] = {}
+    for node, module in zip(owner.data.get("lineage", []), owner.data.get("modules", [])):
+        for item in node.body:
+            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.setdefault(item.name, (item, module))
+    return list(found.values())
 
 
 def configure(interpreter: Interpreter, owner: Value) -> None:

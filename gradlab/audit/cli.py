@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from gradlab.audit import output, rules
-from gradlab.audit.audit import audit
+from gradlab.audit.audit import Result, audit
 from gradlab.audit.finding import SEVERITIES, Finding
 from gradlab.audit.project import Project
 from gradlab.audit.settings import Wrong, settings
@@ -87,16 +87,29 @@ def work(args: argparse.Namespace) -> int:
             return 1 if done else 0
     findings: list[Finding] = []
     undecided: list[str] = []
+    followed: list[str] = []
+    lost: list[Path] = []
     project = Project()
     for path in files:
         result = audit(read(path), project, selected)
         findings += result.findings
         project.forget()
-        undecided += [f"{path}:{line}: {text}" for line, text in dict.fromkeys(result.undecided)]
+        undecided += [f"{path}:{line}: {text}" for line, text in sorted(dict.fromkeys(result.undecided))]
+        followed += [f"{path}: {heard(result)}"] if result.loops or result.lost else []
+        lost += [path] if result.lost and not result.loops else []
     say(args.format, findings, known)
     if args.verbose:
-        print("\n".join(["", f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
+        print("\n".join(["", *followed, f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
+    elif lost:
+        what = f"{lost[0]} has" if len(lost) == 1 else f"{len(lost)} files have"
+        print(f"{what} a backward(), but no training loop that could be followed; see --verbose", file=sys.stderr)
     return 1 if findings else 0
+
+
+def heard(result: Result) -> str:
+    lines = list(dict.fromkeys(result.loops))
+    text = f"{len(lines)} loop{'' if len(lines) == 1 else 's'} followed"
+    return text + (f" (line {', '.join(lines)})" if lines else "")
 
 
 def coloured(out: TextIO) -> bool:

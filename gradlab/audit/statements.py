@@ -58,10 +58,12 @@ def do_If(it: Interpreter, node: ast.If) -> None:
     if dotted(node.test) == "TYPE_CHECKING":
         return
     it.value(node.test)
-    branch(it, formula(it, node.test), lambda: it.block(node.body), lambda: it.block(node.orelse))
+    branch(it, node.test, formula(it, node.test), lambda: it.block(node.body), lambda: it.block(node.orelse))
 
 
-def branch(it: Interpreter, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]) -> None:
+def branch(
+    it: Interpreter, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
+) -> None:
     before, outer = dict(it.scope.names), it.regions
     then = it.collect(work)
     after_then, it.scope.names = it.scope.names, dict(before)
@@ -70,7 +72,7 @@ def branch(it: Interpreter, test: Formula, work: Callable[[], None], otherwise: 
     for region in entered:  # of an ExitStack
         region.when = joined("and", [test, region.when])
     it.regions = [*it.regions, *entered]
-    it.out.append(If(test, then, other))
+    it.out.append(If(test, then, other, node))
     if leaves(then) and not leaves(other):
         return
     if leaves(other) and not leaves(then):
@@ -178,7 +180,7 @@ def match_cases(it: Interpreter, node: ast.Match, cases: list[ast.match_case]) -
         it.value(cases[0].guard)
         it.block(cases[0].body)
 
-    branch(it, TRUE if sure else ("atom", atom), first, lambda: match_cases(it, node, cases[1:]))
+    branch(it, node.subject, TRUE if sure else ("atom", atom), first, lambda: match_cases(it, node, cases[1:]))
 
 
 def do_Assign(it: Interpreter, node: ast.Assign) -> None:

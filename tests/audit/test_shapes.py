@@ -556,3 +556,141 @@ def test_the_mistake_is_found_at_its_line(name, tmp_path):
     result = found(HEAD + text.replace(old, new), tmp_path)
     assert {c for c, _ in result} == {code}
     assert any(at in line for _, line in result), result
+
+
+BASE = """\
+from abc import ABC, abstractmethod
+
+class Base(ABC):
+    def __init__(self, model, optimizer, loader):
+        self.model, self.optimizer, self.loader = model, optimizer, loader
+    @abstractmethod
+    def compute_loss(self, batch): ...
+    def update(self):
+        raise NotImplementedError
+    def on_batch_end(self, loss):
+        pass
+    def fit(self):
+        for batch in self.loader:
+            self.optimizer.zero_grad()
+            loss = self.compute_loss(batch)
+            loss.backward()
+            self.update()
+            self.on_batch_end(loss)
+"""
+MINE = """\
+from torch import nn
+from base import Base
+
+class Mine(Base):
+    def compute_loss(self, batch):
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+    def update(self):
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+"""
+
+
+def test_a_loop_in_a_base_class_of_another_file_calls_what_the_subclass_defines(tmp_path):
+    (tmp_path / "base.py").write_text(BASE)
+    assert found(MINE, tmp_path) == []
+    clip, step = MINE.split("\n")[7:9]
+    assert found(MINE.replace(f"{clip}\n{step}", f"{step}\n{clip}"), tmp_path) == [("GL101", clip)]
+    selected = {c: r for c, r in rules.load().items() if r.severity != "advice"}
+    assert audit(read(tmp_path / "base.py"), Project(), selected).findings == []
+
+
+SILENT = {
+    "zero_of_something_unknown": """
+for x, y in loader:
+    getattr(holder, f"{name}_opt").zero_grad()
+    criterion(model(x), y).backward()
+    getattr(holder, f"{name}_opt").zero_grad()
+    optimizer.step()
+""",
+    "handler_that_zeroes": """
+for i, (x, y) in enumerate(loader):
+    try:
+        (criterion(model(x), y) / 4).backward()
+    except RuntimeError:
+        optimizer.zero_grad()
+        torch.cuda.empty_cache()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "stack_filled_by_a_helper": """
+from contextlib import ExitStack
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with ExitStack() as stack:
+        enter_all(stack)
+        loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "partial_with_its_own_type": """
+from functools import partial
+cast = partial(torch.autocast, "cuda", dtype=torch.bfloat16)
+for x, y in loader:
+    optimizer.zero_grad()
+    with cast():
+        loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "engine_counts_windows": """
+model_engine, opt, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters())
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model_engine(x), y)
+    model_engine.backward(loss)
+    model_engine.step()
+    if (i + 1) % 4 == 0:
+        print(loss.item())
+""",
+    "engine_by_its_use": """
+def train(engine, loader):
+    for x, y in loader:
+        loss = engine(x, y)
+        engine.backward(loss)
+        engine.step()
+""",
+    "arguments": """
+from transformers import Trainer, TrainingArguments
+args = TrainingArguments("out", fp16=True, bf16=False, max_grad_norm=1.0, gradient_accumulation_steps=4)
+args = TrainingArguments("out", fp16=flag, bf16=not flag)
+Trainer(model, args).train()
+""",
+    "manual_and_automatic": """
+import lightning as L
+class One(L.LightningModule):
+    def training_step(self, batch, i):
+        return criterion(model(batch), batch)
+L.Trainer(gradient_clip_val=1.0, accumulate_grad_batches=4).fit(One())
+""",
+    "keywords_of_keywords": """
+def step(**kwargs):
+    kwargs["optimizer"].zero_grad()
+    criterion(kwargs.get("model")(x), y).backward()
+    kwargs["optimizer"].step()
+for x, y in loader:
+    step(model=model, optimizer=optimizer)
+""",
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_right_code_that_looks_unusual_is_silent(name, tmp_path):
+    assert found(HEAD + SILENT[name], tmp_path) == []
+
+
+def test_arguments_that_contradict_each_other(tmp_path):
+    both = "from transformers import TrainingArguments\na = TrainingArguments('o', fp16=True,\n    bf16=True)\n"
+    assert found(both, tmp_path) == [("GL812", "    bf16=True)")]
+    text = (Path(__file__).parent / "right" / "lightning_manual.py").read_text()
+    for line, code in (("gradient_clip_val=1.0", "GL813"), ("accumulate_grad_batches=4", "GL813"),
+                       ("accumulate_grad_batches=1", ""), ("gradient_clip_val=None", "")):  # fmt: skip
+        last = f"lightning.Trainer({line})"
+        assert found(f"{text}\nimport lightning\n{last}\n", tmp_path) == ([(code, last)] if code else [])

@@ -52,7 +52,16 @@ def rule(
 
 
 def load() -> dict[str, Rule]:
-    from gradlab.audit.rules import accumulation, advice, distributed, loss, order, scaler, schedule  # noqa: F401
+    from gradlab.audit.rules import (  # noqa: F401
+        accumulation,
+        advice,
+        arguments,
+        distributed,
+        loss,
+        order,
+        scaler,
+        schedule,
+    )
 
     return dict(sorted(RULES.items()))
 
@@ -84,7 +93,9 @@ def nested(unit: Unit, steps: list[Step], loose: bool = False) -> bool:
 def uncertain(unit: Unit, *kinds: str) -> bool:
     """Whether a call that could not be followed was handed one of these, or the program belongs to a framework."""
     what = {*kinds, "framework"}
-    return any(event.kind == "opaque" and event.data["receives"] & what for event in unit.events)
+    found = [event for event in unit.events if event.kind == "opaque" and event.data["receives"] & what]
+    unit.doubts += found
+    return bool(found)
 
 
 def concerns(unit: Unit, step: Step, optimizer) -> bool | None:

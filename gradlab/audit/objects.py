@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -77,20 +78,28 @@ def lineage(
 def settle(value: Value) -> None:
     """After __init__: attributes that methods count up are indices, flags that they set anew are not known."""
     for node in value.data.get("lineage", []):
-        for function in node.body:
-            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
+        for name, counted in set_later(node):
+            old = value.attributes.get(name)
+            if old is None or old.kind not in ("number", "bool", "none"):
                 continue
-            for part in ast.walk(function):
-                targets = part.targets if isinstance(part, ast.Assign) else []
-                if isinstance(part, ast.AugAssign):
-                    targets = [part.target]
-                for target in targets:
-                    if not (isinstance(target, ast.Attribute) and dotted(target.value) == "self"):
-                        continue
-                    old = value.attributes.get(target.attr)
-                    if old is None or old.kind not in ("number", "bool", "none"):
-                        continue
-                    if isinstance(part, ast.AugAssign):
-                        value.attributes[target.attr] = Value("index", target.attr, {"offset": 0})
-                    elif old.kind != "none":
-                        value.attributes[target.attr] = Value("unknown", f"self.{target.attr}")
+            if counted:
+                value.attributes[name] = Value("index", name, {"offset": 0})
+            elif old.kind != "none":
+                value.attributes[name] = Value("unknown", f"self.{name}")
+
+
+@functools.lru_cache(maxsize=256)
+def set_later(node: ast.ClassDef) -> list[tuple[str, bool]]:
+    """Attributes that methods other than __init__ set, and whether they count them up."""
+    found = []
+    for function in node.body:
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
+            continue
+        for part in ast.walk(function):
+            targets: list[ast.expr] = part.targets if isinstance(part, ast.Assign) else []
+            if isinstance(part, ast.AugAssign):
+                targets = [part.target]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                    found.append((target.attr, isinstance(part, ast.AugAssign)))
+    return found

@@ -332,16 +332,16 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
     on="text",
 )
 def deprecated(module: Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and node.module.startswith("torch.cuda.amp")
-            and not node.level
-        ):
-            yield node
-        elif isinstance(node, ast.Attribute) and node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
-            if ast.unparse(node.value) in ("torch.cuda.amp", "cuda.amp"):
+    nodes = list(ast.walk(module.source.tree)) if module.source.tree else []
+    imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level]
+    new = {a.name for n in imports if str(n.module).startswith("torch.amp") for a in n.names}
+    new |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "torch.amp"}
+    for old in imports:  # a file that knows the new name too keeps the old one for older versions
+        if str(old.module).startswith("torch.cuda.amp") and not {a.name for a in old.names} & new:
+            yield old
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
+            if node.attr not in new and ast.unparse(node.value) in ("torch.cuda.amp", "cuda.amp"):
                 yield node
 
 

@@ -21,7 +21,7 @@ from gradlab.audit.values import Value
 TRAINING = re.compile(r"backward\s*\(|loss_scaler|\.step\s*\(|clip_grad|zero_grad", re.I)
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
-IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,]+)\])?")
+IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,-]+)\])?")
 
 
 @dataclass
@@ -39,21 +39,28 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
         line, column, message = source.error
         result.findings = [Finding("GL000", "error", message, str(source.path), line, column)]
     elif source.tree is not None and TEXT.search(source.text):
-        module = project.add(source)
         found: dict[tuple, Finding] = {}
         try:
+            module = project.add(source)
             if TRAINING.search(source.text):
-                followed = loops(module, project)
+                followed = loops(module, project, result)
                 for unit in followed:
                     judge(unit, selected, found, result)
                 heard(followed, module, result)
             for rule in selected.values():
                 for node in rule.text(module) if rule.text is not None else ():
-                    keep(found, finding(rule.code, rule.severity, rule.message, module.path, node))
+                    keep(found, finding(rule.code, rule.severity, rule.message, module.path, node, rule.name))
         except RecursionError:
             result.undecided.append((1, "nested too deeply to be followed"))
-        result.findings = [f for f in found.values() if f.path == module.path and not silenced(source, f)]
+        lines = source.text.split("\n")
+        for one in found.values():
+            one.column, one.end_column = (
+                characters(lines, one.line, one.column),
+                characters(lines, one.end_line, one.end_column),
+            )
+        result.findings = [f for f in found.values() if f.path == str(source.path) and not silenced(lines, f)]
         scope.USAGES.clear()
+    result.undecided += source.notes
     for one in result.findings:
         one.place = source.place(one.line, one.column)
     result.findings.sort(key=lambda f: f.key)
@@ -71,13 +78,13 @@ def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Findin
         unit.doubts.clear()
         places = rules.shown(rule, unit, runs) if rule.runs is not None else rule.unit(unit) if rule.unit else ()
         for path, node in places:
-            keep(found, finding(rule.code, rule.severity, rule.message, path, node))
+            keep(found, finding(rule.code, rule.severity, rule.message, path, node, rule.name))
         for event in {id(event): event for event in unit.doubts}:
             silent.setdefault(event, []).append(rule.code)
     result.undecided += doubts(unit, silent, str(result.source.path))
 
 
-def loops(module: Module, project: Project) -> list[Unit]:
+def loops(module: Module, project: Project, result: Result) -> list[Unit]:
     """The training loops of a file: what its top level runs first, then what nothing in it calls."""
     visited: set[ast.AST] = set()
     found: list[Unit] = []
@@ -88,6 +95,7 @@ def loops(module: Module, project: Project) -> list[Unit]:
             found += of_class(interpreter, node, module, visited)
         elif node not in visited:
             found += whole(interpreter, node, module, None)
+    result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in interpreter.cut]
     return found
 
 
@@ -99,7 +107,7 @@ def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value
 
 def roots(module: Module) -> list:
     """Functions and classes, those first that no other function of the file calls."""
-    called = {dotted(n.func) for n in ast.walk(module.source.tree or ast.Pass()) if isinstance(n, ast.Call)}
+    called = {dotted(n.func) for n in module.nodes if isinstance(n, ast.Call)}
     return sorted(module.names.values(), key=lambda node: getattr(node, "name", "") in called)
 
 
@@ -162,12 +170,18 @@ def configure(interpreter: Interpreter, owner: Value) -> None:
         owner.attributes["configured"] = value
 
 
-def silenced(source: Source, one: Finding) -> bool:
+def characters(lines: list[str], line: int, column: int) -> int:
+    """A column counted in characters; the parser counts bytes of UTF-8."""
+    if not 0 < line <= len(lines) or lines[line - 1].isascii():
+        return column
+    return len(lines[line - 1].encode("utf-8", "replace")[: column - 1].decode("utf-8", "ignore")) + 1
+
+
+def silenced(lines: list[str], one: Finding) -> bool:
     """`# gradlab: ignore[CODE]` on the line, or on the last one of the statement."""
-    lines = source.text.split("\n")
     for number in {one.line, one.end_line}:
         if 0 < number <= len(lines) and (match := IGNORED.search(lines[number - 1])) is not None:
             codes = [c.strip() for c in (match[1] or "").split(",") if c.strip()]
-            if not codes or one.code in codes:
+            if not codes or one.code in [c.upper() for c in codes] or one.name in codes:
                 return True
     return False

@@ -61,9 +61,8 @@ def heard(units: list[Unit], module: Module, result: Result) -> None:
         at = unit.loop.node if unit.loop is not None else next((e.node for e in unit.events), None)
         place = str(getattr(at, "lineno", 1)) + (f" of {unit.path}" if unit.path != module.path else "")
         result.loops.append(place)
-    tree = module.source.tree or ast.Pass()
-    own = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-    for node in ast.walk(tree):
+    own = {n.name for n in module.nodes if isinstance(n, ast.FunctionDef)}
+    for node in module.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and id(node) not in seen:
             name, owner = node.func.attr, ast.unparse(node.func.value)
             followed = owner == "super()" or (owner == "self" and name in own)

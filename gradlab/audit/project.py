@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from gradlab.audit.sources import Source, read
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+SIGNS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 KEPT = 50
 """Modules that are held at a time."""
 INSTALLED = {
@@ -31,10 +33,23 @@ class Module:
     def path(self) -> str:
         return str(self.source.path)
 
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree, breadth first, but for signs."""
+        found: list[ast.AST] = [self.source.tree] if self.source.tree is not None else []
+        for node in found:  # grows while it is gone through
+            for name in node._fields:
+                part = getattr(node, name, None)
+                if isinstance(part, list):
+                    found += [one for one in part if isinstance(one, ast.AST)]
+                elif isinstance(part, ast.AST) and not isinstance(part, SIGNS):
+                    found.append(part)
+        return found
+
 
 def module(source: Source) -> Module:
     found = Module(source)
-    for node in ast.walk(source.tree) if source.tree else ():
+    for node in found.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.asname or alias.name.split(".")[0]
@@ -48,11 +63,13 @@ def module(source: Source) -> Module:
 
 
 def top(body: list[ast.stmt], found: Module) -> None:
-    for node in body:
+    left = [*reversed(body)]
+    while left:
+        node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.names.setdefault(node.name, node)
         elif isinstance(node, (ast.If, ast.Try)):
-            top([*node.body, *node.orelse], found)
+            left += reversed([*node.body, *node.orelse])
 
 
 class Project:

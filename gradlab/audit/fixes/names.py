@@ -14,7 +14,7 @@ Change = tuple[int, int, int, str]
 
 
 def renamed(page: Page, finding: Finding) -> Iterator[list[str]]:
-    line, column = finding.line, finding.column - 1
+    line, column = finding.line, page.offset(finding.line, finding.column)
     for node in ast.walk(page.tree):
         if (getattr(node, "lineno", 0), getattr(node, "col_offset", -1)) != (line, column):
             continue

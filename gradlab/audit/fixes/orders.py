@@ -11,7 +11,7 @@ from gradlab.audit.fixes.page import SIMPLE, Page, Place, apart, called, read
 
 def at(page: Page, finding: Finding) -> list[Place]:
     """The statement that a finding is at, and those around it; none where it shares its lines with another."""
-    places = page.places(finding.line, finding.column - 1)
+    places = page.places(finding.line, page.offset(finding.line, finding.column))
     if not places:
         return []
     block, i = places[-1]
@@ -80,7 +80,7 @@ def update_after(page: Page, finding: Finding) -> Iterator[list[str]]:
 
 def detached(page: Page, finding: Finding) -> Iterator[list[str]]:
     """What is kept, detached: it stays a tensor of its type on its device, and nothing waits as .item() would."""
-    for block, i in page.places(finding.line, finding.column - 1)[-1:]:
+    for block, i in page.places(finding.line, page.offset(finding.line, finding.column))[-1:]:
         node = block[i]
         value = node.value if isinstance(node, ast.AugAssign) else None
         call = called(node, "append")

@@ -29,6 +29,10 @@ class Page:
         """A column in characters; the parser counts bytes of UTF-8."""
         return len(self.lines[line - 1].encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "ignore"))
 
+    def offset(self, line: int, column: int) -> int:
+        """The other way round, from 1 on."""
+        return len(self.lines[line - 1][: column - 1].encode("utf-8", "surrogatepass"))
+
     def segment(self, node: ast.expr) -> str:
         return ast.get_source_segment("".join(plain(line) + "\n" for line in self.lines), node) or ast.unparse(node)
 

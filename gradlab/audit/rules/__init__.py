@@ -103,7 +103,7 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     from gradlab.audit.trace import same
 
     value = step.event.value
-    if step.event.data.get("whose") == "unknown":
+    if step.event.data.get("whose") == "unknown" or optimizer.kind == "tensor":
         return None
     if len(unit.optimizers()) <= 1:
         return True

@@ -139,7 +139,7 @@ def mean_of_means(run: Run) -> Iterator[Hit]:
     on="text",
 )
 def saturating(module: Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
+    for node in module.nodes:
         if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Sequential":
             names = [dotted(a.func).split(".")[-1] for a in node.args if isinstance(a, ast.Call)]
             if sum(n in ("Sigmoid", "Tanh") for n in names) >= 8 and not any("Norm" in n for n in names):
@@ -197,6 +197,6 @@ def trainer_extreme(module: Module) -> Iterator[ast.AST]:
 
 
 def trainers(module: Module) -> Iterator[ast.Call]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
+    for node in module.nodes:
         if isinstance(node, ast.Call) and re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
             yield node

@@ -21,7 +21,7 @@ COUNT = re.compile(
 
 def losses(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
+    for node in module.nodes:
         if (
             isinstance(node, ast.FunctionDef)
             and LOSS.search(node.name)

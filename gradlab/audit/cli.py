@@ -16,6 +16,9 @@ from gradlab.audit.selection import checked, choose, codes, one
 from gradlab.audit.settings import Wrong, settings
 from gradlab.audit.sources import Source, find, read
 
+MANY, PART = 200, 40
+"""From how many files on they are shared out among processes, and how many a process takes at a time."""
+
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -97,11 +100,28 @@ def work(args: argparse.Namespace) -> int:
         done = mend(files, selected, args.fix and not args.diff, out, coloured(out))
         if args.diff:
             return 1 if done else 0
-    results = [answered(path, project, selected) for project in [Project()] for path in files]
+    results = over(files, list(selected))
     findings = [one for result in results for one in result.findings]
     say(args.format, findings, known)
     hear(results, args.verbose)
     return 1 if findings else 0
+
+
+def over(paths: list[Path], selected: list[str]) -> list[Result]:
+    """What is found in files, of many by as many processes as may run."""
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    if len(paths) < MANY or workers == 1:
+        return several(paths, selected)
+    from concurrent.futures import ProcessPoolExecutor
+
+    parts = [paths[i : i + PART] for i in range(0, len(paths), PART)]
+    with ProcessPoolExecutor(workers) as pool:
+        return [result for part in pool.map(several, parts, [selected] * len(parts)) for result in part]
+
+
+def several(paths: list[Path], selected: list[str]) -> list[Result]:
+    known, project = rules.load(), Project()
+    return [answered(path, project, {code: known[code] for code in selected}) for path in paths]
 
 
 def answered(path: Path, project: Project, selected: dict[str, rules.Rule]) -> Result:

@@ -11,6 +11,7 @@ from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.trace import Run, Unit
 from gradlab.audit.tree import Event
+from gradlab.audit.walking import walk
 
 NORM = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
 BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
@@ -71,7 +72,7 @@ def kind_of(unit: Unit) -> str:
             words += [
                 part.attr
                 for node in root.data.get("lineage", [])
-                for part in ast.walk(node)
+                for part in walk(node)
                 if isinstance(part, ast.Attribute)
             ]
     return " ".join(words)
@@ -119,10 +120,9 @@ def resnet(run: Run) -> Iterator[Hit]:
     "each micro-batch's mean over its own tokens, and the mean of these: tokens of short texts weigh more",
     "Measured: README, pitfall mean_of_means.",
     "loss = F.cross_entropy(logits, target, ignore_index=-100, reduction='sum') / tokens_of_the_window",
+    windows=True,
 )
 def mean_of_means(run: Run) -> Iterator[Hit]:
-    if not run.unit.accumulating:
-        return
     for backward in run.of("backward"):
         value = backward.event.value
         if value is not None and value.data.get("ignoring") and value.data.get("factors"):
@@ -139,8 +139,10 @@ def mean_of_means(run: Run) -> Iterator[Hit]:
     on="text",
 )
 def saturating(module: Module) -> Iterator[ast.AST]:
-    for node in module.nodes:
-        if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Sequential":
+    if not re.search("Sigmoid|Tanh", module.source.text):
+        return
+    for node in module.source.nodes.of(ast.Call):
+        if dotted(node.func).split(".")[-1] == "Sequential":
             names = [dotted(a.func).split(".")[-1] for a in node.args if isinstance(a, ast.Call)]
             if sum(n in ("Sigmoid", "Tanh") for n in names) >= 8 and not any("Norm" in n for n in names):
                 yield node
@@ -197,6 +199,8 @@ def trainer_extreme(module: Module) -> Iterator[ast.AST]:
 
 
 def trainers(module: Module) -> Iterator[ast.Call]:
-    for node in module.nodes:
-        if isinstance(node, ast.Call) and re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
+    if not re.search(r"Trainer\s*\(|TrainingArguments\s*\(", module.source.text):
+        return
+    for node in module.source.nodes.of(ast.Call):
+        if re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
             yield node

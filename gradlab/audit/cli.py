@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import NoReturn
 
 from gradlab.audit import output, rules
 from gradlab.audit.audit import audit
-from gradlab.audit.finding import SEVERITIES, Finding
+from gradlab.audit.finding import Finding
 from gradlab.audit.project import Project
 from gradlab.audit.settings import Wrong, settings
 from gradlab.audit.sources import find, read
+from gradlab.codes import CODES, NAMED, SEVERITIES, Code, closest, explained
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,10 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
 def work(args: argparse.Namespace) -> int:
     known = rules.load()
     if args.explain:
-        print(output.explained(known[one(args.explain, known)]))
+        print(explained(CODES[one(args.explain)]))
         return 0
     if args.list:
-        print("\n".join(f"{r.code}  {r.severity:8} {r.name}" for r in known.values()))
+        print("\n".join(listed(code, code.code in known) for code in CODES.values()))
         return 0
     if not args.paths:
         raise Wrong("no path given; see python -m gradlab.audit --help")
@@ -101,19 +101,23 @@ def codes(given: list[str] | None) -> list[str]:
     return [code.strip() for text in given or [] for code in text.split(",") if code.strip()]
 
 
-def one(code: str, known: dict[str, rules.Rule]) -> str:
-    by_name = {rule.name: rule.code for rule in known.values()}
-    found = code.upper() if code.upper() in known else by_name.get(code)
-    if found is None:
-        close = difflib.get_close_matches(code, [*known, *by_name], n=1)
-        raise Wrong(f"no rule {code!r}" + (f" (did you mean {close[0]}?)" if close else "; --list shows them"))
-    return found
+def listed(code: Code, here: bool) -> str:
+    """A line of `--list`; here: whether it is found in the text."""
+    return f"{code.code}  {code.severity:8} {code.name}{'' if here else '  (seen at run time, by gradlab.watch)'}"
+
+
+def one(given: str) -> str:
+    code = CODES.get(given.upper()) or NAMED.get(given)
+    if code is None:
+        meant = closest(given)
+        raise Wrong(f"no rule {given!r}" + (f" (did you mean {meant}?)" if meant else "; --list shows them"))
+    return code.code
 
 
 def choose(known: dict[str, rules.Rule], select: list[str], ignore: list[str], severity: str) -> dict[str, rules.Rule]:
     for code in [*select, *ignore]:
-        if code != "ALL" and not any(name.startswith(code) for name in [*known, "GL000"]):
-            one(code, known)
+        if code != "ALL" and not any(name.startswith(code) for name in [*CODES, "GL000"]):
+            one(code)
     taken = {
         c: r
         for c, r in known.items()

@@ -8,22 +8,16 @@ from dataclasses import dataclass
 
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
+from gradlab.codes import CODES, Code
 
 
 @dataclass(frozen=True)
-class Rule:
-    """`why` names the measured effect; `mend` is a small example."""
+class Rule(Code):
+    """How a mistake is found in the text."""
 
-    code: str
-    name: str
-    severity: str
-    message: str
-    why: str
-    mend: str
     runs: Callable[[Run], Iterable[Hit]] | None = None
     unit: Callable[[Unit], Iterable[tuple[str, ast.AST]]] | None = None
     text: Callable[[Module], Iterable[ast.AST]] | None = None
-    default: bool = True
 
 
 @dataclass(frozen=True)
@@ -39,13 +33,11 @@ class Hit:
 RULES: dict[str, Rule] = {}
 
 
-def rule(
-    code: str, name: str, severity: str, message: str, why: str, mend: str, on: str = "runs", default: bool = True
-):
-    """Register a function as a rule over runs, units or the text of a module."""
+def rule(code: str, on: str = "runs"):
+    """Register a function as a rule over runs, units or the text of a module; what it says is in `gradlab.codes`."""
 
     def register(function):
-        RULES[code] = Rule(code, name, severity, message, why, mend.strip("\n"), default=default, **{on: function})
+        RULES[code] = Rule(**vars(CODES[code]), **{on: function})
         return function
 
     return register

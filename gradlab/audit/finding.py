@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+
 @dataclass
 class Finding:
     code: str

@@ -1,4 +1,4 @@
-"""The mistakes that `gradlab.audit` finds in the text of a loop and `gradlab.watch` while it runs: one table for both."""
+"""Mistakes that `gradlab.audit` finds in the text of a loop and `gradlab.watch` while it runs: one table for both."""
 
 from __future__ import annotations
 

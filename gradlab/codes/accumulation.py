@@ -39,8 +39,7 @@ CODES = (
         "GL303",
         "gradients-scaled-by-hand",
         "warning",
-        "gradients are divided by hand for each micro-batch, and earlier ones again each time: divide"
-        " the loss",
+        "gradients are divided by hand for each micro-batch, and earlier ones again each time: divide the loss",
         "Measured: micro-batch i of n weighs n^-(n - i) of what it should; the gradient is 0.38 of "
         "the right one, its cosine 0.89 (README, pitfall gradients_scaled_by_hand).",
         "divide the loss",
@@ -61,8 +60,7 @@ CODES = (
         "zero-grad-missing",
         "error",
         "gradients are never set to zero in this loop: each update adds its own to those of all before",
-        "Measured: like a momentum of 1; the loss ends at 6.88 instead of 3.10 (README, pitfall "
-        "missing_zero_grad).",
+        "Measured: like a momentum of 1; the loss ends at 6.88 instead of 3.10 (README, pitfall missing_zero_grad).",
         "call optimizer.zero_grad() once an update, after the step",
         RIGHT,
     ),
@@ -79,8 +77,7 @@ CODES = (
         "GL307",
         "remainder-left",
         "advice",
-        "the last, shorter window of an epoch takes no step: its gradients are dropped, or leak into "
-        "the next epoch",
+        "the last, shorter window of an epoch takes no step: its gradients are dropped, or leak into the next epoch",
         "With 10 batches and n = 4 the last two are lost, or make the next update a sum over six "
         "(README, pitfall remainder_underscaled).",
         "step on what is left at the end of an epoch, divided by its own number",

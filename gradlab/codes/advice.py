@@ -30,8 +30,7 @@ CODES = (
         "GL803",
         "sequence-model-unclipped",
         "advice",
-        "a recurrent network or a transformer is trained without clipping: one steep update can lose "
-        "the run",
+        "a recurrent network or a transformer is trained without clipping: one steep update can lose the run",
         "Measured: experiments/exploding, experiments/transformer; README, pitfall no_clip.",
         "clip by norm between backward and step",
         RIGHT,
@@ -40,8 +39,7 @@ CODES = (
         "GL804",
         "resnet-clipped-tightly",
         "advice",
-        "a ResNet is clipped at 1 or below: it trains well without, and its steps become shorter than"
-        " they should be",
+        "a ResNet is clipped at 1 or below: it trains well without, and its steps become shorter than they should be",
         "Measured: a loss of 2.20 instead of 0.40 (README, pitfall needless_clip).",
         "leave the clipping out, or choose a bound above the usual norm",
         "# no clipping, until the norms show that it is needed",
@@ -50,8 +48,7 @@ CODES = (
         "GL805",
         "mean-of-means",
         "advice",
-        "each micro-batch's mean over its own tokens, and the mean of these: tokens of short texts "
-        "weigh more",
+        "each micro-batch's mean over its own tokens, and the mean of these: tokens of short texts weigh more",
         "Measured: README, pitfall mean_of_means.",
         "sum over tokens, and divide by the number of tokens of the window",
         "loss = F.cross_entropy(logits, target, ignore_index=-100, reduction='sum') / tokens_of_the_window",
@@ -61,8 +58,7 @@ CODES = (
         "deep-saturating-stack",
         "advice",
         "a deep stack of sigmoid or tanh layers without normalisation: early gradients vanish",
-        "Measured: twenty sigmoid layers, early gradients 10^16 times smaller than late ones "
-        "(experiments/vanishing).",
+        "Measured: twenty sigmoid layers, early gradients 10^16 times smaller than late ones (experiments/vanishing).",
         "use another activation, normalisation, or residual connections",
         "nn.Sequential(nn.Linear(100, 100), nn.LayerNorm(100), nn.ReLU(), ...)",
     ),
@@ -73,8 +69,7 @@ CODES = (
         "nothing looks at the gradients: no norm, no clipping, no scaler (off unless selected)",
         "Measured: README, pitfall no_monitoring.",
         "measure the norm now and then",
-        "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float('inf'))  # measures, and "
-        "cuts nothing",
+        "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float('inf'))  # measures, and cuts nothing",
         default=False,
     ),
     Code(
@@ -90,8 +85,7 @@ CODES = (
         "GL811",
         "trainer-max-norm-extreme",
         "advice",
-        "the trainer's bound on the norm is extreme: every update is cut to the same tiny length, or "
-        "none ever is",
+        "the trainer's bound on the norm is extreme: every update is cut to the same tiny length, or none ever is",
         "Measured: README, pitfall clip_too_tight.",
         "look at the norms, and clip those that stand out",
         "TrainingArguments(max_grad_norm=1.0, ...)",

@@ -20,8 +20,7 @@ CODES = (
         "advice",
         "DDP reduces the gradients for each micro-batch of a window: no_sync() for all but the last "
         "leaves one reduction",
-        "Measured: the same update with n reductions instead of one (README, pitfall "
-        "ddp_sync_every_micro_batch).",
+        "Measured: the same update with n reductions instead of one (README, pitfall ddp_sync_every_micro_batch).",
         "run forward and backward of all but the last inside model.no_sync()",
         RIGHT,
     ),
@@ -31,8 +30,7 @@ CODES = (
         "error",
         "the last backward pass before the step is inside no_sync(): ranks step with their own "
         "gradients, and their weights part",
-        "Measured on two ranks: 0.35 of a move away from the right update (README, pitfall "
-        "no_sync_off_by_one).",
+        "Measured on two ranks: 0.35 of a move away from the right update (README, pitfall no_sync_off_by_one).",
         "run all but the last inside model.no_sync()",
         RIGHT,
     ),
@@ -77,8 +75,7 @@ optimizer.step()
         "remainder-unsynchronised",
         "error",
         "the last, shorter window of an epoch ends inside no_sync(): ranks step with their own gradients",
-        "Measured on two ranks: 0.94 of a move away in that window (README, pitfall "
-        "remainder_unsynchronised).",
+        "Measured on two ranks: 0.94 of a move away in that window (README, pitfall remainder_unsynchronised).",
         "leave no_sync for the last micro-batch of an epoch too",
         "last = (i + 1) % n == 0 or i + 1 == len(loader)",
     ),

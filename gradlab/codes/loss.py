@@ -21,8 +21,7 @@ CODES = (
         "division-by-prediction",
         "warning",
         "division by a prediction that may be near 0: the loss and its gradient explode",
-        "Measured in experiments/nan_loss. pred + eps has its pole at -eps; use pred.abs() + eps, or "
-        "clamp.",
+        "Measured in experiments/nan_loss. pred + eps has its pole at -eps; use pred.abs() + eps, or clamp.",
         "keep the divisor away from 0",
         "loss = ((pred - target) / (pred.abs() + 1e-8)).pow(2).mean()",
     ),
@@ -31,8 +30,7 @@ CODES = (
         "sqrt-at-zero",
         "warning",
         "sqrt of a square or of a difference: at 0 its gradient is not a number",
-        "Measured in experiments/nan_loss: the derivative of sqrt at 0 is infinite, and infinity "
-        "times 0 is NaN.",
+        "Measured in experiments/nan_loss: the derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
         "add a small number under the root",
         "distance = (diff.pow(2) + 1e-12).sqrt()  # or diff.abs()",
     ),
@@ -41,8 +39,7 @@ CODES = (
         "exp-of-unbounded",
         "warning",
         "exp of an unbounded output: infinite from 88.7 in fp32, from 11.1 in fp16",
-        "Measured in experiments/nan_loss. logsumexp, softmax and cross_entropy subtract the largest "
-        "first.",
+        "Measured in experiments/nan_loss. logsumexp, softmax and cross_entropy subtract the largest first.",
         "use a function that subtracts the largest first",
         "loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
     ),

@@ -18,8 +18,7 @@ CODES = (
         "GL201",
         "clip-before-unscale",
         "error",
-        "scaled gradients are clipped: the threshold on the true gradient is max_norm divided by the "
-        "loss scale",
+        "scaled gradients are clipped: the threshold on the true gradient is max_norm divided by the loss scale",
         "Measured: the true gradient is cut to 1/65536 of max_norm, so that SGD hardly moves; Adam "
         "cancels the factor but for eps (README, pitfall clip_before_unscale).",
         "call scaler.unscale_(optimizer) before clipping",
@@ -29,8 +28,7 @@ CODES = (
         "GL202",
         "unscale-twice",
         "error",
-        "unscale_() a second time in one update: PyTorch's scaler raises, and any other divides by "
-        "the scale again",
+        "unscale_() a second time in one update: PyTorch's scaler raises, and any other divides by the scale again",
         "Measured with a scaler written by hand: the gradient is 65536 times too small (README, "
         "pitfall unscale_twice).",
         "call scaler.unscale_(optimizer) once an update, after the last backward",
@@ -95,8 +93,7 @@ scaler.update()
         "GL208",
         "forward-outside-autocast",
         "warning",
-        "the loss is scaled but the forward pass is outside autocast: it runs in fp32, and scaling is"
-        " for nothing",
+        "the loss is scaled but the forward pass is outside autocast: it runs in fp32, and scaling is for nothing",
         "A loss scale is for fp16. Outside autocast nothing is in fp16, unless the model itself is.",
         "run the forward pass and the loss inside torch.autocast",
         """

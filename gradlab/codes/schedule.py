@@ -11,8 +11,7 @@ CODES = (
         "warning",
         "the schedule is stepped for each micro-batch of a window: it runs n times too fast for one "
         "that counts updates",
-        "Measured: the rate of a warm-up is 4 times too high at first (README, pitfall "
-        "schedule_per_micro_batch).",
+        "Measured: the rate of a warm-up is 4 times too high at first (README, pitfall schedule_per_micro_batch).",
         "call schedule.step() after optimizer.step(), once an update",
         """
 if (i + 1) % n == 0:

@@ -30,7 +30,7 @@ class LightningWatch(Callback):
 
     def on_train_batch_start(self, *_: Any) -> None:
         if self.watch is not None:
-            self.watch.forwards += 1  # Lightning calls `training_step`, and not the module
+            self.watch.loop.passes.count += 1  # Lightning calls `training_step`, and not the module
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.held.end()

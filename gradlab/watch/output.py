@@ -28,6 +28,8 @@ class Output:
         self.numbers = Numbers(monitor, model, follower.names, follower.params, self.take)
         self.stream = Stream(Thresholds(), follower.names)
         self.files = RunFiles()
+        self.kept = [0, 0]
+        """Bytes of the files, where the watch has been there before."""
         self.status = "completed"
         self.error: str | None = None
         self.lines = self.skipped = 0
@@ -36,7 +38,7 @@ class Output:
 
     def open(self) -> None:
         if self.writes:
-            self.files = RunFiles(self.folder, self.numbers.observed.header())
+            self.files = RunFiles(self.folder, self.numbers.observed.header(), self.kept)
 
     def take(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in a line."""
@@ -64,6 +66,7 @@ class Output:
         self.status, self.error = status, error
         try:
             self.numbers.close(scale)
+            self.kept = self.files.flush()
         finally:
             self.files.close()
         self.final = self.diagnose(faults, scaled)
@@ -76,14 +79,15 @@ class Output:
         page.finished(self.folder, {})
 
     def report(self, faults: list[Seen], scaled: bool) -> list[str]:
+        """What was found, first what is wrong with the loop."""
         found = self.final or self.diagnose(faults, scaled)
         name = f"optimizer {self.follower.index}: " if self.follower.index else ""
-        lines = [f"{name}verdict: {found.verdict} ({self.lines} updates, {self.skipped} of them skipped)"]
+        skipped = f", {self.skipped} of them skipped" if self.skipped else ""
+        own, lines = {seen.name for seen in faults}, []
+        says = "" if found.verdict in own else f": {found.sentence}"
+        lines.append(f"{name}{found.verdict} ({self.lines} updates{skipped}){says}")
         for seen in faults:
-            lines.append(f"{seen.line} (update {seen.update}, {seen.times} times)")
-        own = {seen.code for seen in faults}
-        if found.verdict not in own:
-            lines.append(found.sentence)
+            lines += [seen.line, f"    {seen.when}"]
         lines += [f"{f.severity}: {f.sentence}" for f in remaining(found) if f.code not in own]
         lines += [f"it ended with: {self.error}"] * bool(self.error)
         return [*lines, checked(found)]

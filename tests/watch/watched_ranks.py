@@ -72,8 +72,8 @@ def main(folder):
             with watch if watched else nullcontext():
                 loop(model, optimizer)
             ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
-        codes = [seen.code for seen in watch.faults]
-        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.outputs[0].lines]
+        codes = [seen.name for seen in watch.faults]
+        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.loop.outputs[0].lines]
     if RANK == 0:
         print(json.dumps(found))
     torch.distributed.destroy_process_group()

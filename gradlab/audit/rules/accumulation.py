@@ -11,8 +11,6 @@ from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.tree import If, events, walk
 from gradlab.audit.values import Value
 
-
-
 UNKNOWN = ("opaque", "scaled_by", "perhaps")
 """What makes it unknown whether a loss was divided."""
 

@@ -11,6 +11,7 @@ from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.trace import Run, Unit
 from gradlab.audit.tree import Event
+from gradlab.codes import bounds
 
 BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
 
@@ -41,7 +42,7 @@ def by_value(run: Run) -> Iterator[Hit]:
 def extreme(run: Run) -> Iterator[Hit]:
     for clip in run.of("clip"):
         value = bound(clip.event)
-        if value is not None and (0 < value <= 0.02 or 1000 <= value < 1e6):
+        if value is not None and bounds.extreme(value):
             yield Hit(clip)
 
 
@@ -78,7 +79,7 @@ def resnet(run: Run) -> Iterator[Hit]:
     if re.search(r"resnet", kind_of(run.unit), re.I):
         for clip in run.of("clip"):
             value = bound(clip.event)
-            if value is not None and value <= 1:
+            if value is not None and bounds.tight(value):
                 yield Hit(clip)
 
 
@@ -123,7 +124,7 @@ def trainer_extreme(module: Module) -> Iterator[ast.AST]:
     for call in trainers(module):
         for k in call.keywords:
             value = literal(k.value) if k.arg in BOUNDS else None
-            if value is not None and (0 < value <= 0.02 or 1000 <= value < 1e6):
+            if value is not None and bounds.extreme(value):
                 yield k.value
 
 

@@ -10,7 +10,6 @@ from gradlab.audit.rules.accumulation import periodic, stepping
 from gradlab.audit.trace import Run, Step, Unit
 
 
-
 def wrapped(run: Run) -> bool:
     return any(e.kind == "forward" and e.value is not None and e.value.kind == "ddp" for e in run.unit.events)
 

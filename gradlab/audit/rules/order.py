@@ -8,7 +8,6 @@ from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
 
 
-
 def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]:
     """Backward passes and this optimizer's other steps before and after, in the same iteration."""
     same = [

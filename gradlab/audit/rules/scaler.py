@@ -12,7 +12,6 @@ from gradlab.audit.trace import Run, Step
 from gradlab.audit.values import Value
 
 
-
 def scaled(step: Step) -> Value | None:
     value = step.event.value
     found = value.data.get("scaled") if value is not None else None

@@ -4,7 +4,7 @@ This package can be called: that makes a `gradlab.watch.session.Watch`. PyTorch 
 
 What is seen is one of `gradlab.codes`, as in `gradlab.audit`, told at the line that the audit names too, but for:
 
-    GL205 GL605      at the next call: what is missing, or keeps a loss, has no call of its own
+    GL605            at the backward pass of a loss that is kept: what keeps it has no call of its own
     GL206            at what clears, or adds to, the gradient that was given up
     GL303            at the backward pass whose gradient is multiplied: arithmetic is not followed
     GL306 GL402 GL404  from the second update, where losses are undivided or the schedule moves first of all: once may

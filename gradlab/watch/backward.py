@@ -33,9 +33,9 @@ class Backwards:
         """Checkpointing calls it within itself."""
         loop = self.loop
         loop.depth += 1
+        loop.backwards += loop.depth == 1
         if loop.depth > 1 or not loop.followers:
             return self.ended
-        loop.backwards += 1
         for f, output in zip(loop.followers, loop.outputs, strict=True):
             if not f.stepping:
                 output.numbers.finish(loop.scale.now())
@@ -100,7 +100,7 @@ class Backwards:
         loop = self.loop
         if f.unscaled and b.scaled and f.new and f.stage != "stepped":
             norm = loop.outputs[f.index].numbers.norm
-            lost = norm is not None and not math.isfinite(float(norm))
+            lost = f.locked = norm is not None and not math.isfinite(float(norm))
             loop.fault("live-lock" if lost else "unscale-every-micro-batch", b.site if lost else f.unscaled_site, f)
         loop.found(f, rules.at_backward(f, b, types, loop.scale.on, in_autocast))
         if passes.raw and b.forwards == 0:

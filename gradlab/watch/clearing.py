@@ -66,5 +66,6 @@ class Clearing:
             return
         locked = all(b.scaled and b.scaler_updates == loop.scale.updates for b in new) and f.stage != "stepped"
         if loop.scale.on and locked:
+            f.locked = True
             loop.fault("live-lock", where, f)
         attempted(loop, f, True)

@@ -78,7 +78,8 @@ class Clipping:
             numbers = output.numbers
             f.look()
             loop.found(f, rules.at_clip(f, where, loop.scale.on, loop.passes.count))
-            loop.found(f, rules.at_bound(bound, where, self.resnet))
+            if f.new:
+                loop.found(f, rules.at_bound(bound, where, self.resnet))
             f.clips.append(Clip(where, len(f.held)))
             output.clips = True
             if not f.new:

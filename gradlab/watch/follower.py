@@ -61,6 +61,10 @@ class Follower:
     unscaled_site: Site | None = None
     updated_site: Site | None = None
     """Where the scaler was updated though the optimizer has not stepped on what its gradients hold."""
+    stepped_site: Site | None = None
+    """Where the scaler stepped last."""
+    locked: bool = False
+    """Whether an overflow was given up without the scaler, since its last update."""
     reduced: bool = False
     """Whether somebody has summed the gradients over ranks, since the last step."""
     kept: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -130,7 +134,7 @@ class Follower:
     def forget(self) -> None:
         """The loop went on unwatched for a while."""
         self.held, self.dropped, self.clips, self.scheduled, self.shrunk = [], [], [], [], []
-        self.unscaled = self.stepping = self.closure = self.clamped = self.reduced = False
+        self.unscaled = self.stepping = self.closure = self.clamped = self.reduced = self.locked = False
         self.stage, self.kept, self.updated_site = "ready", None, None
         self.mark = self.versions()
         self.by_hand = any(v != -1 for v in self.mark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from gradlab.watch.faults import Fault
 from gradlab.watch.taps import After, listen
@@ -18,7 +18,7 @@ class Listening:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
         self.stack = ExitStack()
-        self.tapped: set[tuple[int, str]] = set()
+        self.tapped: set[tuple[int, str, What]] = set()
         self.active = self.broken = False
 
     def end(self) -> None:
@@ -29,9 +29,9 @@ class Listening:
 
     def tap(self, owner: Any, name: str, what: What) -> None:
         """Listen to a function, once."""
-        if owner is None or name not in vars(owner) or (id(owner), name) in self.tapped:
+        if owner is None or name not in vars(owner) or (id(owner), name, what) in self.tapped:
             return
-        self.tapped.add((id(owner), name))
+        self.tapped.add((id(owner), name, what))
 
         def told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
             after = self.guarded(what, args, kwargs)
@@ -54,6 +54,12 @@ class Listening:
             self.broken = True
             self.say(f"ended by a mistake of its own: {type(error).__name__}: {error}")
             return None
+
+
+class Listener(Protocol):
+    """Listens to one kind of call."""
+
+    def listen(self, to: Listening) -> None: ...
 
 
 class Hook:

@@ -53,7 +53,7 @@ class Loop:
     ) -> None:
         self.models, self.schedules, self.folder, self.monitor = models, schedules, folder, monitor
         self.scale, self.faults, self.passes = Scale(scaler), faults, Passes()
-        self.ddp = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
+        self.ddp: Any = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
         self.ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         self.main = self.ranks == 1 or torch.distributed.get_rank() == 0
         self.followers: list[Follower] = []

@@ -85,7 +85,7 @@ class Output:
         skipped = f", {self.skipped} of them skipped" if self.skipped else ""
         own, lines = {seen.name for seen in faults}, []
         says = "" if found.verdict in own else f": {found.sentence}"
-        lines.append(f"{name}{found.verdict} ({self.lines} updates{skipped}){says}")
+        lines.append(f"{name}verdict: {found.verdict} ({self.lines} updates{skipped}){says}")
         for seen in faults:
             lines += [seen.line, f"    {seen.when}"]
         lines += [f"{f.severity}: {f.sentence}" for f in remaining(found) if f.code not in own]

@@ -59,16 +59,21 @@ def at_backward(
         yield "forward-outside-autocast", b.forward or b.site, ""
 
 
-def at_step(f: Follower, site: Site | None, past: bool, ranks: int = 1, no_sync: Site | None = None) -> Iterator[Found]:
-    """When an optimizer steps on what its gradients hold. past: the scaler. no_sync: where it was called last."""
+def at_step(
+    f: Follower, site: Site | None, scaler: bool | None, ranks: int = 1, no_sync: Site | None = None
+) -> Iterator[Found]:
+    """When an optimizer steps on what its gradients hold.
+
+    scaler: whether it is the scaler that steps; None: there is none. no_sync: where it was called last.
+    """
     new = f.new
-    if past and any(b.scaled for b in new):
+    if scaler is False and any(b.scaled for b in new):
         yield "step-past-scaler", site, ""
     if not f.by_hand:
         yield from clearing(f, new, site)
         if len(f.inside) < 2:  # a closure that is called again and again
             yield from accumulation(f, new)
-        for b in new:
+        for b in new if not scaler else ():
             if b.half and not b.scaled and abs(b.weight.product) <= 1:
                 yield "fp16-without-scaler", b.site, ""
                 break
@@ -97,8 +102,10 @@ def keeping(f: Follower, new: list[Backward]) -> Iterator[Found]:
 
 
 def at_unscale(f: Follower, site: Site | None) -> Iterator[Found]:
+    if f.locked:
+        return
     if f.stage == "stepped":
-        yield "update-missing", site, ""
+        yield "update-missing", f.stepped_site, ""
     elif f.stage == "unscaled" and f.unscaled_at == len(f.held):  # what was added since was told when it was
         yield ("unscale-twice" if f.unscaled else "update-missing"), site, ""
 

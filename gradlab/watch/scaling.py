@@ -75,7 +75,7 @@ class Scaling:
             return None
         loop, where = self.loop, site()
         if f.stage == "stepped":
-            loop.fault("update-missing", where, f)
+            loop.fault("update-missing", f.stepped_site, f)
         if f.new and f.scale_calls == self.scale.calls:
             loop.fault("loss-not-scaled", f.new[0].site, f)
         f.scale_calls = self.scale.calls
@@ -86,10 +86,10 @@ class Scaling:
             if error:
                 loop.found(f, rules.cleared(f, where))  # PyTorch's own words for it are hard to understand
                 return
-            f.stage = "stepped"
+            f.stage, f.stepped_site = "stepped", where
             if f.attempts == before:  # the optimizer was not called
                 loop.outputs[f.index].numbers.finish(self.scale.now())
-                measured(loop, f, where)
+                measured(loop, f, where, True)
                 attempted(loop, f, True)
 
         return after
@@ -107,7 +107,7 @@ class Scaling:
         def after(result: Any, error: bool) -> None:
             self.scale.updates += 1
             for f in followers:
-                f.stage = "ready"
+                f.stage, f.locked = "ready", False
             for f in early if error else ():  # PyTorch refuses it
                 self.loop.fault("update-every-micro-batch", where, f)
 

@@ -17,7 +17,7 @@ from gradlab.watch.clipping import Clipping
 from gradlab.watch.faults import Faults, Seen, printed
 from gradlab.watch.follower import Follower
 from gradlab.watch.forward import Forward
-from gradlab.watch.listening import Listening
+from gradlab.watch.listening import Listener, Listening
 from gradlab.watch.loop import Loop
 from gradlab.watch.meeting import Meeting
 from gradlab.watch.reducing import Reducing
@@ -43,10 +43,10 @@ class Watch:
         step_every: int = 50,
         quiet: bool = False,
     ) -> None:
-        """model, optimizer, schedule: one, or several. Optimizers that are not named are followed from where they are
-        met, and so is a scaler. folder: for what was measured; None: one of its own in outputs/watch. strict: raise
-        `Fault` at the first error. every, step_every: updates between two records of each layer's gradient, and of how
-        far it moves (0: never). quiet: say nothing while the loop runs.
+        """model, optimizer, schedule: one, or several. Where no optimizer is named, all that train the models are
+        followed; a scaler is followed from where it is met. folder: for what was measured; None: one of its own in
+        outputs/watch. strict: raise `Fault` at the first error. every, step_every: updates between two records of each
+        layer's gradient, and of how far it moves (0: never). quiet: say nothing while the loop runs.
         """
         monitor = Summary(parts.count("every", every, 1), parts.count("step_every", step_every, 0))
         self.folder = Path(folder or Path("outputs", "watch", time.strftime("%Y-%m-%d_%H-%M-%S")))
@@ -61,11 +61,11 @@ class Watch:
             Faults(strict, self.say),
         )
         self.listening = Listening(self.say)
+        self.meeting = Meeting(self.loop, wanted=optimizer is None)
         self.scheduling = Scheduling(self.loop)
-        self.followers = [
+        self.listeners: list[Listener] = [
             Forward(self.loop),
             Backwards(self.loop),
-            Meeting(self.loop, wanted=optimizer is None),
             Clearing(self.loop),
             Clipping(self.loop),
             Scaling(self.loop),
@@ -94,11 +94,12 @@ class Watch:
         if self.listening.active:
             raise RuntimeError("watch: it is under way already; another one is made by gradlab.watch(...)")
         try:
+            self.meeting.listen(self.listening)
             for output in self.loop.outputs:
                 output.open()
                 output.follower.forget()
-            for follower in self.followers:
-                follower.listen(self.listening)
+            for listener in self.listeners:
+                listener.listen(self.listening)
             self.loop.followed.append(self.met)
         except BaseException:
             self.listening.end()

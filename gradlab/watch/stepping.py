@@ -32,8 +32,8 @@ class Stepping:
             follow(f)
         self.loop.followed = [follow]
 
-    def past(self, f: Follower) -> bool:
-        return self.loop.scale.on and self.loop.scale.scaling is not f
+    def scaler(self, f: Follower) -> bool | None:
+        return self.loop.scale.scaling is f if self.loop.scale.on else None
 
     @staticmethod
     def of(what: Callable[..., None], f: Follower) -> Callable[..., None]:
@@ -49,23 +49,23 @@ class Stepping:
         self.loop.outputs[f.index].numbers.finish(self.loop.scale.now())
         f.stepping, f.inside = f.closure, []
         if not f.closure:
-            measured(self.loop, f, site(), self.past(f))
+            measured(self.loop, f, site(), self.scaler(f))
 
     def after(self, f: Follower, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if f.closure:
             f.look()
-            measured(self.loop, f, site(), self.past(f))
+            measured(self.loop, f, site(), self.scaler(f))
             f.stepping = False
         scaled = self.loop.scale.scaling is f
         held_back = getattr(optimizer, "found_inf", None) if scaled else None  # a fused one decides in its kernel
         attempted(self.loop, f, held_back.clone() if isinstance(held_back, Tensor) else False)
 
 
-def measured(loop: Loop, f: Follower, where: Site | None, past: bool = False) -> None:
-    """Judge and measure what an optimizer is to step on. past: not by the scaler that there is."""
+def measured(loop: Loop, f: Follower, where: Site | None, scaler: bool | None) -> None:
+    """Judge and measure what an optimizer is to step on. scaler: whether it is the one to step; None: there is none."""
     numbers = loop.outputs[f.index].numbers
     ranks = loop.ranks if loop.ddp is not None else 1
-    loop.found(f, rules.at_step(f, where, past, ranks, loop.no_sync))
+    loop.found(f, rules.at_step(f, where, scaler, ranks, loop.no_sync))
     fused = getattr(f.optimizer, "grad_scale", None)
     numbers.measure(fused if isinstance(fused, Tensor) else loop.scale.within(f), moves=not f.closure)
     if "clip/after" in numbers.clipping:

@@ -7,8 +7,8 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from watched_loops import batches, half_loss, loss_of, marked, net, refused, run
 
 import gradlab
-from gradlab.loggers.local import read_lines
 from gradlab.codes import NAMED
+from gradlab.loggers.local import read_lines
 
 WRONG, RIGHT = {}, {}
 
@@ -128,7 +128,7 @@ def bypass(model, optimizer, scaler, schedule):
 def then_not_scaled(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(4)):
         optimizer.zero_grad()
-        loss = scaler.scale(loss_of(model, batch)) if i == 0 else loss_of(model, batch)
+        loss = half_loss(model, batch) if i else scaler.scale(half_loss(model, batch))
         loss.backward()  # here
         scaler.step(optimizer)
         scaler.update()
@@ -140,9 +140,9 @@ def never_updated(model, optimizer, scaler, schedule):
         optimizer.zero_grad()
         scaler.scale(half_loss(model, batch)).backward()
         if i == 0:
-            scaler.step(optimizer)
+            scaler.step(optimizer)  # here
             continue
-        refused(lambda: scaler.step(optimizer))  # here
+        refused(lambda: scaler.step(optimizer))
 
 
 @wrong("live-lock")

@@ -14,6 +14,7 @@ AUDITED = Path(__file__).parents[1] / "audit"
 def play(path, folder, **given):
     """Run a script, its loop in a watch; returns the watch, and what PyTorch refused."""
     text = path.read_text().replace('"cuda"', '"cpu"')
+    text = text.replace('torch.distributed.init_process_group("gloo")', "pass")  # it is there
     body = ast.parse(text).body
     first = next(i for i, node in enumerate(body) if isinstance(node, (ast.For, ast.While)))
     names = {"__name__": "__main__"}
@@ -51,4 +52,4 @@ def playable(path):
     text = path.read_text()
     loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.parse(text).body)
     others = re.search(r"^(from|import) (apex|mymodel|timm|accelerate|lightning|transformers|torchvision)", text, re.M)
-    return loops and not others
+    return loops and not others and path.stem != "no_clip"  # whose loss does not fit its model

@@ -18,6 +18,8 @@ Not seen, and why:
     GL803 GL806 GL807  the gradients themselves are measured: exploding and vanishing are verdicts
     GL2xx            of scalers that are no GradScaler and were not handed over
     GL505            where gradients are copied into one tensor first, or all_reduce was imported by name before
+    GL301 GL302 GL305 of FullyShardedDataParallel, which takes gradients away between passes (fully_shard does not)
+    losses that are made in a compiled function: what they were divided by is not in the graph
     clipping and unscaling by hand: rules that rest on what the gradient holds are silent for that update
 """
 

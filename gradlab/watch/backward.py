@@ -14,7 +14,7 @@ from gradlab.watch.follower import Follower
 from gradlab.watch.graph import Weight, token
 from gradlab.watch.listening import Listening
 from gradlab.watch.loop import Loop, Passes
-from gradlab.watch.precisions import Precisions
+from gradlab.watch.precisions import Precisions, compiled_anew
 from gradlab.watch.taps import After
 from gradlab.watch.where import site
 
@@ -75,7 +75,7 @@ class Backwards:
             weight,
             scaled,
             passes.half or (types is not None and torch.float16 in types),
-            passes.count,
+            passes.count or int(compiled_anew(roots)),
             passes.site,
             loop.ddp.require_backward_grad_sync if loop.ddp is not None else None,
             loop.scale.updates,

@@ -84,7 +84,7 @@ class Clipping:
             output.clips = True
             if not f.new:
                 continue
-            whole = isinstance(total, Tensor) and not numbers.clipping and covers(f, params)
+            whole = isinstance(total, Tensor) and not f.spread and not numbers.clipping and covers(f, params)
             numbers.measure(loop.scale.within(f), total if whole and self.euclidean else None)
             if whole and bound is not None:
                 numbers.clipping = {"clip/bound": bound, "clip/total": total}

@@ -88,13 +88,23 @@ class Follower:
         self.names = [named.get(p, f"parameter{i}") for i, p in enumerate(self.params)]
         every = max(1, -(-len(self.params) // SAMPLED))
         self.sample = self.params[::every] + self.params[-1:]
+        self.spread = any(hasattr(p, "_local_tensor") for p in self.sample)
         self.small = min(self.params, key=lambda p: p.numel() or 1 << 60)
         self.ids = {id(p) for p in self.params}
         self.mark = self.versions()
 
+    def changed(self) -> bool:
+        """Whether parameters were frozen, or are trained that were not."""
+        return sum(p.requires_grad for group in self.optimizer.param_groups for p in group["params"]) != len(
+            self.params
+        )
+
     def versions(self) -> list[int]:
         """Of the sampled gradients; -1 where there is none."""
-        return [-1 if (g := p.grad) is None else id(g) + g._version for p in self.sample]
+        grads = [p.grad for p in self.sample]
+        if self.spread:
+            grads = [getattr(g, "_local_tensor", g) for g in grads]
+        return [-1 if g is None else id(g) + g._version for g in grads]
 
     def settle(self) -> None:
         """What has happened to the gradients up to now was followed."""
@@ -117,7 +127,8 @@ class Follower:
     def keep(self) -> None:
         """A backward pass is over: what a small gradient is now."""
         grad = self.small.grad
-        self.kept = None if grad is None or grad.is_sparse else (self.small, grad.detach().clone())
+        plain = grad is not None and not grad.is_sparse and not self.spread
+        self.kept = (self.small, grad.detach().clone()) if plain and grad is not None else None
 
     def compare(self) -> None:
         """Gradients were written to by hand: were they multiplied by one number?"""

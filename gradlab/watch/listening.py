@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+import torch
+
 from gradlab.watch.faults import Fault
 from gradlab.watch.taps import After, listen
 
@@ -69,6 +71,8 @@ class Hook:
         self.call = (listening, what, only)
 
     def __call__(self, *args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # what is compiled runs without hooks: they would only break its graph
         listening, what, only = self.call
         if only is None or args[0] is only:
             listening.guarded(what, *args)

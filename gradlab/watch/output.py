@@ -13,7 +13,7 @@ from gradlab.loggers.local import RunFiles
 from gradlab.recorder import Layers
 from gradlab.report import run as page
 from gradlab.trainer import Outcome
-from gradlab.verdict import checked, write
+from gradlab.verdict import write
 from gradlab.watch.faults import Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.numbers import Numbers
@@ -90,4 +90,5 @@ class Output:
             lines += [seen.line, f"    {seen.when}"]
         lines += [f"{f.severity}: {f.sentence}" for f in remaining(found) if f.code not in own]
         lines += [f"it ended with: {self.error}"] * bool(self.error)
-        return [*lines, checked(found)]
+        unable = f", {len(found.unchecked)} could not be: diagnosis.json says why" if found.unchecked else ""
+        return [*lines, f"{len(found.checked)} rules were applied to the numbers{unable}"]

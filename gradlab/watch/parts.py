@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,6 +58,15 @@ def count(name: str, given: Any, least: int) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"watch: {name} is {given!r}, expected a whole number >= {least}")
     return given
+
+
+def folder_of(given: Any) -> Path:
+    """Where what was measured goes; None: a folder of its own."""
+    path = Path("outputs", "watch", time.strftime("%Y-%m-%d_%H-%M-%S")) if given is None else Path(given)
+    inside = next((p for p in (path, *path.parents) if p.exists()), path)
+    if not inside.is_dir():
+        raise ValueError(f"watch: folder is {str(path)!r}, but {inside} is a file")
+    return path
 
 
 def check(called: Callable[..., Any], given: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ TIMES = 2
 NODES = 20_000
 KNOWN = {"_DDPSinkBackward"}
 """Nodes of Python that hide nothing behind them."""
+NEAR = 64
 
 
 class Precisions:
@@ -41,3 +42,16 @@ def types(roots: list[torch.Tensor]) -> set[torch.dtype] | None:
         met |= following
         waiting += following
     return {t for t in found if t.is_floating_point}
+
+
+def compiled_anew(roots: list[torch.Tensor]) -> bool:
+    """Whether a loss comes from a compiled forward pass that was not met before: such a pass calls no hooks."""
+    waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
+    for node in waiting:
+        if node.name().startswith("CompiledFunction"):
+            known = node.metadata.setdefault("gradlab_pass", [])
+            known.append(None)
+            return len(known) == 1
+        if len(waiting) < NEAR:
+            waiting += [n for n, _ in node.next_functions if n is not None]
+    return False

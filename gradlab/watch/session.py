@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ class Watch:
         layer's gradient, and of how far it moves (0: never). quiet: say nothing while the loop runs.
         """
         monitor = Summary(parts.count("every", every, 1), parts.count("step_every", step_every, 0))
-        self.folder = Path(folder or Path("outputs", "watch", time.strftime("%Y-%m-%d_%H-%M-%S")))
+        self.folder = parts.folder_of(folder)
         self.quiet = quiet
         self.loop = Loop(
             parts.models_of(model),

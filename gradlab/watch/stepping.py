@@ -15,6 +15,9 @@ from gradlab.watch.loop import Loop
 from gradlab.watch.taps import owner_of
 from gradlab.watch.where import Site, site
 
+LOOK = 5
+"""Updates between two looks at which parameters are trained."""
+
 
 class Stepping:
     """Hangs on each followed optimizer."""
@@ -83,6 +86,8 @@ def attempted(loop: Loop, f: Follower, skipped: Any) -> None:
         numbers.stepped(loss, lr, skipped)
     f.attempts += 1
     f.stepped()
+    if f.attempts % LOOK == 0 and f.changed():
+        loop.grown(f)
 
 
 def total_loss(backwards: list[Backward]) -> Any:

@@ -20,6 +20,8 @@ EXPECTED = {
     "reduced_too": ["reduced-by-hand-too"],
     "reduced_instead": [],
     "everything": [],
+    "sharded": [],
+    "sharded_uncleared": ["zero-grad-missing"],
 }
 NOT_IN_THIS_DATA = {"GL307", "GL308", "GL506"}
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from watched_loops import batches, half_loss, loss_of, net
 from watched_scripts import AUDITED, distributed, play, playable, told
 
 import gradlab
+from gradlab.watch.numbers import local
 from gradlab.watch.taps import TAPS
 
 RANK = 0
@@ -103,6 +105,27 @@ def everything(model, optimizer):
             optimizer.zero_grad()
 
 
+def sharded(model, optimizer, cleared=True):
+    for batch in batches(4, 10 + RANK):
+        if cleared:
+            optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+
+def sharded_uncleared(model, optimizer):
+    sharded(model, optimizer, cleared=False)
+
+
+def spread():
+    """Each rank holds a part of every weight."""
+    model = net()
+    for part in (model[0], model[2], model):
+        fully_shard(part)
+    return model
+
+
 LOOPS = (
     right,
     always,
@@ -114,6 +137,8 @@ LOOPS = (
     reduced_too,
     reduced_instead,
     everything,
+    sharded,
+    sharded_uncleared,
 )
 
 
@@ -125,12 +150,12 @@ def main(folder):
     for loop in LOOPS:
         ends = []
         for watched in (False, True):
-            model = nn.parallel.DistributedDataParallel(net())
+            model = spread() if loop.__name__.startswith("sharded") else nn.parallel.DistributedDataParallel(net())
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
             watch = gradlab.watch(model, optimizer, folder=folder / loop.__name__, quiet=True)
             with watch if watched else nullcontext():
                 loop(model, optimizer)
-            ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+            ends.append(torch.cat([local(p).detach().flatten() for p in model.parameters()]))
         codes = [seen.name for seen in watch.faults]
         found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.loop.outputs[0].lines]
     for path in sorted((AUDITED / "wrong").glob("*.py")) + sorted((AUDITED / "right").glob("*.py")):

@@ -46,8 +46,10 @@ class Clipping:
         given = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
         params, bound, total = given["parameters"], float(given["max_norm"]), given["total_norm"]
         params = [params] if isinstance(params, Tensor) else params
-        if bound == torch.inf or not isinstance(params, list):
-            return None  # it is measured, and not clipped
+        if not isinstance(params, list):
+            return None
+        if bound == torch.inf:  # it is measured, and multiplied by 1
+            return self.measuring(self.whose(params))
         return self.clipping(params, bound, total)
 
     def on_group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
@@ -71,6 +73,16 @@ class Clipping:
     def whose(self, params: list[Any]) -> list[Follower]:
         return list({f.index: f for p in params if (f := self.loop.of.get(id(p))) is not None}.values())
 
+    def measuring(self, told: list[Follower]) -> After:
+        for f in told:
+            f.look()
+
+        def after(result: Any, error: bool) -> None:
+            for f in told:
+                f.settle()
+
+        return after
+
     def clipping(self, params: list[Tensor], bound: float | None, total: Any) -> After | None:
         where, loop, told = site(), self.loop, self.whose(params)
         for f in told:
@@ -90,12 +102,7 @@ class Clipping:
                 numbers.clipping = {"clip/bound": bound, "clip/total": total}
             else:
                 numbers.clipping = {"clip/after": None}
-
-        def after(result: Any, error: bool) -> None:
-            for f in told:
-                f.settle()
-
-        return after
+        return self.measuring(told)
 
 
 def covers(f: Follower, params: list[Tensor]) -> bool:

@@ -64,6 +64,9 @@ class Loop:
         """Backward passes so far, and how many are under way within each other."""
         self.no_sync: Site | None = None
         """Where `no_sync` was called last."""
+        self.outer: Site | None = None
+        self.home: Site | None = None
+        """Where somebody called a trainer, and the function of his that this trainer calls: what is told instead."""
         self.followed: list[Callable[[Follower], None]] = []
         """Told of every optimizer that is followed later on."""
         for optimizer in optimizers:
@@ -93,5 +96,7 @@ class Loop:
             self.fault(name, where, f, detail)
 
     def fault(self, name: str, where: Site | None, f: Follower, detail: str = "") -> None:
+        if where is not None and where == self.outer:
+            where = self.home or where
         behind = name in BEHIND and f.attempts > 0
         self.faults.add(Seen(name, where, f.attempts + (not behind), detail, f.index))

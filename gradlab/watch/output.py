@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ class Output:
         self.status = "completed"
         self.error: str | None = None
         self.lines = self.skipped = 0
+        self.began = self.seconds = 0.0
         self.clips = self.half = False
         self.final: Diagnosis | None = None
 
     def open(self) -> None:
+        self.began = time.monotonic()
         if self.writes:
             self.files = RunFiles(self.folder, self.numbers.observed.header(), self.kept)
 
@@ -64,6 +67,7 @@ class Output:
     def close(self, scale: Any, faults: list[Seen], status: str, error: str | None, scaled: bool) -> None:
         """Write what there is. A loop without a single update leaves its files all the same."""
         self.status, self.error = status, error
+        self.seconds += time.monotonic() - self.began
         try:
             self.numbers.close(scale)
             self.kept = self.files.flush()
@@ -73,7 +77,7 @@ class Output:
         if not self.writes:
             return
         environment.record(self.folder, self.numbers.device)
-        outcome = Outcome(status, error, self.lines, self.numbers.applied)
+        outcome = Outcome(status, error, self.lines, self.numbers.applied, seconds=self.seconds)
         job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": True}
         write(self.folder, self.final, outcome, None, int(self.final.ill or status == "failed"), job)
         page.finished(self.folder, {})

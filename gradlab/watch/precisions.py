@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gradlab.watch.where import Site
@@ -46,7 +48,7 @@ def types(roots: list[torch.Tensor]) -> set[torch.dtype] | None:
 
 def compiled_anew(roots: list[torch.Tensor]) -> bool:
     """Whether a loss comes from a compiled forward pass that was not met before: such a pass calls no hooks."""
-    waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
+    waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
     for node in waiting:
         if node.name().startswith("CompiledFunction"):
             known = node.metadata.setdefault("gradlab_pass", [])

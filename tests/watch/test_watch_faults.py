@@ -169,6 +169,16 @@ def undivided(model, optimizer, scaler, schedule):
 
 
 @wrong("accumulation-unscaled")
+def undivided_measured(model, optimizer, scaler, schedule):
+    for i, batch in enumerate(batches(8)):
+        loss_of(model, batch).backward()  # here
+        clip_grad_norm_(model.parameters(), torch.inf)
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@wrong("accumulation-unscaled")
 def undivided_scaled(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         scaler.scale(half_loss(model, batch)).backward()  # here

@@ -40,7 +40,7 @@ class Backwards:
             if not f.stepping:
                 output.numbers.finish(loop.scale.now())
             f.look()
-        b, types, in_autocast = self.seen(args[0] if args else kwargs.get("tensors"))
+        b, in_autocast = self.seen(args[0] if args else kwargs.get("tensors"))
         passes, loop.passes = loop.passes, Passes()
 
         def after(result: Any, error: bool) -> None:
@@ -53,7 +53,7 @@ class Backwards:
                     continue
                 f.mark, b.versions[f.index] = now, f.version
                 if not error:
-                    self.judge(f, b, passes, types, in_autocast)
+                    self.judge(f, b, passes, in_autocast)
                 self.take(f, b, error)
 
         return after
@@ -61,8 +61,8 @@ class Backwards:
     def ended(self, result: Any, error: bool) -> None:
         self.loop.depth -= 1
 
-    def seen(self, tensors: Any) -> tuple[Backward, set[torch.dtype] | None, bool]:
-        """A pass that is about to run; the types in its graph, where they are known; whether autocast is on."""
+    def seen(self, tensors: Any) -> tuple[Backward, bool]:
+        """A pass that is about to run, and whether autocast is on."""
         loop, passes = self.loop, self.loop.passes
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors) if tensors is not None else []
         where = site()
@@ -79,9 +79,11 @@ class Backwards:
             passes.site,
             loop.ddp.require_backward_grad_sync if loop.ddp is not None else None,
             loop.scale.updates,
+            types,
             token(first),
         )
-        return b, types, torch.is_autocast_enabled(first.device.type)
+        loop.half |= b.half
+        return b, torch.is_autocast_enabled(first.device.type)
 
     def take(self, f: Follower, b: Backward, error: bool) -> None:
         output = self.loop.outputs[f.index]
@@ -94,15 +96,13 @@ class Backwards:
             if len(f.inside) == 1 and not error:  # before it is clipped, or the weights move
                 output.numbers.measure(self.loop.scale.within(f))
 
-    def judge(
-        self, f: Follower, b: Backward, passes: Passes, types: set[torch.dtype] | None, in_autocast: bool
-    ) -> None:
+    def judge(self, f: Follower, b: Backward, passes: Passes, in_autocast: bool) -> None:
         loop = self.loop
-        if f.unscaled and b.scaled and f.new and f.stage != "stepped":
+        if f.unscaled and b.scaled and f.held and len(f.new) == len(f.held):
             norm = loop.outputs[f.index].numbers.norm
             lost = f.locked = norm is not None and not math.isfinite(float(norm))
             loop.fault("live-lock" if lost else "unscale-every-micro-batch", b.site if lost else f.unscaled_site, f)
-        loop.found(f, rules.at_backward(f, b, types, loop.scale.on, in_autocast))
+        loop.found(f, rules.at_backward(f, b, in_autocast))
         if passes.raw and b.forwards == 0:
             loop.fault("raw-module-called", passes.raw, f)
         if loop.ranks > 1 and passes.synced and b.synced is False:

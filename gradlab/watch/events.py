@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from gradlab.watch.graph import Weight
 from gradlab.watch.where import Site
 
@@ -30,6 +32,8 @@ class Backward:
     synced: bool | None
     """Whether DDP averages over ranks after it; None without DDP."""
     scaler_updates: int
+    types: set[torch.dtype] | None
+    """In its graph; None where they are not known."""
     token: Any = None
     """Tells whether its graph is alive."""
     versions: dict[int, int] = field(default_factory=dict)

@@ -62,6 +62,8 @@ class Loop:
         """id of a parameter -> who follows its optimizer."""
         self.backwards = self.depth = 0
         """Backward passes so far, and how many are under way within each other."""
+        self.half = False
+        """Whether anything ran in fp16."""
         self.no_sync: Site | None = None
         """Where `no_sync` was called last."""
         self.outer: Site | None = None

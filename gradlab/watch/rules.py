@@ -12,7 +12,7 @@ from gradlab.watch.follower import Follower
 from gradlab.watch.where import Site
 from gradlab.watch.windows import accumulation, cleared, clearing, one_loop
 
-__all__ = ["Found", "at_backward", "at_bound", "at_clip", "at_step", "at_unscale", "cleared"]
+__all__ = ["Found", "at_backward", "at_bound", "at_clip", "at_step", "at_unscale", "cleared", "needless_scale"]
 
 KEPT = 4
 """Updates in a row whose losses are all alive: then they are kept."""
@@ -41,22 +41,24 @@ def at_bound(bound: float | None, site: Site | None, resnet: bool) -> Iterator[F
         yield "resnet-clipped-tightly", site, f"{bound:g}"
 
 
-def at_backward(
-    f: Follower, b: Backward, types: set[torch.dtype] | None, scaler: bool, in_autocast: bool
-) -> Iterator[Found]:
-    """After a pass that added to gradients, which held `f.new` before. types: in its graph, where they are known."""
+def at_backward(f: Follower, b: Backward, in_autocast: bool) -> Iterator[Found]:
+    """After a pass that added to gradients, which held `f.new` before."""
     if in_autocast:
         yield "backward-inside-autocast", b.site, ""
     if f.updated_site and f.new and b.scaled:
         yield "update-every-micro-batch", f.updated_site, ""
     if f.shrunk and f.new and b.forwards and b.site == f.new[-1].site and not b.weight.factors:
         yield "gradients-scaled-by-hand", b.site, f"multiplied by {f.shrunk[0]:.3g} after backward"
-    if not scaler or not b.scaled or b.half or types is None or torch.float16 in types:
+
+
+def needless_scale(new: list[Backward]) -> Iterator[Found]:
+    """Of an optimizer whose scaler steps, in a loop in which nothing ran in fp16."""
+    if not new or not all(b.scaled and b.types is not None for b in new):
         return
-    if torch.bfloat16 in types:
-        yield "bf16-with-scaler", b.site, ""
+    if any(torch.bfloat16 in (b.types or ()) for b in new):
+        yield "bf16-with-scaler", new[-1].site, ""
     else:
-        yield "forward-outside-autocast", b.forward or b.site, ""
+        yield "forward-outside-autocast", new[-1].forward or new[-1].site, ""
 
 
 def at_step(

@@ -69,6 +69,8 @@ def measured(loop: Loop, f: Follower, where: Site | None, scaler: bool | None) -
     numbers = loop.outputs[f.index].numbers
     ranks = loop.ranks if loop.ddp is not None else 1
     loop.found(f, rules.at_step(f, where, scaler, ranks, loop.no_sync))
+    if scaler and not loop.half and (f.attempts or len(loop.followers) == 1):  # another's may be in fp16
+        loop.found(f, rules.needless_scale(f.new))
     fused = getattr(f.optimizer, "grad_scale", None)
     numbers.measure(fused if isinstance(fused, Tensor) else loop.scale.within(f), moves=not f.closure)
     if "clip/after" in numbers.clipping:

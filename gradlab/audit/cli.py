@@ -10,11 +10,12 @@ from typing import NoReturn, TextIO
 
 from gradlab.audit import output, rules
 from gradlab.audit.audit import Result, audit
-from gradlab.audit.finding import SEVERITIES, Finding
+from gradlab.audit.finding import Finding
 from gradlab.audit.project import Project
 from gradlab.audit.selection import checked, choose, codes, one
 from gradlab.audit.settings import Wrong, settings
 from gradlab.audit.sources import Source, find, read
+from gradlab.codes import CODES, SEVERITIES, Code, explained
 
 MANY, PART = 200, 40
 """From how many files on they are shared out among processes, and how many a process takes at a time."""
@@ -72,10 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
 def work(args: argparse.Namespace) -> int:
     known = rules.load()
     if args.explain:
-        print(output.explained(known[one(args.explain, known)]))
+        print(explained(CODES[one(args.explain)]))
         return 0
     if args.list:
-        print("\n".join(f"{r.code}  {r.severity:8} {r.name}" for r in known.values()))
+        print("\n".join(listed(code, code.code in known) for code in CODES.values()))
         return 0
     if not args.paths:
         raise Wrong("no path given; see python -m gradlab.audit --help")
@@ -87,7 +88,7 @@ def work(args: argparse.Namespace) -> int:
             raise Wrong(f"{path}: no such file or folder")
         if not path.is_file() and not path.is_dir():
             raise Wrong(f"{path}: neither a file nor a folder")
-    chosen = checked(settings(paths[0] if paths[0].is_dir() else paths[0].parent), known)
+    chosen = checked(settings(paths[0] if paths[0].is_dir() else paths[0].parent))
     select, ignore = codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore]
     selected = choose(known, select, ignore, args.severity or chosen.severity)
     files = list(find(paths, chosen.exclude, lambda error: print(f"gradlab.audit: {error}", file=sys.stderr)))
@@ -168,3 +169,8 @@ def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> Non
     said = {"json": output.as_json, "sarif": output.sarif, "github": output.github}[form](findings, known)
     if said:
         print(said)
+
+
+def listed(code: Code, here: bool) -> str:
+    """A line of `--list`; here: whether it is found in the text."""
+    return f"{code.code}  {code.severity:8} {code.name}{'' if here else '  (seen at run time, by gradlab.watch)'}"

@@ -93,7 +93,7 @@ def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
             "name": rules[code].name,
             "shortDescription": {"text": rules[code].message},
             "fullDescription": {"text": rules[code].why},
-            "help": {"text": rules[code].mend},
+            "help": {"text": f"{rules[code].mend}:\n\n{rules[code].example}"},
         }
         for code in used
     ]
@@ -124,8 +124,3 @@ def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
         f"::{escaped(f.message)}"
         for f in findings
     )
-
-
-def explained(rule: Rule) -> str:
-    mend = "\n".join("    " + line for line in rule.mend.split("\n"))
-    return f"{rule.code} {rule.name} ({rule.severity})\n\n{rule.message}.\n\nWhy: {rule.why}\n\nInstead:\n\n{mend}"

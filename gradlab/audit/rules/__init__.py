@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.values import Value
+from gradlab.codes import CODES, Code
 
 
 @dataclass(frozen=True)
-class Rule:
-    """`why` names the measured effect; `mend` is a small example."""
+class Rule(Code):
+    """How a mistake is found in the text."""
 
-    code: str
-    name: str
-    severity: str
-    message: str
-    why: str
-    mend: str
     runs: Callable[[Run], Iterable[Hit]] | None = None
     unit: Callable[[Unit], Iterable[tuple[str, ast.AST]]] | None = None
     text: Callable[[Module], Iterable[ast.AST]] | None = None
-    default: bool = True
     windows: bool = False  # about runs alone in which micro-batches add up
 
 
@@ -42,23 +36,14 @@ RULES: dict[str, Rule] = {}
 PLACED = ("zero", "clip", "unscale", "schedule", "update")
 
 
-def rule(
-    code: str,
-    name: str,
-    severity: str,
-    message: str,
-    why: str,
-    mend: str,
-    on: str = "runs",
-    default: bool = True,
-    windows: bool = False,
-):
-    """Register a function as a rule over runs, units or the text of a module."""
+def rule(code: str, on: str = "runs", windows: bool = False):
+    """Register a function as a rule over runs, units or the text of a module; what it says is in `gradlab.codes`.
+
+    windows: about runs alone in which micro-batches add up.
+    """
 
     def register(function):
-        RULES[code] = Rule(
-            code, name, severity, message, why, mend.strip("\n"), default=default, windows=windows, **{on: function}
-        )
+        RULES[code] = Rule(**vars(CODES[code]), windows=windows, **{on: function})
         return function
 
     return register

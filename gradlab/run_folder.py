@@ -82,6 +82,14 @@ def flat(yaml: str) -> dict[str, Any]:
     return found
 
 
+def dotted(config: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """{"clip": {"max_norm": 1}} -> {"clip.max_norm": 1}."""
+    found: dict[str, Any] = {}
+    for name, one in config.items():
+        found |= dotted(one, f"{before}{name}.") if isinstance(one, dict) else {f"{before}{name}": one}
+    return found
+
+
 def value(given: str) -> Any:
     """What is typed of a field: a number where it is one, else as it is."""
     for kind in (int, float):

@@ -295,6 +295,7 @@ def test_curves_are_zoomed_by_dragging_and_by_keys(sweep: Path, chromium: Browse
 
         last = read(sweep)[11]["updates"]
         assert shown() == [(0, last)] * 2 and page.get_by_role("button", name="all updates").is_hidden()
+        charts.first.scroll_into_view_if_needed()
         box = charts.first.bounding_box()
         assert box is not None
         left, wide = box["x"] + box["width"] * 58 / 560, box["width"] * (560 - 58 - 8) / 560
@@ -307,7 +308,6 @@ def test_curves_are_zoomed_by_dragging_and_by_keys(sweep: Path, chromium: Browse
         assert shown() == [(0, last)] * 2
 
         page.keyboard.press("ArrowLeft")  # the curves have the focus
-        page.keyboard.press("ArrowLeft")
         losses = data_of(sweep)["jobs"][11]["curves"][0]
         told = charts.first.locator("text").first.text_content() or ""
         assert f"update {last - 1}: " in told and float(told.split()[-1]) == pytest.approx(float(losses[-2]), rel=1e-3)

@@ -56,8 +56,8 @@ def draw(plot: Plot, width: int, height: int, span: tuple[float, float], ascii: 
             grid[y // 4][place.column(x) // 2] = ("o" if ascii else "●", "point")
     lines = []
     for mark, places in plot.marks.items():
-        at = {place.column(x) // 2 for x in places}
-        lines += [[(mark, "mark") if column in at else (" ", "") for column in range(columns)]] * bool(at)
+        seen = {place.column(x) // 2 for x in places}
+        lines += [[(mark, "mark") if column in seen else (" ", "") for column in range(columns)]] * bool(seen)
     numbers = [""] * len(lines) + [number(place.high, plot), *[""] * (rows - 2), number(place.low, plot)]
     bar = "|" if ascii else "│"
     return [

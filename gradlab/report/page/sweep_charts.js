@@ -5,7 +5,6 @@ sweep.charts = (() => {
   const DASHES = ["", "7 3", "2 2.5", "9 3 2 3", "5 2", "1 3", "12 4"];
   const TITLES = ["training loss", "gradient norm, before clipping"], LOST = 3;
   const W = 560, H = 200, left = 58, right = 8, top = 24, bottom = 24;
-  let count = 0;
 
   const stroke = (k, many = true) => `stroke:var(${COLOURS[k % 7]})` + (many && k ? `;stroke-dasharray:${DASHES[(k + Math.floor(k / 7)) % 7]}` : "");
 
@@ -49,8 +48,8 @@ sweep.charts = (() => {
     }
     add("text", { x: left, y: H - 7 }, String(Math.round(from)));
     add("text", { x: W - right, y: H - 7, "text-anchor": "end" }, `update ${Math.round(to)}`);
-    const clip = add("clipPath", { id: `clip${++count}` }), drawn = add("g", { "clip-path": `url(#clip${count})` });
-    clip.append(svg("rect", { x: left - 5, y: top - 5, width: W - left - right + 10, height: H - top - bottom + 10 }));
+    const place = { x: left - 5, y: top - 5, width: W - left - right + 10, height: H - top - bottom + 10 };
+    const drawn = add("svg", { ...place, viewBox: Object.values(place).join(" ") }); // what lies outside is not seen
     for (const { job, style } of lines) {
       const series = job.curves[which], xs = data.xs[job.x];
       let path = "", drawing = false, end = null;

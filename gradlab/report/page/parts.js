@@ -142,7 +142,7 @@ const parts = (() => {
     host.replaceChildren(element("h2", o.status === "failed" || o.status === "given_up" ? "How it came to the end" : "What overflows"), element("div", null, { class: "story" }, [element("ol", null, {}, steps.map(([kind, text]) => element("li", text, { class: kind })))]), ...more);
   }
 
-  const grid = (names, rows) => lab.scroll("numbers", element("table", null, {}, [
+  const grid = (names, rows) => lab.scroll("numbers", element("table", null, { class: "columns" }, [
     element("thead", null, {}, [element("tr", null, {}, names.map((n) => element("th", n, { scope: "col" })))]),
     element("tbody", null, {}, rows.map((row) => element("tr", null, {}, row.map((v) => element("td", String(v))))))]));
 

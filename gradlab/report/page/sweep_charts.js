@@ -4,7 +4,7 @@ sweep.charts = (() => {
   const COLOURS = ["--blue", "--orange", "--green", "--pink", "--amber", "--sky", "--grey"];
   const DASHES = ["", "7 3", "2 2.5", "9 3 2 3", "5 2", "1 3", "12 4"];
   const TITLES = ["training loss", "gradient norm, before clipping"], LOST = 3;
-  const W = 560, H = 200, left = 58, right = 8, top = 24, bottom = 24;
+  const H = 200, left = 58, right = 8, top = 24, bottom = 24;
 
   const stroke = (k, many = true) => `stroke:var(${COLOURS[k % 7]})` + (many && k ? `;stroke-dasharray:${DASHES[(k + Math.floor(k / 7)) % 7]}` : "");
 
@@ -30,7 +30,7 @@ sweep.charts = (() => {
 
   /** A line a job over its attempts, logarithmic where all values are positive. lines: [{job, style}], view: see `pair` */
   function chart(lines, which, view) {
-    const made = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "curve", role: "img", "aria-label": `${TITLES[which]} of ${lines.map(({ job }) => `job ${job.job} (${ends(job.curves[which])})`).join(", ")}` });
+    const W = view.width, made = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "curve", role: "img", "aria-label": `${TITLES[which]} of ${lines.map(({ job }) => `job ${job.job} (${ends(job.curves[which])})`).join(", ")}` });
     const add = (tag, attributes, text) => { const part = svg(tag, attributes, text); made.append(part); return part; };
     const [from, to] = view.range, inside = (at) => at >= from && at <= to;
     const values = lines.flatMap(({ job }) => job.curves[which].filter((v, i) => v !== null && inside(data.xs[job.x][i]))).map(Number);
@@ -88,7 +88,7 @@ sweep.charts = (() => {
   /** Both charts of some jobs over one range of updates. Drag, or + and -: zoom; arrows point; 0, Escape or a double click show all. */
   function pair(lines) {
     const xs = [...new Set(lines.flatMap(({ job }) => data.xs[job.x]))].sort((a, b) => a - b), last = xs.at(-1) || 1;
-    const view = { range: [0, last], get whole() { return this.range[0] === 0 && this.range[1] === last; } };
+    const view = { range: [0, last], width: 560, get whole() { return this.range[0] === 0 && this.range[1] === last; } };
     const host = element("div", null, { class: "pair", tabindex: "0", role: "group", "aria-label": "curves; arrow keys point, plus and minus zoom, 0 shows all" });
     const spoken = element("div", null, { class: "unseen", "aria-live": "polite" }), all = element("button", "all updates", { type: "button", class: "screen", onclick: () => { zoom(0, last); host.focus(); } });
     const keys = element("p", "Drag, or + and −: zoom; 0, or a double click: all updates.", { class: "quiet screen" });
@@ -153,6 +153,12 @@ sweep.charts = (() => {
       event.preventDefault();
     });
     zoom(0, last);
+    new ResizeObserver(() => { // what is written stays as large as elsewhere
+      const width = host.firstElementChild.clientWidth;
+      if (!width || Math.abs(width - view.width) < 2 || pressed) return;
+      view.width = width;
+      zoom(...view.range);
+    }).observe(host);
     return element("div", null, {}, [host, element("div", null, { class: "row" }, [keys, all]), spoken]);
   }
 

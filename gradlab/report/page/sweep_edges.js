@@ -9,7 +9,7 @@
     const lanes = found.points.flatMap((point) => point.lanes.map((lane) => ({ ...lane, point: point.point })));
     const values = lanes.flatMap((lane) => lane.tried.map(([v]) => v)).filter((v) => v !== null).map(Number);
     if (!values.length) return [];
-    const W = 860, left = 230, right = 20, step = 26, H = lanes.length * step + 40;
+    const W = Math.max(640, byId("edges-view").clientWidth), left = 230, right = 20, step = 26, H = lanes.length * step + 40;
     const scale = found.linear ? (v) => v : Math.log10, low = scale(Math.min(...values)), high = scale(Math.max(...values));
     const x = (v) => left + ((W - left - right) * (high > low ? (scale(v) - low) / (high - low) : 0.5));
     const made = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "strips", role: "img", "aria-label": `values of ${found.field} that were tried; the table of all jobs holds the same` });

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from gradlab.treated_run import Run, measure, read
 
 ILL, WELL = [True] * 3, [False] * 3
 SAME = [0.0] * 3
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 def test_quantiles_of_t_are_students() -> None:

@@ -36,13 +36,6 @@ def hydra_session() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
-
-
 compose = cli.compose
 
 

@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ from gradlab.sweep import judge
 from gradlab.sweep.measure import curve, lines_of, lost_at, measured
 from gradlab.sweep.outcome import LOST, NAMES, STABLE, learns, outcome_class, share, worst
 from gradlab.sweep.results import overrides_of, read, swept, value, write
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 @pytest.mark.parametrize(

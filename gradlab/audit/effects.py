@@ -41,6 +41,8 @@ def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE)
     if value.kind == "context":
         there = joined("and", [when, value.data.get("when", TRUE)])
         return [Region(value.data["word"], there, node, value.data.get("model"), value.data)]
+    if value.kind == "stack":
+        return [Region("null", when, node, value)]
     if value.kind in ("unknown", "instance"):
         return [Region("unknown", when, node, value)]
     if value.kind == "method" and value.data["node"].name in ("no_sync", "accumulate"):

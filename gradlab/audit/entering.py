@@ -12,7 +12,7 @@ from gradlab.audit.project import Function, Module
 from gradlab.audit.scope import Scope, usage
 from gradlab.audit.tree import Block, Event
 from gradlab.audit.tree import walk as tree_walk
-from gradlab.audit.values import Value, every, members, number
+from gradlab.audit.values import Value, dictionary, every, members, number
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -40,6 +40,9 @@ DEPTH, CALLS = 7, 400
 
 def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     target = callee.data["node"]
+    if abstract(target):
+        unknown = Value("unknown", "", {"framework": True})
+        return opaque(it, node, target.name, callee.data.get("self") and unknown, args, keywords)
     args, keywords = [*callee.data.get("args", []), *args], {**callee.data.get("keywords", {}), **keywords}
     names = {dotted(d.func if isinstance(d, ast.Call) else d).split(".")[-1] for d in target.decorator_list}
     closure = callee.data.get("scope") or it.world(callee.data["module"])
@@ -57,6 +60,9 @@ def opaque(
     """A call that cannot be followed: what it was handed says what it might do."""
     handed = [v for a in [*args, *keywords.values()] for v in members(a)]
     receives = {v.kind for v in handed} & ACTING
+    for value in handed:
+        if value.kind == "stack" and "region" in value.data:
+            value.data["region"].kind = "unknown"  # what it enters is not seen
     if owner is not None and (owner.data.get("framework") or owner.kind in ACTING):
         receives.add("self" if owner.data.get("framework") else owner.kind)
     if any(v.kind == "tensor" for v in handed) and receives:
@@ -152,6 +158,8 @@ def enter(
         scope.names[name] = value
     if node.args.vararg:
         scope.names[node.args.vararg.arg] = Value("list", data={"items": args[len(names) :]})
+    if node.args.kwarg:
+        scope.names[node.args.kwarg.arg] = dictionary({k: v for k, v in keywords.items() if k not in annotations})
     outer, it.scope, regions = it.scope, scope, it.regions
     for decorator in node.decorator_list:
         if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1] in CONTEXTS:

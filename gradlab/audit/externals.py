@@ -11,6 +11,7 @@ from gradlab.audit.conditions import TRUE
 from gradlab.audit.effects import loss
 from gradlab.audit.entering import opaque
 from gradlab.audit.formulas import formula, truthy
+from gradlab.audit.language import language
 from gradlab.audit.values import Value, every, members, tensor
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ SAME = {
 
 
 def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
+    if (value := language(it, node, name, args, keywords)) is not None:
+        return value
     tail = name.split(".")[-1]
     if tail in known.CLIPS:
         params = args[0] if args else keywords.get("parameters")

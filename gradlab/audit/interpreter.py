@@ -23,6 +23,7 @@ class Interpreter:
         self.returned: list[list[Value]] = []
         self.entered = 0
         self.calls = 0
+        self.cut: list[ast.AST] = []
         self.branches = 0
         self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False
@@ -85,8 +86,15 @@ class Interpreter:
 
     def block(self, body: list[ast.stmt]) -> None:
         for node in body:
-            if (work := statements.WORK.get(type(node).__name__)) is not None:
+            if (work := statements.WORK.get(type(node).__name__)) is None:
+                continue
+            state = self.scope, self.regions, len(self.stack), len(self.returned), len(self.selves)
+            try:
                 work(self, node)
+            except RecursionError:  # an expression of a thousand parts: the statement is passed over
+                self.scope, self.regions = state[:2]
+                del self.stack[state[2] :], self.returned[state[3] :], self.selves[state[4] :]
+                self.cut.append(node)
 
     def value(self, node: ast.expr | None) -> Value:
         if node is None:

@@ -106,6 +106,8 @@ class Usage:
             return "scaler"
         if ({"zero_grad", "step"} <= methods) or "param_groups" in methods or handed & {"unscale_"}:
             return "optimizer"
+        if {"backward", "step"} <= methods:
+            return "engine"
         if methods & {"sync_gradients", "accumulate", "prepare", "unwrap_model"}:
             return "accelerator"
         if methods & {"no_backward_sync", "clip_gradients"} and "backward" in methods:

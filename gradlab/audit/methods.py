@@ -10,6 +10,7 @@ from gradlab.audit.effects import combined, forward, kept
 from gradlab.audit.entering import ACTING, follow
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
+from gradlab.audit.language import engine, entered, of_dictionary
 from gradlab.audit.objects import method_of
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, births, several, tensor
@@ -46,6 +47,15 @@ def method(
     own = kind in ("optimizer", "scheduler") and name in ("step", "zero_grad")  # followed, it would be arithmetic
     if "class" in owner.data and method_of(owner, name) is not None and not own:
         return None
+    if kind == "engine" and name in ("backward", "step"):
+        return engine(it, node, owner, name, args)
+    if kind == "stack" and name == "enter_context":
+        return entered(it, node, owner, args)
+    if kind == "dict":
+        return of_dictionary(it, owner, name, args)
+    if kind == "unknown" and name == "zero_grad":
+        it.emit("zero", node, None, whose="unknown")
+        return Value()
     if name == "backward":
         return backward(it, node, owner, args)
     if kind == "optimizer":
@@ -60,7 +70,7 @@ def method(
         if name in ("step", "step_update", "batch_step"):
             it.emit("schedule", node, owner, arguments=len(args) + len(keywords))
         return Value()
-    if kind in ("model", "ddp", "instance", "criterion"):
+    if kind in ("model", "ddp", "instance", "criterion", "engine"):
         return module(it, node, owner, name, args, keywords)
     if kind == "accelerator":
         return accelerator(it, node, owner, name, args, keywords)

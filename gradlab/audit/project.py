@@ -53,11 +53,13 @@ def module(source: Source) -> Module:
 
 
 def top(body: list[ast.stmt], found: Module) -> None:
-    for node in body:
+    left = [*reversed(body)]
+    while left:
+        node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.names.setdefault(node.name, node)
         elif isinstance(node, (ast.If, ast.Try)):
-            top([*node.body, *node.orelse], found)
+            left += reversed([*node.body, *node.orelse])
 
 
 class Project:

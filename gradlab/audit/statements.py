@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from gradlab.audit import effects
 from gradlab.audit.binding import bind, element, name_result
 from gradlab.audit.choices import either
-from gradlab.audit.conditions import Atom
+from gradlab.audit.conditions import TRUE, Atom, Formula, joined
 from gradlab.audit.effects import combined
 from gradlab.audit.entering import refine
-from gradlab.audit.formulas import formula
+from gradlab.audit.formulas import canonical, formula, youngest
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
-from gradlab.audit.tree import If, Jump, Loop
+from gradlab.audit.tree import If, Jump, Loop, events
 from gradlab.audit.values import Value, births, number, several
 from gradlab.audit.walking import walk
 
@@ -64,14 +64,23 @@ def do_If(it: Interpreter, node: ast.If) -> None:
     if dotted(node.test) == "TYPE_CHECKING":
         return
     it.value(node.test)
-    test = formula(it, node.test)
-    before = dict(it.scope.names)
+    branch(it, node.test, formula(it, node.test), lambda: it.block(node.body), lambda: it.block(node.orelse))
+
+
+def branch(
+    it: Interpreter, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
+) -> None:
+    before, outer = dict(it.scope.names), it.regions
     it.branches += 1
-    then = it.collect(lambda: it.block(node.body))
+    then = it.collect(work)
     after_then, it.scope.names = it.scope.names, dict(before)
-    other = it.collect(lambda: it.block(node.orelse))
+    entered, it.regions = it.regions[len(outer) :], outer
+    other = it.collect(otherwise)
     it.branches -= 1
-    it.out.append(If(test, then, other))
+    for region in entered:  # of an ExitStack
+        region.when = joined("and", [test, region.when])
+    it.regions = [*it.regions, *entered]
+    it.out.append(If(test, then, other, node))
     if leaves(then) and not leaves(other):
         return
     if leaves(other) and not leaves(then):
@@ -153,6 +162,8 @@ def do_With(it: Interpreter, node: ast.With) -> None:
         value = it.value(item.context_expr)
         found = effects.regions(it, value, item.context_expr)
         it.regions = [*it.regions, *found]
+        if value.kind == "stack":
+            value.data["region"] = found[0]
         if item.optional_vars is not None:
             bind(it, item.optional_vars, value.data.get("as", value))
     it.block(node.body)
@@ -160,14 +171,38 @@ def do_With(it: Interpreter, node: ast.With) -> None:
 
 
 def do_Try(it: Interpreter, node: ast.Try) -> None:
-    it.block([*node.body, *node.orelse, *node.finalbody])
+    """A handler with a backward pass of its own is another way through; what others do is no part of the loop."""
+    tried = it.collect(lambda: it.block([*node.body, *node.orelse]))
+    for handler in node.handlers:
+        before = dict(it.scope.names)
+        caught = it.collect(lambda handler=handler: it.block(handler.body))
+        it.scope.names = before
+        if any(event.kind == "backward" for event in events(caught)):
+            tried = [If(("atom", Atom(f"raised at {handler.lineno}", 0, "raised")), caught, tried)]
+    it.out += tried
+    it.block(node.finalbody)
 
 
 def do_Match(it: Interpreter, node: ast.Match) -> None:
     it.value(node.subject)
-    for i, case in enumerate(node.cases):
-        test = ("atom", Atom(f"case {i} of {node.lineno}", next(births)))
-        it.out.append(If(test, it.collect(lambda case=case: it.block(case.body)), []))
+    match_cases(it, node, node.cases)
+
+
+def match_cases(it: Interpreter, node: ast.Match, cases: list[ast.match_case]) -> None:
+    if not cases:
+        return
+    text, sure = ast.unparse(cases[0].pattern), cases[0].guard is None and ast.unparse(cases[0].pattern) == "_"
+    atom = Atom(f"{canonical(it, node.subject)} matches {text}", youngest(it, node.subject))
+
+    def first() -> None:
+        for part in ast.walk(cases[0].pattern):
+            for name in (getattr(part, "name", None), getattr(part, "rest", None)):
+                if isinstance(name, str):
+                    it.scope.names[name] = Value("unknown", name)
+        it.value(cases[0].guard)
+        it.block(cases[0].body)
+
+    branch(it, node.subject, TRUE if sure else ("atom", atom), first, lambda: match_cases(it, node, cases[1:]))
 
 
 def do_Assign(it: Interpreter, node: ast.Assign) -> None:

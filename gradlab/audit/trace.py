@@ -48,6 +48,7 @@ class Unit:
     after: list[Event] = field(default_factory=list)
     boundary: dict[Atom, bool] = field(default_factory=dict)
     period: str = ""
+    doubts: list[Event] = field(default_factory=list)  # calls for which a rule was silent
     inner: bool = False  # the window is a loop of its own inside this one
 
     def __post_init__(self) -> None:

@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.values import Value
+from gradlab.codes import CODES, Code
 
 
 @dataclass(frozen=True)
-class Rule:
-    """`why` names the measured effect; `mend` is a small example."""
+class Rule(Code):
+    """How a mistake is found in the text."""
 
-    code: str
-    name: str
-    severity: str
-    message: str
-    why: str
-    mend: str
     runs: Callable[[Run], Iterable[Hit]] | None = None
     unit: Callable[[Unit], Iterable[tuple[str, ast.AST]]] | None = None
     text: Callable[[Module], Iterable[ast.AST]] | None = None
-    default: bool = True
     windows: bool = False  # about runs alone in which micro-batches add up
 
 
@@ -43,30 +37,30 @@ WHOLE = ("model", "ddp", "instance", "optimizer")
 PLACED = ("zero", "clip", "unscale", "schedule", "update")
 
 
-def rule(
-    code: str,
-    name: str,
-    severity: str,
-    message: str,
-    why: str,
-    mend: str,
-    on: str = "runs",
-    default: bool = True,
-    windows: bool = False,
-):
-    """Register a function as a rule over runs, units or the text of a module."""
+def rule(code: str, on: str = "runs", windows: bool = False):
+    """Register a function as a rule over runs, units or the text of a module; what it says is in `gradlab.codes`.
+
+    windows: about runs alone in which micro-batches add up.
+    """
 
     def register(function):
-        RULES[code] = Rule(
-            code, name, severity, message, why, mend.strip("\n"), default=default, windows=windows, **{on: function}
-        )
+        RULES[code] = Rule(**vars(CODES[code]), windows=windows, **{on: function})
         return function
 
     return register
 
 
 def load() -> dict[str, Rule]:
-    from gradlab.audit.rules import accumulation, advice, distributed, loss, order, scaler, schedule  # noqa: F401
+    from gradlab.audit.rules import (  # noqa: F401
+        accumulation,
+        advice,
+        arguments,
+        distributed,
+        loss,
+        order,
+        scaler,
+        schedule,
+    )
 
     return dict(sorted(RULES.items()))
 
@@ -102,7 +96,9 @@ def nested(unit: Unit, steps: list[Step], loose: bool = False) -> bool:
 def uncertain(unit: Unit, *kinds: str) -> bool:
     """Whether a call that could not be followed was handed one of these, or the program belongs to a framework."""
     what = {*kinds, "framework"}
-    return any(event.kind == "opaque" and event.data["receives"] & what for event in unit.events)
+    found = [event for event in unit.events if event.kind == "opaque" and event.data["receives"] & what]
+    unit.doubts += found
+    return bool(found)
 
 
 def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
@@ -110,6 +106,8 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     from gradlab.audit.trace import same
 
     value = step.event.value
+    if step.event.data.get("whose") == "unknown" or optimizer.kind == "tensor":
+        return None
     if len(unit.optimizers()) <= 1:
         return True
     if value is None:

@@ -12,16 +12,6 @@ from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
 
-RIGHT = """
-for i, (x, y) in enumerate(loader):
-    (criterion(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-
-
 UNKNOWN = ("opaque", "scaled_by", "perhaps")
 """What makes it unknown whether a loss was divided."""
 
@@ -56,17 +46,7 @@ def micro(loop: Loop | None) -> bool:
     return counted or bool(re.search(r"chunk|split|micro|accum", text))
 
 
-@rule(
-    "GL301",
-    "accumulation-unscaled",
-    "error",
-    "the losses of a window are added up undivided: the gradient is n times too large",
-    "Measured: under SGD a learning rate n times too high, lost at update 14; Adam cancels a constant factor "
-    "but for eps, clipping "
-    "and weight decay (README, pitfall unscaled_accumulation).",
-    RIGHT,
-    windows=True,
-)
+@rule("GL301", windows=True)
 def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
@@ -80,14 +60,7 @@ def unscaled(run: Run) -> Iterator[Hit]:
             yield Hit(backward)
 
 
-@rule(
-    "GL302",
-    "loss-divided-twice",
-    "error",
-    "the loss is divided by the length of the window twice: the gradient is n times too small",
-    "A learning rate n times too low under SGD. Accelerate's backward() divides by gradient_accumulation_steps itself.",
-    RIGHT,
-)
+@rule("GL302")
 def divided_twice(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         value = backward.event.value
@@ -114,17 +87,7 @@ def divided_twice(run: Run) -> Iterator[Hit]:
             yield Hit(backward)
 
 
-@rule(
-    "GL303",
-    "gradients-scaled-by-hand",
-    "warning",
-    "gradients are divided by hand for each micro-batch, and earlier ones again each time: divide the loss",
-    "Measured: micro-batch i of n weighs n^-(n - i) of what it should; the gradient is 0.38 of the right one, "
-    "its cosine 0.89 "
-    "(README, pitfall gradients_scaled_by_hand).",
-    RIGHT,
-    windows=True,
-)
+@rule("GL303", windows=True)
 def by_hand(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if any(e.kind == "reduce" for e in unit.events):
@@ -134,30 +97,14 @@ def by_hand(run: Run) -> Iterator[Hit]:
             yield Hit(scale)
 
 
-@rule(
-    "GL304",
-    "clip-every-micro-batch",
-    "error",
-    "each micro-batch of a window is clipped: clip once, when all have been added up",
-    "Measured: clipping a sum that is not complete weighs micro-batches unequally (README, pitfall "
-    "clip_each_micro_batch).",
-    RIGHT,
-    windows=True,
-)
+@rule("GL304", windows=True)
 def clip_each(run: Run) -> Iterator[Hit]:
     for clip in run.of("clip"):
         if run.partial(clip) and any(s.kind == "backward" and s.k == clip.k for s in run.before(clip)):
             yield Hit(clip)
 
 
-@rule(
-    "GL305",
-    "zero-grad-missing",
-    "error",
-    "gradients are never set to zero in this loop: each update adds its own to those of all before",
-    "Measured: like a momentum of 1; the loss ends at 6.88 instead of 3.10 (README, pitfall missing_zero_grad).",
-    RIGHT,
-)
+@rule("GL305")
 def zero_missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None or uncertain(
@@ -186,15 +133,7 @@ def again(unit: Unit) -> bool:
     return not any(getattr(item, "kind", "") == "break" for item in unit.body)
 
 
-@rule(
-    "GL306",
-    "zero-grad-in-window",
-    "error",
-    "gradients are set to zero for each micro-batch: only the last one of the window reaches the step",
-    "Measured: a third of the gradient, with a cosine of 0.81 (README, pitfall zero_grad_in_window).",
-    RIGHT,
-    windows=True,
-)
+@rule("GL306", windows=True)
 def zero_in_window(run: Run) -> Iterator[Hit]:
     unit = run.unit
     for optimizer in unit.optimizers():
@@ -232,16 +171,7 @@ def periodic(unit: Unit) -> bool:
     return bool(unit.boundary) and all(a.kind == "period" for a in unit.boundary)
 
 
-@rule(
-    "GL307",
-    "remainder-left",
-    "advice",
-    "the last, shorter window of an epoch takes no step: its gradients are dropped, or leak into the next epoch",
-    "With 10 batches and n = 4 the last two are lost, or make the next update a sum over six (README, pitfall "
-    "remainder_underscaled).",
-    "if (i + 1) % n == 0 or i + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()",
-    on="unit",
-)
+@rule("GL307", on="unit")
 def remainder_left(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     found = stepping(unit)
     if not periodic(unit) or found is None or found[1] or any(e.kind == "step" for e in unit.after):
@@ -252,17 +182,7 @@ def remainder_left(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
             yield step.path, step.node
 
 
-@rule(
-    "GL308",
-    "remainder-underscaled",
-    "advice",
-    "the last window of an epoch is shorter, and its losses are divided by the full n all the same",
-    "Measured: its gradient is a fraction of the right one, 0.25 where one micro-batch of four remains (README, "
-    "pitfall "
-    "remainder_underscaled).",
-    "window = min(n, len(loader) - i // n * n)\n(loss / window).backward()",
-    on="unit",
-)
+@rule("GL308", on="unit")
 def remainder_underscaled(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     found = stepping(unit)
     if not periodic(unit) or found is None:

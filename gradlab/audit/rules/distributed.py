@@ -9,30 +9,14 @@ from gradlab.audit.conditions import Atom
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.accumulation import periodic, stepping
 from gradlab.audit.trace import Run, Step, Unit, cases
-
-RIGHT = """
-last = (i + 1) % n == 0
-with nullcontext() if last else model.no_sync():
-    (criterion(model(x), y) / n).backward()
-if last:
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+from gradlab.audit.tree import Region
 
 
 def wrapped(run: Run) -> bool:
     return any(e.kind == "forward" and e.value is not None and e.value.kind == "ddp" for e in run.unit.events)
 
 
-@rule(
-    "GL501",
-    "no-sync-missing",
-    "advice",
-    "DDP reduces the gradients for each micro-batch of a window: no_sync() for all but the last leaves one reduction",
-    "Measured: the same update with n reductions instead of one (README, pitfall ddp_sync_every_micro_batch).",
-    RIGHT,
-    windows=True,
-)
+@rule("GL501", windows=True)
 def missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if not wrapped(run) or uncertain(unit, "self"):
@@ -47,15 +31,7 @@ def missing(run: Run) -> Iterator[Hit]:
             yield Hit(backward)
 
 
-@rule(
-    "GL502",
-    "no-sync-on-the-last",
-    "error",
-    "the last backward pass before the step is inside no_sync(): ranks step with their own gradients, and their "
-    "weights part",
-    "Measured on two ranks: 0.35 of a move away from the right update (README, pitfall no_sync_off_by_one).",
-    RIGHT,
-)
+@rule("GL502")
 def on_the_last(run: Run) -> Iterator[Hit]:
     last: Step | None = None
     for step in run.steps:
@@ -69,15 +45,7 @@ def on_the_last(run: Run) -> Iterator[Hit]:
                 yield Hit(last, (step,), region.node)
 
 
-@rule(
-    "GL503",
-    "no-sync-around-backward-only",
-    "warning",
-    "no_sync() around backward() alone: DDP decides in the forward pass whether to reduce, so it reduces all the same",
-    "Measured: n reductions instead of one, a mistake that no result shows (README, pitfall "
-    "no_sync_around_backward_only).",
-    RIGHT,
-)
+@rule("GL503")
 def backward_only(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         region = backward.inside("no_sync")
@@ -90,14 +58,7 @@ def backward_only(run: Run) -> Iterator[Hit]:
                 yield Hit(backward, (), region.node)
 
 
-@rule(
-    "GL504",
-    "raw-module-called",
-    "error",
-    "the model inside DistributedDataParallel is called: no gradient is reduced, and the ranks part",
-    "DDP's hooks are set up in its own forward; a forward pass of the inner module goes past them.",
-    "model = DistributedDataParallel(model)\nloss = criterion(model(x), y)",
-)
+@rule("GL504")
 def raw(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         value = backward.event.value
@@ -113,30 +74,14 @@ def raw(run: Run) -> Iterator[Hit]:
                     yield Hit(step, (backward,))
 
 
-@rule(
-    "GL505",
-    "reduced-by-hand-too",
-    "warning",
-    "gradients are reduced by hand beside DistributedDataParallel, which has done it already",
-    "The same sum once more costs a reduction, and without the division by the number of ranks the gradient is "
-    "too large.",
-    "loss.backward()  # DDP has averaged the gradients when it returns\noptimizer.step()",
-)
+@rule("GL505")
 def by_hand(run: Run) -> Iterator[Hit]:
     if wrapped(run) and not any(r.kind == "no_sync" for e in run.unit.events for r in e.regions):
         for reduce in run.of("reduce"):
             yield Hit(reduce)
 
 
-@rule(
-    "GL506",
-    "remainder-unsynchronised",
-    "error",
-    "the last, shorter window of an epoch ends inside no_sync(): ranks step with their own gradients",
-    "Measured on two ranks: 0.94 of a move away in that window (README, pitfall remainder_unsynchronised).",
-    "last = (i + 1) % n == 0 or i + 1 == len(loader)",
-    on="unit",
-)
+@rule("GL506", on="unit")
 def remainder(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     if not periodic(unit) or stepping(unit) is None:
         return
@@ -145,13 +90,21 @@ def remainder(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     if any(e.kind in ("sync", "reduce") for e in unit.events) or varying:
         return
     for values in cases([a for a in unit.atoms if not unit.timed(a) and a not in unit.boundary], 4):
+        whole, _ = unit.iteration(unit.window - 1, unit.truth(values, unit.window - 1))
+        if unsynchronised(whole) is not None:  # at the end of every window: another rule's
+            continue
         steps, _ = unit.iteration(0, at_the_end(unit, values))
-        backward = next((s for s in reversed(steps) if s.kind == "backward"), None)
-        region = backward.inside("no_sync") if backward is not None else None
+        region = unsynchronised(steps)
         if region is not None and any(s.kind == "step" for s in steps):
             yield unit.path, region.node
         elif region is not None and late is not None:
             yield late.path, late.node
+
+
+def unsynchronised(steps: list[Step]) -> Region | None:
+    """The no_sync() that the last backward pass is inside."""
+    backward = next((s for s in reversed(steps) if s.kind == "backward"), None)
+    return backward.inside("no_sync") if backward is not None else None
 
 
 def at_the_end(unit: Unit, values: dict[str, bool]) -> Callable[[Atom], bool]:

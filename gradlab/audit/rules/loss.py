@@ -70,16 +70,7 @@ def bare(node: ast.AST | None, names: set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names
 
 
-@rule(
-    "GL601",
-    "log-of-zero",
-    "warning",
-    "log of a prediction that may be 0: the loss is infinite, its gradient is not a number",
-    "Measured in experiments/nan_loss: log(0) is -inf. An eps inside only moves the pole for values that may be "
-    "negative.",
-    "loss = F.cross_entropy(logits, target)  # or F.binary_cross_entropy_with_logits, or torch.log(p.clamp_min(1e-8))",
-    on="text",
-)
+@rule("GL601", on="text")
 def log(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
@@ -90,15 +81,7 @@ def log(module: Module) -> Iterator[ast.AST]:
             yield from (node for node, _ in found if id(node) not in divergence)
 
 
-@rule(
-    "GL602",
-    "division-by-prediction",
-    "warning",
-    "division by a prediction that may be near 0: the loss and its gradient explode",
-    "Measured in experiments/nan_loss. pred + eps has its pole at -eps; use pred.abs() + eps, or clamp.",
-    "loss = ((pred - target) / (pred.abs() + 1e-8)).pow(2).mean()",
-    on="text",
-)
+@rule("GL602", on="text")
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
@@ -123,15 +106,7 @@ def inputs_in_order(function: ast.FunctionDef) -> Iterator[str]:
     yield from (a.arg for a in function.args.args if a.arg not in ("self", "cls"))
 
 
-@rule(
-    "GL603",
-    "sqrt-at-zero",
-    "warning",
-    "sqrt of a square or of a difference: at 0 its gradient is not a number",
-    "Measured in experiments/nan_loss: the derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
-    "distance = (diff.pow(2) + 1e-12).sqrt()  # or diff.abs()",
-    on="text",
-)
+@rule("GL603", on="text")
 def sqrt(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         for node in walk(function):
@@ -155,15 +130,7 @@ def square(node: ast.expr) -> bool:
     return False
 
 
-@rule(
-    "GL604",
-    "exp-of-unbounded",
-    "warning",
-    "exp of an unbounded output: infinite from 88.7 in fp32, from 11.1 in fp16",
-    "Measured in experiments/nan_loss. logsumexp, softmax and cross_entropy subtract the largest first.",
-    "loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
-    on="text",
-)
+@rule("GL604", on="text")
 def exp(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = {
@@ -174,15 +141,7 @@ def exp(module: Module) -> Iterator[ast.AST]:
                 yield node
 
 
-@rule(
-    "GL605",
-    "loss-kept-with-graph",
-    "warning",
-    "a loss is kept with its graph: memory grows with every batch",
-    "Each kept loss holds what its backward pass would need. Keep loss.item(), or loss.detach() where nothing "
-    "may wait for the device.",
-    "total += loss.detach()",
-)
+@rule("GL605")
 def kept(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None:

@@ -10,12 +10,6 @@ from gradlab.audit.rules import Hit, rule
 from gradlab.audit.trace import Run, Unit
 from gradlab.audit.tree import Loop, events
 
-RIGHT = """
-if (i + 1) % n == 0:
-    optimizer.step()
-    optimizer.zero_grad()
-    scheduler.step()
-"""
 COUNTED = re.compile(r"len\(")
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 
@@ -26,15 +20,7 @@ def in_batches(scheduler) -> bool | None:
     return not any(SHORTER.search(text) for text in said) if said else None
 
 
-@rule(
-    "GL401",
-    "schedule-every-micro-batch",
-    "warning",
-    "the schedule is stepped for each micro-batch of a window: it runs n times too fast for one that counts updates",
-    "Measured: the rate of a warm-up is 4 times too high at first (README, pitfall schedule_per_micro_batch).",
-    RIGHT,
-    windows=True,
-)
+@rule("GL401", windows=True)
 def every_micro_batch(run: Run) -> Iterator[Hit]:
     for schedule in run.of("schedule"):
         owner = schedule.event.value
@@ -49,14 +35,7 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
             yield Hit(schedule)
 
 
-@rule(
-    "GL402",
-    "schedule-before-step",
-    "warning",
-    "the schedule is stepped before the optimizer: the first rate of the schedule is never used",
-    "PyTorch warns of it since 1.1; every rate comes one update early.",
-    "optimizer.step()\nscheduler.step()",
-)
+@rule("GL402")
 def before_step(run: Run) -> Iterator[Hit]:
     for schedule in run.of("schedule"):
         if schedule.event.data["arguments"] or (schedule.event.value and schedule.event.value.data.get("rewound")):
@@ -79,15 +58,7 @@ def matches(schedule, step) -> bool:
     return optimizer is None or step.event.value is None or optimizer is step.event.value
 
 
-@rule(
-    "GL404",
-    "schedule-before-epoch",
-    "warning",
-    "the schedule is stepped at the head of the epoch, before any update: the first rate of the schedule is never used",
-    "PyTorch warns of it since 1.1; every rate comes one epoch early.",
-    "for epoch in range(epochs):\n    for x, y in loader:\n        ...\n        optimizer.step()\n    scheduler.step()",
-    on="unit",
-)
+@rule("GL404", on="unit")
 def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     if not unit.outer or unit.loop is None:
         return
@@ -104,15 +75,7 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
                     yield event.path, event.node
 
 
-@rule(
-    "GL403",
-    "schedule-length-in-micro-batches",
-    "warning",
-    "the schedule's length is counted in micro-batches, but it is stepped once a window: it ends after 1/n of "
-    "its course",
-    "A cosine over n times too many steps hardly falls, and a warm-up takes n times as long.",
-    "updates = epochs * math.ceil(len(loader) / n)\nscheduler = CosineAnnealingLR(optimizer, T_max=updates)",
-)
+@rule("GL403")
 def length(run: Run) -> Iterator[Hit]:
     if not run.unit.boundary:
         return

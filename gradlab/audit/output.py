@@ -27,7 +27,14 @@ def text(findings: list[Finding], rules: dict[str, Rule], colour: bool) -> str:
         for word in ("error", "warning", "advice")
         if (n := sum(f.severity == word for f in findings))
     ]
-    lines.append(f"Found {', '.join(counts)}; --explain CODE tells why." if findings else "Nothing found.")
+    if findings:
+        from gradlab.audit.fixes import FIXES
+
+        plain = sum(f.code in FIXES for f in findings)
+        more = f"; --diff shows what --fix can do for {plain} of them" if plain else ""
+        lines.append(f"Found {', '.join(counts)}; --explain CODE tells why{more}.")
+    else:
+        lines.append("Nothing found.")
     return "\n".join(lines)
 
 
@@ -127,5 +134,16 @@ def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
 
 
 def explained(rule: Rule) -> str:
+    from gradlab.audit.fixes import FIXES
+
     mend = "\n".join("    " + line for line in rule.mend.split("\n"))
-    return f"{rule.code} {rule.name} ({rule.severity})\n\n{rule.message}.\n\nWhy: {rule.why}\n\nInstead:\n\n{mend}"
+    first = rule.message[0].upper() + rule.message[1:]
+    text = f"{rule.code} {rule.name} ({rule.severity})\n\n{first}.\n\nWhy: {rule.why}\n\nInstead:\n\n{mend}"
+    return text + ("\n\n--fix mends the plain cases; --diff shows them first." if rule.code in FIXES else "")
+
+
+def listed(rules: dict[str, Rule]) -> str:
+    from gradlab.audit.fixes import FIXES
+
+    notes = {c: " (--fix)" if c in FIXES else "" if r.default else " (off unless selected)" for c, r in rules.items()}
+    return "\n".join(f"{r.code}  {r.severity:8} {r.name}{notes[r.code]}" for r in rules.values())

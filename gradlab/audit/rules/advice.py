@@ -197,6 +197,6 @@ def trainer_extreme(module: Module) -> Iterator[ast.AST]:
 
 
 def trainers(module: Module) -> Iterator[ast.Call]:
-    for node in module.nodes:
+    for node in module.nodes if "Trainer" in module.source.text or "TrainingArg" in module.source.text else ():
         if isinstance(node, ast.Call) and re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
             yield node

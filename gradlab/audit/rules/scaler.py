@@ -332,7 +332,7 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
     on="text",
 )
 def deprecated(module: Module) -> Iterator[ast.AST]:
-    nodes = module.nodes
+    nodes = module.nodes if ".amp" in module.source.text else []
     imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level]
     new = {a.name for n in imports if str(n.module).startswith("torch.amp") for a in n.names}
     new |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "torch.amp"}

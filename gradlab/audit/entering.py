@@ -69,6 +69,8 @@ def opaque(
             value.data["region"].kind = "unknown"  # what it enters is not seen
     if owner is not None and (owner.data.get("framework") or owner.kind in ACTING):
         receives.add("self" if owner.data.get("framework") else owner.kind)
+    if any(v.kind == "instance" and any(a.kind in ACTING for a in v.attributes.values()) for v in handed):
+        receives.add("self")
     if any(v.kind == "tensor" for v in handed) and receives:
         receives.add("tensor")
     name = name.split(".")[-1]

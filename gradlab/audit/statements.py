@@ -17,7 +17,7 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
 from gradlab.audit.tree import If, Jump, Loop, events
-from gradlab.audit.values import Value, births
+from gradlab.audit.values import CALLED, Value, births
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -82,13 +82,12 @@ def branch(
         it.scope.names[name] = either(it, test, value, it.scope.names.get(name))
 
 
+UNROLLED = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", *CALLED}
+
+
 def do_For(it: Interpreter, node: ast.For) -> None:
     over = it.value(node.iter)
-    if (
-        over.kind == "list"
-        and 0 < len(over.data["items"]) <= 4
-        and all(v.kind in ("optimizer", "scheduler", "model", "ddp", "scaler", "list") for v in over.data["items"])
-    ):
+    if over.kind == "list" and 0 < len(over.data["items"]) <= 4 and all(v.kind in UNROLLED for v in over.data["items"]):
         for item in over.data["items"]:
             bind(it, node.target, item)
             it.block(node.body)

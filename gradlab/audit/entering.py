@@ -42,12 +42,19 @@ def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], ke
         return opaque(it, node, target.name, callee.data.get("self") and unknown, args, keywords)
     names = {dotted(d.func if isinstance(d, ast.Call) else d).split(".")[-1] for d in target.decorator_list}
     closure = callee.data.get("scope") or it.world(callee.data["module"])
-    result = enter(it, target, callee.data["module"], args, keywords, callee.data.get("self"), node, closure)
-    if result is None:
-        return opaque(it, node, target.name, callee.data.get("self"), args, keywords)
-    if "contextmanager" in names:
-        return Value("context", target.name, {"word": "unknown"})
-    return result
+    made: list[Value | None] = []
+    owner = callee.data.get("self")
+    items = it.collect(
+        lambda: made.append(enter(it, target, callee.data["module"], args, keywords, owner, node, closure))
+    )
+    if made[0] is None:
+        return opaque(it, node, target.name, owner, args, keywords)
+    if names & {"contextmanager", "asynccontextmanager"}:
+        from gradlab.audit.contexts import managed
+
+        return managed(it, items, target.name)
+    it.out += items
+    return made[0]
 
 
 def abstract(node: Function) -> bool:

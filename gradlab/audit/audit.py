@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from gradlab.audit import rules, scope
+from gradlab.audit import rules
 from gradlab.audit.doubts import doubts, heard
 from gradlab.audit.entering import enter, instance
 from gradlab.audit.finding import Finding, finding
@@ -17,6 +17,7 @@ from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 TRAINING = re.compile(r"backward\s*\(|loss_scaler|\.step\s*\(|clip_grad|zero_grad", re.I)
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
@@ -59,7 +60,6 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
                 characters(lines, one.end_line, one.end_column),
             )
         result.findings = [f for f in found.values() if f.path == str(source.path) and not silenced(lines, f)]
-        scope.USAGES.clear()
     result.undecided += source.notes
     for one in result.findings:
         one.place = source.place(one.line, one.column)
@@ -107,7 +107,7 @@ def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value
 
 def roots(module: Module) -> list:
     """Functions and classes, those first that no other function of the file calls."""
-    called = {dotted(n.func) for n in module.nodes if isinstance(n, ast.Call)}
+    called = {dotted(n.func) for n in module.source.nodes.of(ast.Call)}
     return sorted(module.names.values(), key=lambda node: getattr(node, "name", "") in called)
 
 
@@ -116,7 +116,7 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     if all(m in visited for m in methods) or not any(
         isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step")
         for m in methods
-        for p in ast.walk(m)
+        for p in walk(m)
     ):
         return []
 
@@ -133,9 +133,7 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     configure(interpreter, owner)
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
     every = inherited(owner)
-    called = {
-        n.attr for m, _ in every for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
-    }
+    called = {n.attr for m, _ in every for n in walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"}
     found = []
     for method, there in sorted(every, key=lambda pair: pair[0].name in called):
         if method not in visited and method.name != "__init__":

@@ -63,7 +63,7 @@ def applied(
         return instance(it, callee, args, keywords, node)
     if callee.kind == "external":
         return external(it, node, callee.name, args, keywords)
-    if callee.kind == "loss_scaler":
+    if callee.kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
         return loss_scaler(it, node, callee, args, keywords)
     if callee.kind in ("model", "ddp", "engine"):
         return forward(it, node, callee)
@@ -74,7 +74,9 @@ def applied(
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
         named = isinstance(node.func, (ast.Name, ast.Attribute))
         if named and not callee.data.get("framework"):
-            return loss(it, {}, args)
+            made = loss(it, {}, args)
+            made.data["guessed"] = True
+            return made
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     handled = owner if owner is not None or not callee.data.get("framework") else callee
     return opaque(it, node, name or "call", handled, args, keywords)

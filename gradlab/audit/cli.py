@@ -10,11 +10,15 @@ from typing import NoReturn, TextIO
 
 from gradlab.audit import output, rules
 from gradlab.audit.audit import Result, audit
-from gradlab.audit.finding import SEVERITIES, Finding
+from gradlab.audit.finding import Finding
 from gradlab.audit.project import Project
 from gradlab.audit.selection import checked, choose, codes, one
 from gradlab.audit.settings import Wrong, settings
 from gradlab.audit.sources import Source, find, read
+from gradlab.codes import CODES, SEVERITIES, Code, explained
+
+MANY, PART = 200, 40
+"""From how many files on they are shared out among processes, and how many a process takes at a time."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,10 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
 def work(args: argparse.Namespace) -> int:
     known = rules.load()
     if args.explain:
-        print(output.explained(known[one(args.explain, known)]))
+        print(told(CODES[one(args.explain)]))
         return 0
     if args.list:
-        print(output.listed(known))
+        print("\n".join(listed(code, code.code in known) for code in CODES.values()))
         return 0
     if not args.paths:
         raise Wrong("no path given; see python -m gradlab.audit --help")
@@ -88,7 +92,7 @@ def work(args: argparse.Namespace) -> int:
             raise Wrong(f"{path}: no such file or folder")
         if not path.is_file() and not path.is_dir():
             raise Wrong(f"{path}: neither a file nor a folder")
-    chosen = checked(settings(paths[0] if paths[0].is_dir() else paths[0].parent), known)
+    chosen = checked(settings(paths[0] if paths[0].is_dir() else paths[0].parent))
     select, ignore = codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore]
     selected = choose(known, select, ignore, args.severity or chosen.severity)
     files = list(find(paths, chosen.exclude, lambda error: print(f"gradlab.audit: {error}", file=sys.stderr)))
@@ -101,11 +105,28 @@ def work(args: argparse.Namespace) -> int:
         done = mend(files, selected, args.fix and not args.diff, out, coloured(out))
         if args.diff:
             return 1 if done else 0
-    results = [answered(path, project, selected) for project in [Project()] for path in files]
+    results = over(files, list(selected))
     findings = [one for result in results for one in result.findings]
     say(args.format, findings, known)
     hear(results, args.verbose)
     return 1 if findings else 0
+
+
+def over(paths: list[Path], selected: list[str]) -> list[Result]:
+    """What is found in files, of many by as many processes as may run."""
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    if len(paths) < MANY or workers == 1:
+        return several(paths, selected)
+    from concurrent.futures import ProcessPoolExecutor
+
+    parts = [paths[i : i + PART] for i in range(0, len(paths), PART)]
+    with ProcessPoolExecutor(workers) as pool:
+        return [result for part in pool.map(several, parts, [selected] * len(parts)) for result in part]
+
+
+def several(paths: list[Path], selected: list[str]) -> list[Result]:
+    known, project = rules.load(), Project()
+    return [answered(path, project, {code: known[code] for code in selected}) for path in paths]
 
 
 def answered(path: Path, project: Project, selected: dict[str, rules.Rule]) -> Result:
@@ -152,3 +173,17 @@ def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> Non
     said = {"json": output.as_json, "sarif": output.sarif, "github": output.github}[form](findings, known)
     if said:
         print(said)
+
+
+def told(code: Code) -> str:
+    from gradlab.audit.fixes import FIXES
+
+    return explained(code) + ("\n\n--fix mends the plain cases; --diff shows them." if code.code in FIXES else "")
+
+
+def listed(code: Code, here: bool) -> str:
+    """A line of `--list`; here: whether it is found in the text."""
+    from gradlab.audit.fixes import FIXES
+
+    more = "  (--fix)" if code.code in FIXES else ""
+    return f"{code.code}  {code.severity:8} {code.name}{more if here else '  (seen at run time, by gradlab.watch)'}"

@@ -61,9 +61,9 @@ def heard(units: list[Unit], module: Module, result: Result) -> None:
         at = unit.loop.node if unit.loop is not None else next((e.node for e in unit.events), None)
         place = str(getattr(at, "lineno", 1)) + (f" of {unit.path}" if unit.path != module.path else "")
         result.loops.append(place)
-    own = {n.name for n in module.nodes if isinstance(n, ast.FunctionDef)}
-    for node in module.nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and id(node) not in seen:
+    own = {n.name for n in module.source.nodes.of(ast.FunctionDef)}
+    for node in module.source.nodes.of(ast.Call):
+        if isinstance(node.func, ast.Attribute) and id(node) not in seen:
             name, owner = node.func.attr, ast.unparse(node.func.value)
             followed = owner == "super()" or (owner == "self" and name in own)
             if name in ("backward", "manual_backward") and not followed:

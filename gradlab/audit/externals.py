@@ -61,6 +61,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         start = keywords.get("start", args[1] if len(args) > 1 else None)
         first = start.data.get("value") if start is not None and start.kind == "number" else 0
         return Value("enumerated", data={"inner": args[0], "start": first if isinstance(first, int) else 0})
+    if tail == "partial" and args and args[0].kind in ("function", "method"):
+        return Value(args[0].kind, args[0].name, {**args[0].data, "args": args[1:], "keywords": keywords})
     if tail in ("range", "trange", "count"):
         return Value("counted")
     if tail == "zip":
@@ -90,6 +92,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in args):
             it.emit("look", node)
             return Value("measured")
+        if marks := frozenset().union(*(a.data.get("marks", frozenset()) for a in args)):
+            return tensor(roots=marks, factors=[], opaque=True)
         inner = [v for a in args for v in members(a) if v.kind == "tensor"]
         if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad", tail):
             data = {**inner[0].data}
@@ -110,6 +114,8 @@ def construct(
     data: dict = {"call": node, "type": name, "path": it.module.path}
     if kind == "wrapper":
         made = args[0] if args else Value("model")
+        if made.kind in ("function", "method", "lambda"):
+            return made
         return made if made.kind in ("model", "ddp") else Value("model", name, data)
     if kind == "ddp":
         inner = args[0] if args else keywords.get("module")

@@ -6,8 +6,6 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-SEVERITIES = ("advice", "warning", "error")
-
 
 @dataclass
 class Finding:

@@ -11,6 +11,7 @@ from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births
+from gradlab.audit.walking import walk
 
 
 class Interpreter:
@@ -23,6 +24,8 @@ class Interpreter:
         self.entered = 0
         self.calls = 0
         self.cut: list[ast.AST] = []
+        self.branches = 0
+        self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False
         self.origins: dict[tuple[int, str], ast.expr] = {}
         self.memo: dict[int, Value] = {}
@@ -74,7 +77,7 @@ class Interpreter:
         """An expression's text with local names replaced by what they were assigned."""
         text = ast.unparse(node)
         if depth < 4:
-            for part in ast.walk(node):
+            for part in walk(node):
                 if isinstance(part, ast.Name) and (origin := self.origins.get((id(self.scope), part.id))) is not None:
                     text += " <- " + self.traced(origin, depth + 1)
         return text

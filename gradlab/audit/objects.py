@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Function, Module
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -78,7 +79,7 @@ def lineage(
 def settle(value: Value) -> None:
     """After __init__: attributes that methods count up are indices, flags that they set anew are not known."""
     for node in value.data.get("lineage", []):
-        for name, counted in set_later(node):
+        for name, counted in assigned(node):
             old = value.attributes.get(name)
             if old is None or old.kind not in ("number", "bool", "none"):
                 continue
@@ -88,18 +89,18 @@ def settle(value: Value) -> None:
                 value.attributes[name] = Value("unknown", f"self.{name}")
 
 
-@functools.lru_cache(maxsize=256)
-def set_later(node: ast.ClassDef) -> list[tuple[str, bool]]:
-    """Attributes that methods other than __init__ set, and whether they count them up."""
-    found = []
+@lru_cache(maxsize=300)
+def assigned(node: ast.ClassDef) -> list[tuple[str, bool]]:
+    """Attributes of self that a class's methods assign, and whether they are counted up."""
+    found: dict[tuple[str, bool], None] = {}
     for function in node.body:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
             continue
-        for part in ast.walk(function):
-            targets: list[ast.expr] = part.targets if isinstance(part, ast.Assign) else []
+        for part in walk(function):
+            targets = part.targets if isinstance(part, ast.Assign) else []
             if isinstance(part, ast.AugAssign):
                 targets = [part.target]
             for target in targets:
                 if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
-                    found.append((target.attr, isinstance(part, ast.AugAssign)))
-    return found
+                    found[(target.attr, isinstance(part, ast.AugAssign))] = None
+    return list(found)

@@ -100,7 +100,7 @@ def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
             "name": rules[code].name,
             "shortDescription": {"text": rules[code].message},
             "fullDescription": {"text": rules[code].why},
-            "help": {"text": rules[code].mend},
+            "help": {"text": f"{rules[code].mend}:\n\n{rules[code].example}"},
         }
         for code in used
     ]
@@ -131,19 +131,3 @@ def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
         f"::{escaped(f.message)}"
         for f in findings
     )
-
-
-def explained(rule: Rule) -> str:
-    from gradlab.audit.fixes import FIXES
-
-    mend = "\n".join("    " + line for line in rule.mend.split("\n"))
-    first = rule.message[0].upper() + rule.message[1:]
-    text = f"{rule.code} {rule.name} ({rule.severity})\n\n{first}.\n\nWhy: {rule.why}\n\nInstead:\n\n{mend}"
-    return text + ("\n\n--fix mends the plain cases; --diff shows them first." if rule.code in FIXES else "")
-
-
-def listed(rules: dict[str, Rule]) -> str:
-    from gradlab.audit.fixes import FIXES
-
-    notes = {c: " (--fix)" if c in FIXES else "" if r.default else " (off unless selected)" for c, r in rules.items()}
-    return "\n".join(f"{r.code}  {r.severity:8} {r.name}{notes[r.code]}" for r in rules.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,6 @@ from gradlab.audit.sources import Source, read
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-SIGNS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 KEPT = 50
 """Modules that are held at a time."""
 INSTALLED = {
@@ -33,31 +31,17 @@ class Module:
     def path(self) -> str:
         return str(self.source.path)
 
-    @functools.cached_property
-    def nodes(self) -> list[ast.AST]:
-        """Every node of the tree, breadth first, but for signs."""
-        found: list[ast.AST] = [self.source.tree] if self.source.tree is not None else []
-        for node in found:  # grows while it is gone through
-            for name in node._fields:
-                part = getattr(node, name, None)
-                if isinstance(part, list):
-                    found += [one for one in part if isinstance(one, ast.AST)]
-                elif isinstance(part, ast.AST) and not isinstance(part, SIGNS):
-                    found.append(part)
-        return found
-
 
 def module(source: Source) -> Module:
     found = Module(source)
-    for node in found.nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                name = alias.asname or alias.name.split(".")[0]
-                found.imports[name] = (alias.name if alias.asname else name, 0)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                dotted = f"{node.module}.{alias.name}" if node.module else alias.name
-                found.imports[alias.asname or alias.name] = (dotted, node.level)
+    for plain in source.nodes.of(ast.Import):
+        for alias in plain.names:
+            name = alias.asname or alias.name.split(".")[0]
+            found.imports[name] = (alias.name if alias.asname else name, 0)
+    for node in source.nodes.of(ast.ImportFrom):
+        for alias in node.names:
+            dotted = f"{node.module}.{alias.name}" if node.module else alias.name
+            found.imports[alias.asname or alias.name] = (dotted, node.level)
     top(source.tree.body if source.tree else [], found)
     return found
 

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from gradlab.audit.finding import SEVERITIES
 from gradlab.audit.rules import Rule
 from gradlab.audit.settings import Settings, Wrong
+from gradlab.codes import CODES, NAMED, SEVERITIES, closest
 
 
 def codes(given: list[str] | None) -> list[str]:
     return [code.strip() for text in given or [] for code in text.split(",") if code.strip()]
 
 
-def one(code: str, known: dict[str, Rule]) -> str:
-    by_name = {rule.name: rule.code for rule in known.values()}
-    found = code.upper() if code.upper() in known else by_name.get(code.lower())
-    if found is None:
-        import difflib
-
-        close = difflib.get_close_matches(code.upper(), known, n=1) or difflib.get_close_matches(code, by_name, n=1)
-        raise Wrong(f"no rule {code!r}" + (f" (did you mean {close[0]}?)" if close else "; --list shows them"))
-    return found
+def one(given: str) -> str:
+    """A code, given itself or by its name."""
+    code = CODES.get(given.upper()) or NAMED.get(given.lower())
+    if code is None:
+        meant = closest(given)
+        raise Wrong(f"no rule {given!r}" + (f" (did you mean {meant}?)" if meant else "; --list shows them"))
+    return code.code
 
 
-def prefix(code: str, known: dict[str, Rule]) -> str:
+def prefix(code: str) -> str:
     """What the codes that are meant begin with."""
     if code.upper() == "ALL":
         return ""
     upper = code.upper()
-    return upper if any(name.startswith(upper) for name in [*known, "GL000"]) else one(code, known)
+    return upper if any(name.startswith(upper) for name in [*CODES, "GL000"]) else one(code)
 
 
 def choose(known: dict[str, Rule], select: list[str], ignore: list[str], severity: str) -> dict[str, Rule]:
-    wanted, unwanted = [prefix(c, known) for c in select], [prefix(c, known) for c in ignore]
+    wanted, unwanted = [prefix(c) for c in select], [prefix(c) for c in ignore]
     lowest = SEVERITIES.index(severity)
     return {
         c: r
@@ -42,11 +40,11 @@ def choose(known: dict[str, Rule], select: list[str], ignore: list[str], severit
     }
 
 
-def checked(chosen: Settings, known: dict[str, Rule]) -> Settings:
+def checked(chosen: Settings) -> Settings:
     """Settings that name a rule or a severity that is not there are told with their file."""
     try:
         for code in [*chosen.select, *chosen.ignore]:
-            prefix(code, known)
+            prefix(code)
         if chosen.severity not in SEVERITIES:
             raise Wrong(f"severity is {chosen.severity!r}, allowed are {', '.join(SEVERITIES)}")
     except Wrong as error:

@@ -7,7 +7,10 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+
+from gradlab.audit.walking import Nodes
 
 SKIPPED = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
 """Folders that are passed over when they are met below a given one; a given one never is."""
@@ -21,6 +24,10 @@ class Source:
     error: tuple[int, int, str] | None = None
     notes: list[tuple[int, str]] = field(default_factory=list)  # what of it was passed over
     cells: list[tuple[int, int]] = field(default_factory=list)  # of a notebook: (number of the cell, its first line)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        return Nodes(self.tree)
 
     def place(self, line: int, column: int) -> str:
         """line:column, or cell:line of a notebook."""

@@ -18,10 +18,16 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
 from gradlab.audit.tree import If, Jump, Loop, events
-from gradlab.audit.values import CALLED, Value, births
+from gradlab.audit.values import CALLED, Value, births, number, several
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", *CALLED}
+ONCE = {"params", "groups", "optimizers", "modules", "optimizer", "scheduler"}
+"""What a loop is over that is no iteration of the training."""
 
 
 def do_Expr(it: Interpreter, node: ast.Expr) -> None:
@@ -66,10 +72,12 @@ def branch(
     it: Interpreter, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
 ) -> None:
     before, outer = dict(it.scope.names), it.regions
+    it.branches += 1
     then = it.collect(work)
     after_then, it.scope.names = it.scope.names, dict(before)
     entered, it.regions = it.regions[len(outer) :], outer
     other = it.collect(otherwise)
+    it.branches -= 1
     for region in entered:  # of an ExitStack
         region.when = joined("and", [test, region.when])
     it.regions = [*it.regions, *entered]
@@ -83,17 +91,27 @@ def branch(
         it.scope.names[name] = either(it, test, value, it.scope.names.get(name))
 
 
-UNROLLED = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", *CALLED}
-
-
 def do_For(it: Interpreter, node: ast.For) -> None:
     over = it.value(node.iter)
-    if over.kind == "list" and 0 < len(over.data["items"]) <= 4 and all(v.kind in UNROLLED for v in over.data["items"]):
-        for item in over.data["items"]:
-            bind(it, node.target, item)
-            it.block(node.body)
-        return
-    loop(it, node, over)
+    turns = turned(it, node, over)
+    for item in turns:
+        bind(it, node.target, item)
+        it.block(node.body)
+    if not turns:
+        loop(it, node, over)
+
+
+def turned(it: Interpreter, node: ast.For, over: Value) -> list[Value]:
+    """What each turn binds, of a loop over a few optimizers, models or schedulers; such a loop is written out."""
+    if over.kind == "enumerated":
+        return [several([number(i), item]) for i, item in enumerate(turned(it, node, over.data["inner"]))]
+    if over.kind == "zipped":
+        columns = [turned(it, node, item) for item in over.data["items"]]
+        count = min((len(column) for column in columns if column), default=0)
+        pairs = list(zip(columns, over.data["items"]))
+        return [several([c[i] if c else element(it, node.iter, v) for c, v in pairs]) for i in range(count)]
+    items = over.data["items"] if over.kind == "list" else []
+    return items if len(items) <= 4 and all(item.kind in WRITTEN_OUT for item in items) else []
 
 
 def do_While(it: Interpreter, node: ast.While) -> None:
@@ -112,7 +130,12 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
     for name, value in before.items():
         if it.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
             it.scope.names[name] = value
-    once = over is not None and over.kind in ("params", "groups", "optimizers", "modules")
+    turn = it.scope.names.get(getattr(getattr(node, "target", None), "id", ""))
+    once = over is not None and (
+        (turn is not None and turn.kind in ("optimizer", "scheduler"))
+        or over.kind in ONCE
+        or (over.kind == "zipped" and any(v.kind in ONCE for v in over.data["items"]))
+    )
     it.out.append(Loop(node, it.module.path, body, birth, over, once))
     it.entered = entered
     it.block(node.orelse)
@@ -120,7 +143,7 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
 
 def carried(it: Interpreter, node: ast.AST) -> None:
     """Names that the loop counts up are its index; others that it assigns anew are not what they were before it."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Add) and isinstance(part.target, ast.Name):
             old = it.scope.find(part.target.id)
             one = isinstance(part.value, ast.Constant) and part.value.value == 1
@@ -199,14 +222,20 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
         it.origins[(id(it.scope), node.targets[0].id)] = node.value
     if value.kind == "unknown" and value.data.get("made") and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
         name_result(it, node.targets[0], value)
+    elif value.kind == "unknown" and isinstance(node.targets[0], ast.Name):
+        value.kind = usage(it.scope.node).kind(node.targets[0].id) or "unknown"
     if (
         value.kind in ("unknown", "number")
         and isinstance(node.targets[0], (ast.Name, ast.Attribute))
         and not value.name
     ):
         value.name = dotted(node.targets[0])
+    given = node.value.args[:1] if isinstance(node.value, ast.Call) else []
+    if value.kind == "ddp" and it.branches and [dotted(a) for a in given] == [dotted(node.targets[0])]:
+        value.root().data.pop("wrapped", None)  # the other branch calls the same name, rightly
     for target in node.targets:
         bind(it, target, value)
+        it.bound[(id(it.scope.node), dotted(target))] = next(births)
 
 
 def do_AnnAssign(it: Interpreter, node: ast.AnnAssign) -> None:
@@ -221,13 +250,17 @@ def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
     if effects.assign_gradient(it, node, node.target, node.value, node.op):
         return
     old, value = it.value(node.target), it.value(node.value)
+    kept: int | None = None
     if isinstance(node.op, ast.Add):
         if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.data.get("value") == 1:
             offset = old.data.get("offset", 0)
             bind(it, node.target, Value("index", old.name, {"offset": offset + 1}))
             return
-        effects.kept(it, node, node.target, old, value)
-    bind(it, node.target, combined(it, node.op, old, value, node.value))
+        kept = effects.kept(it, node, node.target, old, value)
+    made = combined(it, node.op, old, value, node.value)
+    if kept is not None:
+        made.data["roots"] = made.data.get("roots", frozenset()) | {kept}
+    bind(it, node.target, made)
 
 
 def do_Delete(it: Interpreter, node: ast.Delete) -> None:

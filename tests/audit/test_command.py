@@ -125,3 +125,14 @@ def test_a_backward_pass_in_no_loop_that_was_understood_is_said(tmp_path, capsys
     assert capsys.readouterr().err.startswith(f"{tmp_path}/a.py has a backward(), but no training loop")
     assert main([str(tmp_path), "--verbose"]) == 0
     assert "a.py:2: backward() with no step" in capsys.readouterr().err
+
+
+def test_many_files_shared_among_processes_have_the_same_findings(capsys, monkeypatch):
+    folder = str(WRONG)
+    assert main([folder, "--verbose"]) == 1
+    alone = capsys.readouterr()
+    monkeypatch.setattr("gradlab.audit.cli.MANY", 1)
+    monkeypatch.setattr("gradlab.audit.cli.PART", 7)
+    monkeypatch.setattr("gradlab.audit.cli.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert main([folder, "--verbose"]) == 1
+    assert capsys.readouterr() == alone

@@ -10,15 +10,7 @@ from gradlab.audit.rules import rule
 from gradlab.audit.rules.advice import literal, trainers
 
 
-@rule(
-    "GL812",
-    "two-precisions",
-    "error",
-    "fp16 and bf16 are both asked for: the trainer refuses, for there is one precision",
-    "The arguments are checked when they are made, so that the script ends there.",
-    "TrainingArguments(bf16=True, ...)",
-    on="text",
-)
+@rule("GL812", on="text")
 def two_precisions(module: Module) -> Iterator[ast.AST]:
     for call in trainers(module):
         on = [k for k in call.keywords if k.arg in ("fp16", "bf16") and ast.unparse(k.value) == "True"]
@@ -26,16 +18,7 @@ def two_precisions(module: Module) -> Iterator[ast.AST]:
             yield on[1].value
 
 
-@rule(
-    "GL813",
-    "trainer-clips-manual-optimization",
-    "error",
-    "the trainer is told to clip or to accumulate, but the module optimizes by hand: Lightning refuses to train",
-    "With automatic_optimization = False the clipping and the windows are the module's own.",
-    "def training_step(self, batch, i):\n    ...\n    self.clip_gradients(optimizer, gradient_clip_val=1.0)\n"
-    "    optimizer.step()",
-    on="text",
-)
+@rule("GL813", on="text")
 def manual(module: Module) -> Iterator[ast.AST]:
     classes = [n for n in module.names.values() if isinstance(n, ast.ClassDef) and defines(n, "training_step")]
     if not classes or not all(by_hand(n) for n in classes):

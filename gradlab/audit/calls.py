@@ -6,11 +6,12 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradlab.audit.effects import forward, loss
-from gradlab.audit.entering import ACTING, follow, instance, opaque, parent
+from gradlab.audit.entering import ACTING, DEPTH, follow, instance, opaque, parent
 from gradlab.audit.externals import external
 from gradlab.audit.known import dotted
 from gradlab.audit.language import unpacked
 from gradlab.audit.methods import loss_scaler, method
+from gradlab.audit.scope import Scope
 from gradlab.audit.values import Value, members
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def applied(
         args, keywords = [*callee.data["args"], *args], {**callee.data["keywords"], **keywords}
         return applied(it, ast.copy_location(whole, node), callee.data["callee"], None, args, keywords)
     if callee.kind == "lambda":
-        return it.value(callee.data["node"].body)
+        return of_lambda(it, callee, args, keywords)
+    if callee.kind == "bound":
+        return method(it, node, callee.data["owner"], callee.data["name"], args, keywords) or Value()
     if callee.kind == "class":
         return instance(it, callee, args, keywords, node)
     if callee.kind == "external":
@@ -77,6 +80,22 @@ def applied(
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     handled = owner if owner is not None or not callee.data.get("framework") else callee
     return opaque(it, node, name or "call", handled, args, keywords)
+
+
+def of_lambda(it: Interpreter, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
+    node, outer = callee.data["node"], it.scope
+    if len(it.stack) >= DEPTH or node in it.stack:
+        return Value("unknown", "", {"made": True, "opaque": True})
+    it.scope = Scope(callee.data["scope"], outer.node, callee.data["scope"].module)
+    it.stack.append(node)
+    names = [a.arg for a in node.args.args]
+    for i, name in enumerate(names):
+        it.scope.names[name] = args[i] if i < len(args) else keywords.get(name, Value("unknown", name, {"given": True}))
+    try:
+        return it.value(node.body)
+    finally:
+        it.stack.pop()
+        it.scope = outer
 
 
 def kinds(args: list[Value], keywords: dict[str, Value]) -> list[str]:

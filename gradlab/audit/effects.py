@@ -38,6 +38,8 @@ def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE)
         ]
     if value.kind == "autocast":
         return [Region("autocast", joined("and", [when, value.data.get("when", TRUE)]), node, value, value.data)]
+    if value.kind == "context" and value.data["word"] == "followed":
+        return [Region(r.kind, joined("and", [when, r.when]), r.node, r.value, r.data) for r in value.data["regions"]]
     if value.kind == "context":
         there = joined("and", [when, value.data.get("when", TRUE)])
         return [Region(value.data["word"], there, node, value.data.get("model"), value.data)]

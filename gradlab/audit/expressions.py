@@ -77,6 +77,11 @@ def of_Await(it: Interpreter, node: ast.Await) -> Value:
     return it.value(node.value)
 
 
+def of_Yield(it: Interpreter, node: ast.Yield | ast.YieldFrom) -> Value:
+    it.emit("yield", node, it.value(node.value) if node.value is not None else None)
+    return Value()
+
+
 def of_IfExp(it: Interpreter, node: ast.IfExp) -> Value:
     it.value(node.test)
     test = formula(it, node.test)
@@ -187,6 +192,8 @@ WORK: dict[str, Callable] = {
     "Lambda": of_Lambda,
     "NamedExpr": of_NamedExpr,
     "Await": of_Await,
+    "Yield": of_Yield,
+    "YieldFrom": of_Yield,
     "IfExp": of_IfExp,
     "BoolOp": of_BoolOp,
     "Compare": of_Compare,

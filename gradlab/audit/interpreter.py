@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from gradlab.audit import expressions, statements
+from gradlab.audit import calls, expressions, statements
 from gradlab.audit.entering import enter
 from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.scope import Scope
@@ -83,6 +83,10 @@ class Interpreter:
         return text
 
     # -- following
+
+    def apply(self, node: ast.Call, callee: Value, args: list[Value]) -> Value:
+        """A value called as another call demands: a closure, a hook, what map() is given."""
+        return calls.applied(self, node, callee, None, args, {})
 
     def block(self, body: list[ast.stmt]) -> None:
         for node in body:

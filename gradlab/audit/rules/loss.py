@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -24,7 +25,12 @@ COUNT = re.compile(
 )
 
 
-def losses(module: Module) -> Iterator[ast.FunctionDef]:
+@functools.lru_cache(maxsize=1)
+def losses(module: Module) -> list[ast.FunctionDef]:
+    return list(functions(module))
+
+
+def functions(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
     if not re.search(r"def \w*(loss|criterion)|class \w*(Loss|Criterion)\b", module.source.text, re.I):
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit import known
 from gradlab.audit.known import dotted
 from gradlab.audit.scope import usage
-from gradlab.audit.values import Value, several
+from gradlab.audit.values import Value, births, several
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -21,6 +21,9 @@ def name_result(it: Interpreter, target: ast.expr, value: Value) -> None:
     if scope is not None and name:
         value.kind = usage(scope).kind(name) or known.by_name(name) or value.kind
         value.name = name
+        if value.kind == "unknown" and "backward" in usage(it.scope.node).methods.get(name, ()):
+            value.kind = "tensor"
+            value.data |= {"opaque": True, "roots": frozenset([next(births)]), "factors": []}
 
 
 def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
@@ -43,7 +46,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 if value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
-                    item = Value("tensor", dotted(part), {**value.data})
+                    beside = i > 0 and value.data.get("source") == "criterion"  # a tensor, or a number for the log
+                    item = Value("tensor", dotted(part), {**value.data, "unsure": beside})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
         it.value(target.value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gradlab.audit import known
+from gradlab.audit.choices import choice
 from gradlab.audit.effects import forward, loss
 from gradlab.audit.entering import ACTING, follow, instance, opaque, parent
 from gradlab.audit.externals import external
@@ -14,6 +16,10 @@ from gradlab.audit.values import Value, members
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+DUE = {"need_update", "update_grad", "clip_grad", "parameters", "create_graph"}
+"""What timm's loss scaler and those made after it are told when they are called."""
 
 
 def call(it: Interpreter, node: ast.Call) -> Value:
@@ -36,7 +42,12 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
             return result
     callee = it.value(node.func)
     if "choice" in callee.data:
+        contexts = [(when, context(v)) for when, v in callee.data["choice"]]
+        if all(made is not None for _, made in contexts):
+            return choice([(when, made) for when, made in contexts if made is not None])
         callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
+    if callee.kind == "maker":
+        return context(callee) or Value()
     if callee.kind in ("function", "method"):
         return follow(it, node, callee, args, keywords)
     if callee.kind == "lambda":
@@ -45,7 +56,8 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
         return instance(it, callee, args, keywords, node)
     if callee.kind == "external":
         return external(it, node, callee.name, args, keywords)
-    if callee.kind == "loss_scaler":
+    called = callee.kind == "scaler" and callee.data.get("given") and bool(DUE & keywords.keys())
+    if callee.kind == "loss_scaler" or called:
         return loss_scaler(it, node, callee, args, keywords)
     if callee.kind in ("model", "ddp"):
         return forward(it, node, callee)
@@ -59,6 +71,13 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
             return loss(it, {}, args)
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     return opaque(it, node, name or "call", owner, args, keywords)
+
+
+def context(callee: Value) -> Value | None:
+    """The context manager that a call makes: `model.no_sync` or `nullcontext`, kept in a name and called later."""
+    if callee.kind == "maker":
+        return Value("context", data=dict(callee.data))
+    return Value("null") if callee.kind == "external" and known.made(callee.name) == "null" else None
 
 
 def kinds(args: list[Value], keywords: dict[str, Value]) -> list[str]:

@@ -87,11 +87,15 @@ def assign_gradient(
     return True
 
 
-def kept(it: Interpreter, node: ast.AugAssign, target: ast.expr, old: Value, value: Value) -> None:
-    outlives = old.kind in ("number", "unknown") and old.birth < it.entered
-    grads = value.kind == "tensor" and bool(value.data.get("roots"))
-    if outlives and grads and not any(region.kind == "no_grad" for region in it.regions):
-        it.emit("keep", node, value, into=dotted(target))
+def kept(it: Interpreter, node: ast.AST, target: ast.expr, old: Value, value: Value) -> frozenset[int]:
+    """Note a tensor that is added to what outlives the batch; a loss made of the sum has the token among its roots."""
+    if old.birth >= it.entered or value.kind != "tensor" or not value.data.get("roots") or value.data.get("unsure"):
+        return frozenset()
+    if any(region.kind == "no_grad" for region in it.regions):
+        return frozenset()
+    token = next(births)
+    it.emit("keep", node, value, into=dotted(target), token=token)
+    return frozenset([token])
 
 
 def combined(

@@ -86,6 +86,7 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         inner = [v for a in args for v in members(a) if v.kind == "tensor"]
         if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad", tail):
             data = {**inner[0].data}
+            data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
             if tail == "sum":
                 data["reduction"] = "sum"
             return Value("tensor", "", data)

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gradlab.audit.effects import combined, forward
+from gradlab.audit.effects import combined, forward, kept
 from gradlab.audit.entering import ACTING, follow
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
@@ -70,8 +70,12 @@ def method(
     if kind == "params":
         return owner
     if name in ("append", "extend") and args:
-        if kind in ("list", "unknown") and owner.birth < it.entered and args[0].kind == "tensor":
-            it.emit("keep", node, args[0], into=dotted(node.func.value))  # type: ignore[attr-defined]
+        if kind in ("list", "unknown") and args[0].kind == "tensor":
+            into = node.func.value  # type: ignore[attr-defined]
+            roots = args[0].data.get("roots", frozenset()) | kept(it, node, into, owner, args[0])
+            if kind == "list":
+                held = Value("tensor", "", {**args[0].data, "roots": roots, "opaque": True})
+                owner.data["items"] = [*owner.data["items"], held]
         if kind == "list" and name == "append" and args[0].kind in ACTING:
             owner.data["items"] = [*owner.data["items"], args[0]]
         return Value()

@@ -17,10 +17,13 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
 from gradlab.audit.tree import If, Jump, Loop
-from gradlab.audit.values import Value, births
+from gradlab.audit.values import Value, births, several
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+SEVERAL = ("optimizer", "scheduler", "model", "ddp", "scaler", "list")
 
 
 def do_Expr(it: Interpreter, node: ast.Expr) -> None:
@@ -75,16 +78,28 @@ def do_If(it: Interpreter, node: ast.If) -> None:
 
 def do_For(it: Interpreter, node: ast.For) -> None:
     over = it.value(node.iter)
-    if (
-        over.kind == "list"
-        and 0 < len(over.data["items"]) <= 4
-        and all(v.kind in ("optimizer", "scheduler", "model", "ddp", "scaler", "list") for v in over.data["items"])
-    ):
-        for item in over.data["items"]:
+    if (turns := unrolled(it, node.iter, over)) is not None:
+        for item in turns:
             bind(it, node.target, item)
             it.block(node.body)
         return
     loop(it, node, over)
+
+
+def unrolled(it: Interpreter, node: ast.expr, over: Value) -> list[Value] | None:
+    """The turns of a loop over a few optimizers, models and their like, told one by one."""
+    if over.kind == "list" and 0 < len(over.data["items"]) <= 4:
+        return over.data["items"] if all(v.kind in SEVERAL for v in over.data["items"]) else None
+    if over.kind == "zipped":
+        sides = [unrolled(it, node, side) for side in over.data["items"]]
+        length = min((len(side) for side in sides if side is not None), default=0)
+        if length:
+            return [
+                several([side[i] if side is not None else element(it, node, whole) for side, whole in pairs])
+                for i in range(length)
+                for pairs in [list(zip(sides, over.data["items"]))]
+            ]
+    return None
 
 
 def do_While(it: Interpreter, node: ast.While) -> None:
@@ -103,7 +118,7 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
     for name, value in before.items():
         if it.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
             it.scope.names[name] = value
-    once = over is not None and over.kind in ("params", "groups", "optimizers", "modules")
+    once = over is not None and over.kind in ("params", "groups", "optimizers", "modules", "optimizer", "scheduler")
     it.out.append(Loop(node, it.module.path, body, birth, over, once))
     it.entered = entered
     it.block(node.orelse)
@@ -184,8 +199,10 @@ def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
             offset = old.data.get("offset", 0)
             bind(it, node.target, Value("index", old.name, {"offset": offset + 1}))
             return
-        effects.kept(it, node, node.target, old, value)
-    bind(it, node.target, combined(it, node.op, old, value, node.value))
+    made = combined(it, node.op, old, value, node.value)
+    if isinstance(node.op, ast.Add) and old.kind in ("number", "unknown") and made.kind == "tensor":
+        made.data["roots"] = made.data.get("roots", frozenset()) | effects.kept(it, node, node.target, old, value)
+    bind(it, node.target, made)
 
 
 def do_Delete(it: Interpreter, node: ast.Delete) -> None:

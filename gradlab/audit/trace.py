@@ -48,17 +48,17 @@ class Unit:
     boundary: dict[Atom, bool] = field(default_factory=dict)
     period: str = ""
     inner: bool = False  # the window is a loop of its own inside this one
+    windows: set[int] = field(default_factory=set)  # the events inside such loops
 
     def __post_init__(self) -> None:
         self.events = events(self.body)
         self.atoms = self.found_atoms()
-        self.inner = any(
-            isinstance(item, Loop) and not item.once
-            and any(e.kind == "backward" for e in events(item.body))
-            and not any(e.kind == "step" for e in events(item.body))
-            and any(e.kind == "step" for e in self.events)
-            for item in walk(self.body)
-        )  # fmt: skip
+        loops = [item for item in walk(self.body) if isinstance(item, Loop) and not item.once]
+        for inside in (events(item.body) for item in loops):
+            kinds = {e.kind for e in inside}
+            if "backward" in kinds and "step" not in kinds and any(e.kind == "step" for e in self.events):
+                self.windows |= {id(e) for e in inside}
+        self.inner = bool(self.windows)
         self.find_boundary()
 
     @property
@@ -117,6 +117,18 @@ class Unit:
                     if atom.kind == "period" and (not self.period or atom.period.isdigit() is False):
                         self.period = atom.period
                     break
+
+    def varying(self, step: Step) -> set[tuple[str, bool]]:
+        """What must hold for a step and may be otherwise in the next turn of the loop."""
+        made = {a.key for a in self.atoms if a.birth > self.birth}
+        return {guard for guard in step.guards if any(key in made for key in guard[0].split(" | "))}
+
+    def each(self, step: Step, run: Run) -> bool:
+        """Whether a step happens in every turn of the loop that is the window of this unit."""
+        if id(step.event) not in self.windows:
+            return False
+        mates = [s for s in run.of("backward") if s.k == step.k and id(s.event) in self.windows]
+        return any(self.varying(step) <= self.varying(mate) for mate in mates)
 
     def iteration(self, k: int, truth: Callable[[Atom], bool]) -> tuple[list[Step], str]:
         out: list[Step] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
+from gradlab.audit.tree import Region
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Hit:
     others: tuple[Step, ...] = ()
     node: ast.AST | None = None
     loose: bool = False  # flags of two features may both be on, unless one says what is not there
+    region: Region | None = None  # the `with` block without which it is no mistake
 
 
 RULES: dict[str, Rule] = {}
@@ -69,7 +71,11 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
                 hits[key] = (hit, hits.get(key, (hit, 0))[1] + 1)
     for hit, count in hits.values():
         needed = {id(s.event) for s in [hit.step, *hit.others]}
-        possible = sum(needed <= {id(s.event) for s in run.steps} for run in runs)
+        possible = sum(
+            needed <= {id(s.event) for s in run.steps}
+            and (hit.region is None or any(hit.region in s.active for s in run.steps))
+            for run in runs
+        )
         if count >= possible:
             yield hit.step.event.path, hit.node or hit.step.event.node
 

@@ -60,9 +60,8 @@ def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if not unit.accumulating or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
-    inner = {id(e) for item in walk(unit.body) if hasattr(item, "once") and not item.once for e in events(item.body)}
     for backward in run.of("backward"):
-        if not unit.boundary and id(backward.event) not in inner:
+        if not unit.boundary and id(backward.event) not in unit.windows:
             continue
         if backward.event.data.get("perhaps"):
             continue
@@ -120,7 +119,9 @@ def by_hand(run: Run) -> Iterator[Hit]:
     if not unit.accumulating or any(e.kind == "reduce" for e in unit.events):
         return
     for scale in run.of("scale"):
-        if scale.event.data["op"] == "div_" and (not unit.boundary or not run.ends(scale.k)):
+        if scale.event.data["op"] == "div_" and (
+            not run.ends(scale.k) if unit.boundary else unit.each(scale, run)
+        ):
             yield Hit(scale)
 
 
@@ -142,7 +143,7 @@ def clip_each(run: Run) -> Iterator[Hit]:
             earlier = [s for s in run.steps[: run.steps.index(clip)] if s.k == clip.k]
             if not run.ends(clip.k) and any(s.kind == "backward" for s in earlier):
                 yield Hit(clip)
-        elif any(s.event is clip.event and s.k == clip.k and s.turn != clip.turn for s in run.of("clip")):
+        elif unit.each(clip, run):
             yield Hit(clip)
 
 
@@ -195,8 +196,7 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
     for optimizer in unit.optimizers():
         if unit.inner and not unit.boundary:
             for zero in run.of("zero"):
-                twice = [s for s in run.of("zero") if s.event is zero.event and s.k == zero.k and s.turn != zero.turn]
-                if twice and concerns(unit, zero, optimizer):
+                if unit.each(zero, run) and concerns(unit, zero, optimizer):
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):
@@ -209,9 +209,17 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                 elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
                     pending = None
             ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
+            if pending is not None and discarding(run, zero, pending):
+                continue
             if pending is not None and ahead is not None and ahead.kind == "backward":
                 if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
                     yield Hit(zero, (pending,))
+
+
+def discarding(run: Run, zero: Step, backward: Step) -> bool:
+    """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
+    known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
+    return any(key not in known for key, _ in run.unit.varying(zero) - run.unit.varying(backward))
 
 
 def stepping(unit: Unit) -> tuple[If, bool] | None:

@@ -169,15 +169,14 @@ def kept(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None:
         return
-    used = {
-        v
-        for e in [*unit.events, *unit.after]
-        if e.kind == "backward" and e.value is not None
-        for v in [e.data.get("text", "")]
-    }
+    backwards = [e for e in [*unit.events, *unit.after] if e.kind == "backward" and e.value is not None]
+    texts = {e.data.get("text", "") for e in backwards}
+    used = frozenset().union(*(e.value.data.get("roots", frozenset()) for e in backwards if e.value is not None))
     for keep in run.of("keep"):
         into = keep.event.data["into"]
-        if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in used):
+        if keep.event.data["token"] in used:
+            continue
+        if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in texts):
             continue
         roots = keep.event.value.data.get("roots", frozenset()) if keep.event.value is not None else frozenset()
         for backward in run.of("backward"):

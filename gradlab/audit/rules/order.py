@@ -25,6 +25,14 @@ def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]
     return [s for s in same if run.steps.index(s) < at], [s for s in same if run.steps.index(s) > at]
 
 
+def following(run: Run, step: Step, optimizer) -> list[Step]:
+    """Backward passes and this optimizer's steps of the next iteration, where each step comes before its backward."""
+    return [
+        s for s in run.steps
+        if s.k == step.k + 1 and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
+    ]  # fmt: skip
+
+
 @rule(
     "GL101",
     "clip-after-step",
@@ -82,6 +90,8 @@ def zero_before_step(run: Run) -> Iterator[Hit]:
             if not concerns(run.unit, zero, optimizer):
                 continue
             before, after = neighbours(run, zero, optimizer)
+            if not after:
+                after = following(run, zero, optimizer)
             if before and before[-1].kind == "backward" and after and after[0].kind == "step":
                 if zero.event.node is not after[0].event.node and not uncertain(run.unit, "tensor"):
                     yield Hit(zero, (before[-1], after[0]))

@@ -95,7 +95,7 @@ def unscale_each(run: Run) -> Iterator[Hit]:
         return
     for unscale in run.of("unscale"):
         if run.unit.inner and not run.unit.boundary:
-            if any(s.event is unscale.event and s.k == unscale.k and s.turn != unscale.turn for s in run.of("unscale")):
+            if run.unit.each(unscale, run):
                 yield Hit(unscale)
         elif not run.ends(unscale.k):
             yield Hit(unscale)
@@ -259,7 +259,7 @@ def known_plain(model: Value) -> bool:
 def backward_inside(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         if (region := backward.inside("autocast")) is not None and region.data.get("through") is None:
-            yield Hit(backward)
+            yield Hit(backward, region=region)
 
 
 @rule(
@@ -291,7 +291,7 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
                 if (region is not None and half(region.data)) or (
                     region is None and step.event.value.root().data.get("half")
                 ):
-                    yield Hit(backward, (step,))
+                    yield Hit(backward, (step,), region=region)
 
 
 def half(data: dict) -> bool:

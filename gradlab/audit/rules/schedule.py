@@ -48,8 +48,7 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
         ):
             continue
         if (unit.boundary and not run.ends(schedule.k)) or (
-            not unit.boundary
-            and any(s.event is schedule.event and s.k == schedule.k and s.turn != schedule.turn for s in run.steps)
+            not unit.boundary and unit.each(schedule, run)
         ):
             yield Hit(schedule)
 

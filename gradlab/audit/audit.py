@@ -20,6 +20,7 @@ from gradlab.audit.values import Value
 TRAINING = re.compile(r"backward\s*\(|loss_scaler", re.I)
 """A file without any of these has no loop to follow."""
 TEXT = re.compile(r"torch|lightning|Trainer|loss", re.I)
+RATE = re.compile(r"(^|[\W_])(lr|learning_rate|weight_decay|wd|decay)([\W_]|$)", re.I)
 IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,]+)\])?")
 
 
@@ -41,6 +42,7 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
         try:
             if TRAINING.search(source.text):
                 for unit in loops(module, project):
+                    unit.compensated = compensated(module, unit)
                     judge(unit, selected, found, result)
             for rule in selected.values():
                 for node in rule.text(module) if rule.text is not None else ():
@@ -71,6 +73,30 @@ def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Findin
             text = f"{event.data['name']}() could not be followed (it has {handed}): rules on what it may do are silent"
             if event.path == str(result.source.path):
                 result.undecided.append((getattr(event.node, "lineno", 1), text))
+
+
+def compensated(module: Module, unit: Unit) -> bool:
+    """Whether a rate or a weight decay is multiplied or divided by the length of the window: the sum is meant."""
+    keys = [unit.period, *(atom.key for atom in unit.boundary)]
+    names = {name.split(".")[-1] for key in keys for name in re.findall(r"([A-Za-z_][\w.]*)#", key)}
+    for node in ast.walk(module.source.tree or ast.Pass()):
+        if isinstance(node, ast.AugAssign):
+            pairs = [(ast.unparse(node.target), node.value)]
+        elif isinstance(node, ast.Assign):
+            pairs = [(ast.unparse(node.targets[0]), node.value)]
+        elif isinstance(node, ast.Call):
+            pairs = [(k.arg or "", k.value) for k in node.keywords]
+        else:
+            continue
+        for target, made in pairs:
+            if RATE.search(target) and (
+                isinstance(node, ast.AugAssign)
+                or any(isinstance(p, ast.BinOp) and isinstance(p.op, (ast.Mult, ast.Div)) for p in ast.walk(made))
+            ):
+                parts = {p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "") for p in ast.walk(made)}
+                if names & parts:
+                    return True
+    return False
 
 
 def loops(module: Module, project: Project) -> list[Unit]:

@@ -47,7 +47,7 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
                     beside = i > 0 and value.data.get("source") == "criterion"  # a tensor, or a number for the log
-                    item = Value("tensor", dotted(part), {**value.data, "unsure": beside})
+                    item = Value("tensor", dotted(part), {**value.data, "unsure": beside, "range": ""})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
         it.value(target.value)

@@ -60,7 +60,7 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     if callee.kind == "loss_scaler" or called:
         return loss_scaler(it, node, callee, args, keywords)
     if callee.kind in ("model", "ddp"):
-        return forward(it, node, callee)
+        return forward(it, node, callee, args)
     if callee.kind == "criterion":
         return loss(it, callee.data, args)
     if callee.kind in ("context", "autocast", "null"):

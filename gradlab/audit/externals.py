@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gradlab.audit import known
+from gradlab.audit import known, ranges
 from gradlab.audit.conditions import TRUE
 from gradlab.audit.effects import loss
 from gradlab.audit.entering import opaque
@@ -74,7 +74,7 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
     if known.LOSS_FUNCTION.match(tail) and args:
         reduction = keywords.get("reduction")
         kind_of_mean = reduction.data.get("value", "mean") if reduction else "mean"
-        return loss(it, {"reduction": kind_of_mean, "ignoring": "ignore_index" in keywords}, args)
+        return loss(it, {"reduction": kind_of_mean, "ignoring": "ignore_index" in keywords, "type": name}, args)
     if name.startswith("torch.") or tail in ("sum", "max", "min", "abs"):
         if "autograd" in name:
             if tail == "backward":
@@ -89,6 +89,10 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
             data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
             if tail == "sum":
                 data["reduction"] = "sum"
+            partial = len(args) > 1 or "dim" in keywords
+            first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})
+            made = ranges.applied(it, node, tail, first, partial)
+            data |= {**made, "roots": data["roots"] | made.get("roots", frozenset())}
             return Value("tensor", "", data)
         if tail in ("no_grad", "inference_mode"):
             return Value("context", data={"word": "no_grad"})
@@ -142,6 +146,8 @@ def construct(
         if "torch.cuda" in name:
             data["device"] = "cuda"
         return Value("autocast", name, data)
+    if name.endswith("Sequential") and args:
+        data["last"] = args[-1].data.get("last") or args[-1].data.get("type", "")
     return Value(kind, name, data)
 
 

@@ -90,7 +90,7 @@ def settle(value: Value) -> None:
                     old = value.attributes.get(target.attr)
                     if old is None or old.kind not in ("number", "bool", "none"):
                         continue
-                    if isinstance(part, ast.AugAssign):
+                    if isinstance(part, ast.AugAssign) and isinstance(part.value, ast.Constant):
                         value.attributes[target.attr] = Value("index", target.attr, {"offset": 0})
                     elif old.kind != "none":
                         value.attributes[target.attr] = Value("unknown", f"self.{target.attr}")

@@ -167,6 +167,9 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
     for target in node.targets:
         if effects.assign_gradient(it, node, target, node.value, None):
             return
+    if (again := onto_itself(node)) is not None:
+        do_AugAssign(it, again)
+        return
     value = it.value(node.value)
     if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         it.origins[(id(it.scope), node.targets[0].id)] = node.value
@@ -180,6 +183,16 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
         value.name = dotted(node.targets[0])
     for target in node.targets:
         bind(it, target, value)
+
+
+def onto_itself(node: ast.Assign) -> ast.AugAssign | None:
+    """`total = total + loss` is `total += loss`."""
+    made, target = node.value, node.targets[0]
+    if len(node.targets) > 1 or not isinstance(made, ast.BinOp) or not isinstance(made.op, ast.Add):
+        return None
+    if not isinstance(target, (ast.Name, ast.Attribute)) or dotted(made.left) != dotted(target):
+        return None
+    return ast.copy_location(ast.AugAssign(target, made.op, made.right), node)
 
 
 def do_AnnAssign(it: Interpreter, node: ast.AnnAssign) -> None:

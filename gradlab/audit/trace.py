@@ -48,6 +48,7 @@ class Unit:
     boundary: dict[Atom, bool] = field(default_factory=dict)
     period: str = ""
     inner: bool = False  # the window is a loop of its own inside this one
+    compensated: bool = False  # the length of the window is in the learning rate or the weight decay
     windows: set[int] = field(default_factory=set)  # the events inside such loops
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
@@ -53,8 +53,27 @@ def rule(
     return register
 
 
+def also(code: str, on: str = "runs"):
+    """Register a second way to see what a rule is about."""
+
+    def register(function):
+        RULES[code] = replace(RULES[code], **{on: function})
+        return function
+
+    return register
+
+
 def load() -> dict[str, Rule]:
-    from gradlab.audit.rules import accumulation, advice, distributed, loss, order, scaler, schedule  # noqa: F401
+    from gradlab.audit.rules import (  # noqa: F401
+        accumulation,
+        advice,
+        distributed,
+        loss,
+        order,
+        scaler,
+        schedule,
+        unstable,
+    )
 
     return dict(sorted(RULES.items()))
 

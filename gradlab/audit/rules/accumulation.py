@@ -60,6 +60,8 @@ def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if not unit.accumulating or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
+    if unit.compensated:
+        return
     for backward in run.of("backward"):
         if not unit.boundary and id(backward.event) not in unit.windows:
             continue

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from gradlab.audit.rules import Hit, concerns, rule, uncertain
+from gradlab.audit.known import CLIPS, dotted
+from gradlab.audit.project import Module
+from gradlab.audit.rules import Hit, also, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
 
 RIGHT = """
@@ -74,6 +77,20 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
                 ]
                 if not again and (run.unit.loop is not None or len(run.unit.optimizers()) == 1):
                     yield Hit(clip, (after[0],))
+
+
+@also("GL102", "text")
+def clip_in_training_step(module: Module) -> Iterator[ast.AST]:
+    """Lightning calls backward() when training_step() has returned, unless the module optimizes by itself."""
+    for owner in module.names.values():
+        if not isinstance(owner, ast.ClassDef) or not any("Lightning" in ast.unparse(base) for base in owner.bases):
+            continue
+        if any(getattr(n, "attr", "") in ("automatic_optimization", "manual_backward") for n in ast.walk(owner)):
+            continue
+        steps = [n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "training_step"]
+        for node in (n for step in steps for n in ast.walk(step)):
+            if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in CLIPS:
+                yield node
 
 
 @rule(

@@ -17,7 +17,7 @@ from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
 
-TRAINING = re.compile(r"backward\s*\(|loss_scaler", re.I)
+TRAINING = re.compile(r"backward\s*\(|scaler\s*\(", re.I)
 """A file without any of these has no loop to follow."""
 TEXT = re.compile(r"torch|lightning|Trainer|loss", re.I)
 RATE = re.compile(r"(^|[\W_])(lr|learning_rate|weight_decay|wd|decay)([\W_]|$)", re.I)

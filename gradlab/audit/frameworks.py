@@ -45,7 +45,9 @@ def accelerator(
         return Value("autocast", "autocast", {"through": owner})
     elif name == "unwrap_model":
         inner = args[0] if args else None
-        return Value("model", "", {"of": inner, "raw": inner if inner is not None and inner.data.get("prepared") else None})
+        return Value(
+            "model", "", {"of": inner, "raw": inner if inner is not None and inner.data.get("prepared") else None}
+        )
     elif name.startswith("prepare"):
         return args[0] if args else Value()
     return Value("unknown", "", {"made": True})

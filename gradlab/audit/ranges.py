@@ -71,7 +71,9 @@ def applied(it: Interpreter, node: ast.Call, name: str, value: Value, partial: b
     return made
 
 
-def arithmetic(it: Interpreter, node: ast.AST, op: ast.operator, left: Value, right: Value) -> tuple[str, frozenset[int]]:
+def arithmetic(
+    it: Interpreter, node: ast.AST, op: ast.operator, left: Value, right: Value
+) -> tuple[str, frozenset[int]]:
     """The word of a sum, product, quotient or power, and the tokens of what is wrong with it."""
     one, two = left.data.get("range", ""), right.data.get("range", "")
     if isinstance(op, ast.Pow):

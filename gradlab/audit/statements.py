@@ -135,7 +135,7 @@ def carried(it: Interpreter, node: ast.AST) -> None:
         elif isinstance(part, ast.Assign):
             for target in part.targets:
                 old = it.scope.names.get(target.id) if isinstance(target, ast.Name) else None
-                flag = old is not None and old.kind == "number" and old.data["value"] in (True, False)
+                flag = old is not None and old.kind == "number" and isinstance(old.data["value"], bool)
                 if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):
                     it.scope.names[target.id] = Value("unknown", target.id)
 

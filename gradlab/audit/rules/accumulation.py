@@ -121,9 +121,7 @@ def by_hand(run: Run) -> Iterator[Hit]:
     if not unit.accumulating or any(e.kind == "reduce" for e in unit.events):
         return
     for scale in run.of("scale"):
-        if scale.event.data["op"] == "div_" and (
-            not run.ends(scale.k) if unit.boundary else unit.each(scale, run)
-        ):
+        if scale.event.data["op"] == "div_" and (not run.ends(scale.k) if unit.boundary else unit.each(scale, run)):
             yield Hit(scale)
 
 

@@ -153,7 +153,9 @@ def stacked(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AS
     plain = function.args.args[len(function.args.args) - len(function.args.defaults) :]
     given = {a.arg: literal(d) for a, d in zip(plain, function.args.defaults)}
     for node in ast.walk(function):
-        if not (isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Sequential" and len(node.args) == 1):
+        if not (
+            isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Sequential" and len(node.args) == 1
+        ):
             continue
         name = dotted(node.args[0].value) if isinstance(node.args[0], ast.Starred) else ""
         for loop in ast.walk(function):

@@ -47,9 +47,7 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
             or schedule.event.data["arguments"]
         ):
             continue
-        if (unit.boundary and not run.ends(schedule.k)) or (
-            not unit.boundary and unit.each(schedule, run)
-        ):
+        if (unit.boundary and not run.ends(schedule.k)) or (not unit.boundary and unit.each(schedule, run)):
             yield Hit(schedule)
 
 

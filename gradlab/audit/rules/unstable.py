@@ -78,7 +78,11 @@ def computed(run: Run, what: str) -> Iterator[Hit]:
         if step.event.data["what"] == what:
             for backward in run.of("backward"):
                 value = backward.event.value
-                if backward.k == step.k and value is not None and step.event.data["token"] in value.data.get("roots", ()):
+                if (
+                    backward.k == step.k
+                    and value is not None
+                    and step.event.data["token"] in value.data.get("roots", ())
+                ):
                     yield Hit(step, (backward,))
                     break
 

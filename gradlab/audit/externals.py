@@ -11,7 +11,7 @@ from gradlab.audit.conditions import TRUE
 from gradlab.audit.effects import loss
 from gradlab.audit.entering import opaque
 from gradlab.audit.formulas import formula, truthy
-from gradlab.audit.values import Value, every, members, tensor
+from gradlab.audit.values import Value, every, members, several, tensor
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -43,6 +43,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         return Value("context", data={"word": "scale_loss", "as": made})
     if tail == "master_params":
         return Value("params", data={"of": args[0].data.get("of") if args else None, "master": True})
+    if name.endswith("amp.initialize") and args:
+        return several(args) if args[1:] else args[0]
     kind = known.made(name)
     if kind:
         return construct(it, node, kind, name, args, keywords)
@@ -91,8 +93,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
                 data["reduction"] = "sum"
             partial = len(args) > 1 or "dim" in keywords
             first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})
-            made = ranges.applied(it, node, tail, first, partial)
-            data |= {**made, "roots": data["roots"] | made.get("roots", frozenset())}
+            changed = ranges.applied(it, node, tail, first, partial)
+            data |= {**changed, "roots": data["roots"] | changed.get("roots", frozenset())}
             return Value("tensor", "", data)
         if tail in ("no_grad", "inference_mode"):
             return Value("context", data={"word": "no_grad"})
@@ -112,6 +114,7 @@ def construct(
     if kind == "ddp":
         inner = args[0] if args else keywords.get("module")
         if inner is not None:
+            inner.kind = "model" if inner.kind == "unknown" else inner.kind
             inner.data["wrapped"] = True
         return Value("ddp", name, {**data, "of": inner})
     if kind == "optimizer":

@@ -87,10 +87,12 @@ class Usage:
     def __init__(self, scope: ast.AST):
         self.methods: dict[str, set[str]] = {}
         self.handed: dict[str, set[str]] = {}
+        self.called: set[str] = set()
         for node in ast.walk(scope):
             if isinstance(node, ast.Attribute) and (name := dotted(node.value)):
                 self.methods.setdefault(name, set()).add(node.attr)
             if isinstance(node, ast.Call):
+                self.called.add(dotted(node.func))
                 to = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 for argument in [*node.args, *(k.value for k in node.keywords)]:
                     if name := dotted(argument):
@@ -100,7 +102,7 @@ class Usage:
         methods, handed = self.methods.get(name, set()), self.handed.get(name, set())
         if methods & {"unscale_", "get_scale"} or {"scale", "update"} <= methods or {"scale", "step"} <= methods:
             return "scaler"
-        if ({"zero_grad", "step"} <= methods) or "param_groups" in methods or handed & {"unscale_"}:
+        if ({"zero_grad", "step"} <= methods) or "param_groups" in methods or handed & {"unscale_", "master_params"}:
             return "optimizer"
         if methods & {"sync_gradients", "accumulate", "prepare", "unwrap_model"}:
             return "accelerator"
@@ -118,7 +120,7 @@ class Usage:
             if NAMES["optimizer"].search(name.split(".")[-1]):
                 return "optimizer"
         if "zero_grad" in methods:
-            return "model" if methods & {"train", "eval"} else "optimizer"
+            return "model" if methods & {"train", "eval"} or name in self.called else "optimizer"
         return ""
 
 

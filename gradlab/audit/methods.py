@@ -11,7 +11,6 @@ from gradlab.audit.effects import combined, forward, kept
 from gradlab.audit.entering import ACTING, follow
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
-from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, births, several, tensor

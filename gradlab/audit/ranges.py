@@ -1,8 +1,8 @@
 """What values a tensor may take, as far as the text shows: where a log, a root, a quotient or an exp may leave them.
 
-any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included (softmax,
-sigmoid); rest: 1 less an output; square: squares one by one; error: the mean of squares; exp, expsum: exp of an output, its
-sum. Everything else is the empty word: nothing is known, nothing is said.
+any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
+(softmax, sigmoid); rest: 1 less an output; square: squares one by one; error: the mean of squares; exp, expsum: exp of an
+output, its sum. Everything else is the empty word: nothing is known, nothing is said.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def noted(it: Interpreter, node: ast.AST, what: str, *values: Value) -> frozense
 def applied(it: Interpreter, node: ast.Call, name: str, value: Value, partial: bool) -> dict:
     """What changes in a tensor's data when a function is applied to it."""
     word = value.data.get("range", "")
-    made = {"range": after(name, word, node, partial)}
+    made: dict = {"range": after(name, word, node, partial)}
     if found := noted(it, node, fault(name, word), value):
         made["roots"] = value.data.get("roots", frozenset()) | found
     if made["range"] == "exp":

@@ -207,11 +207,10 @@ def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
     if effects.assign_gradient(it, node, node.target, node.value, node.op):
         return
     old, value = it.value(node.target), it.value(node.value)
-    if isinstance(node.op, ast.Add):
-        if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.data.get("value") == 1:
-            offset = old.data.get("offset", 0)
-            bind(it, node.target, Value("index", old.name, {"offset": offset + 1}))
-            return
+    one = value.kind == "number" and value.data.get("value") == 1
+    if isinstance(node.op, ast.Add) and old.kind in ("index", "number", "unknown") and one:
+        bind(it, node.target, Value("index", old.name, {"offset": old.data.get("offset", 0) + 1}))
+        return
     made = combined(it, node.op, old, value, node.value)
     if isinstance(node.op, ast.Add) and old.kind in ("number", "unknown") and made.kind == "tensor":
         made.data["roots"] = made.data.get("roots", frozenset()) | effects.kept(it, node, node.target, old, value)

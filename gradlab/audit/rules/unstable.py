@@ -183,7 +183,7 @@ def averaged(node: ast.expr) -> bool:
     "GL606",
     "rmse-at-zero",
     "advice",
-    "sqrt of a mean of squares: where every error is 0 (a batch of padding, a perfect fit) its gradient is not a number",
+    "sqrt of a mean of squares: where every error is 0 (padding, a perfect fit) its gradient is not a number",
     "Measured in experiments/nan_loss for one square; a mean gets to 0 only where all of them do.",
     "loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)  # or the mean of squares itself: its minimum is the same",
     on="text",

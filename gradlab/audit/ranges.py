@@ -1,8 +1,8 @@
 """What values a tensor may take, as far as the text shows: where a log, a root, a quotient or an exp may leave them.
 
 any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
-(softmax, sigmoid); rest: 1 less an output; square: squares one by one; error: the mean of squares; exp, expsum: exp of an
-output, its sum. Everything else is the empty word: nothing is known, nothing is said.
+(softmax, sigmoid); rest: 1 less an output; square: squares one by one; error: the mean of squares; exp, expsum: exp of
+an output, its sum. Everything else is the empty word: nothing is known, nothing is said.
 """
 
 from __future__ import annotations

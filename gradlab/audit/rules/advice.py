@@ -35,8 +35,9 @@ def literal(node: ast.AST) -> float | None:
     "GL801",
     "clip-by-value",
     "advice",
-    "clipping each element changes the gradient's direction; clip_grad_norm_ keeps it",
-    "Measured: README, pitfall value_clip.",
+    "clipping each element changes the gradient's direction: clip_grad_norm_ keeps it",
+    "Measured: 0.72 of the gradient, in a direction whose cosine with the right one is 0.70 (README, "
+    "pitfall value_clip).",
     NORM,
 )
 def by_value(run: Run) -> Iterator[Hit]:
@@ -49,9 +50,8 @@ def by_value(run: Run) -> Iterator[Hit]:
     "GL802",
     "max-norm-extreme",
     "advice",
-    "an extreme max_norm: every update is cut to the same tiny length, or none ever is",
-    "Measured: at 0.01 the gradient used is 0.009 of the right one (README, pitfall clip_too_tight). Look at "
-    "the norms first.",
+    "an extreme max_norm, which cuts every update to the same tiny length, or none: look at the norms first",
+    "Measured: at 0.01 the gradient used is 0.009 of the right one (README, pitfall clip_too_tight).",
     NORM,
 )
 def extreme(run: Run) -> Iterator[Hit]:
@@ -81,8 +81,9 @@ def kind_of(unit: Unit) -> str:
     "GL803",
     "sequence-model-unclipped",
     "advice",
-    "a recurrent network or a transformer is trained without clipping: one steep update can lose the run",
-    "Measured: experiments/exploding, experiments/transformer; README, pitfall no_clip.",
+    "a recurrent network or a transformer is trained without clipping, one steep update can lose it: clip the norm",
+    "Measured: experiments/exploding, experiments/transformer; README, pitfall no_clip. What is healthy "
+    "without needs none.",
     NORM,
 )
 def unclipped(run: Run) -> Iterator[Hit]:
@@ -100,7 +101,7 @@ def unclipped(run: Run) -> Iterator[Hit]:
     "GL804",
     "resnet-clipped-tightly",
     "advice",
-    "a ResNet is clipped at 1 or below: it trains well without, and its steps become shorter than they should be",
+    "a ResNet is clipped at 1 or below, which shortens steps that are fine: leave clipping out, or raise the bound",
     "Measured: a loss of 2.20 instead of 0.40 (README, pitfall needless_clip).",
     "# no clipping, until the norms show that it is needed",
 )
@@ -116,8 +117,9 @@ def resnet(run: Run) -> Iterator[Hit]:
     "GL805",
     "mean-of-means",
     "advice",
-    "each micro-batch's mean over its own tokens, and the mean of these: tokens of short texts weigh more",
-    "Measured: README, pitfall mean_of_means.",
+    "the mean of each micro-batch's mean over its tokens, where those of short texts weigh more: divide by all tokens",
+    "Measured: 0.05 of a move away from the right update; a loss of 3.33 instead of 3.10 under SGD "
+    "(README, pitfall mean_of_means).",
     "loss = F.cross_entropy(logits, target, ignore_index=-100, reduction='sum') / tokens_of_the_window",
 )
 def mean_of_means(run: Run) -> Iterator[Hit]:
@@ -133,7 +135,7 @@ def mean_of_means(run: Run) -> Iterator[Hit]:
     "GL806",
     "deep-saturating-stack",
     "advice",
-    "a deep stack of sigmoid or tanh layers without normalisation: early gradients vanish",
+    "a deep stack of sigmoid or tanh layers without normalisation, early gradients vanish: use ReLU or GELU, and norms",
     "Measured: twenty sigmoid layers, early gradients 10^16 times smaller than late ones (experiments/vanishing).",
     "nn.Sequential(nn.Linear(100, 100), nn.LayerNorm(100), nn.ReLU(), ...)",
     on="text",
@@ -173,8 +175,9 @@ def stacked(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AS
     "GL807",
     "gradients-never-looked-at",
     "advice",
-    "nothing looks at the gradients: no norm, no clipping, no scaler (off unless selected)",
-    "Measured: README, pitfall no_monitoring.",
+    "nothing looks at the gradients, no norm, no clipping, no scaler: log the norm",
+    "Off unless selected. Measured: without a look an overflow ends in weights that are NaN (README, "
+    "pitfall no_monitoring).",
     "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float('inf'))  # measures, and cuts nothing",
     default=False,
 )
@@ -190,8 +193,9 @@ def unseen(run: Run) -> Iterator[Hit]:
     "GL810",
     "trainer-clips-by-value",
     "advice",
-    "the trainer clips by value, which changes the gradient's direction",
-    "Measured: README, pitfall value_clip.",
+    "the trainer clips each element, which changes the gradient's direction: clip the norm",
+    "Measured: 0.72 of the gradient, in a direction whose cosine with the right one is 0.70 (README, "
+    "pitfall value_clip).",
     "Trainer(gradient_clip_val=1.0, gradient_clip_algorithm='norm')",
     on="text",
 )
@@ -206,8 +210,9 @@ def trainer_value(module: Module) -> Iterator[ast.AST]:
     "GL811",
     "trainer-max-norm-extreme",
     "advice",
-    "the trainer's bound on the norm is extreme: every update is cut to the same tiny length, or none ever is",
-    "Measured: README, pitfall clip_too_tight.",
+    "the trainer's bound on the norm is extreme, it cuts every update to the same tiny length, or none: "
+    "look at the norms",
+    "Measured: at 0.01 the gradient used is 0.009 of the right one (README, pitfall clip_too_tight).",
     "TrainingArguments(max_grad_norm=1.0, ...)",
     on="text",
 )

@@ -50,9 +50,9 @@ def missing(run: Run) -> Iterator[Hit]:
     "GL502",
     "no-sync-on-the-last",
     "error",
-    "the last backward pass before the step is inside no_sync(): ranks step with their own gradients, and their "
-    "weights part",
-    "Measured on two ranks: 0.35 of a move away from the right update (README, pitfall no_sync_off_by_one).",
+    "the last backward pass before the step is inside no_sync(), so each rank steps alone: leave the last one outside",
+    "Measured on two ranks: the update is 0.35 of a move away from the right one, and the ranks' weights "
+    "part (README, pitfall no_sync_off_by_one).",
     RIGHT,
 )
 def on_the_last(run: Run) -> Iterator[Hit]:
@@ -72,7 +72,7 @@ def on_the_last(run: Run) -> Iterator[Hit]:
     "GL503",
     "no-sync-around-backward-only",
     "warning",
-    "no_sync() around backward() alone: DDP decides in the forward pass whether to reduce, so it reduces all the same",
+    "no_sync() around backward() alone does nothing, DDP decides in the forward pass: put that inside too",
     "Measured: n reductions instead of one, a mistake that no result shows (README, pitfall "
     "no_sync_around_backward_only).",
     RIGHT,
@@ -102,8 +102,9 @@ def only_forward(run: Run, backward: Step) -> Event | None:
     "GL504",
     "raw-module-called",
     "error",
-    "the model inside DistributedDataParallel is called: no gradient is reduced, and the ranks part",
-    "DDP's hooks are set up in its own forward; a forward pass of the inner module goes past them.",
+    "the model inside DistributedDataParallel is called, so no gradient is reduced: call the wrapper",
+    "DDP's hooks are set up in its own forward; a forward pass of the inner module goes past them, each "
+    "rank steps with its own gradients, and the weights part.",
     "model = DistributedDataParallel(model)\nloss = criterion(model(x), y)",
 )
 def raw(run: Run) -> Iterator[Hit]:
@@ -125,9 +126,8 @@ def raw(run: Run) -> Iterator[Hit]:
     "GL505",
     "reduced-by-hand-too",
     "warning",
-    "gradients are reduced by hand beside DistributedDataParallel, which has done it already",
-    "The same sum once more costs a reduction, and without the division by the number of ranks the gradient is "
-    "too large.",
+    "gradients are reduced by hand beside DistributedDataParallel, which has averaged them: leave it to DDP",
+    "A second reduction for nothing; without the division by the number of ranks the gradient is too large by it.",
     "loss.backward()  # DDP has averaged the gradients when it returns\noptimizer.step()",
 )
 def by_hand(run: Run) -> Iterator[Hit]:
@@ -140,9 +140,10 @@ def by_hand(run: Run) -> Iterator[Hit]:
     "GL506",
     "remainder-unsynchronised",
     "error",
-    "the last, shorter window of an epoch ends inside no_sync(): ranks step with their own gradients",
-    "Measured on two ranks: 0.94 of a move away in that window (README, pitfall remainder_unsynchronised).",
-    "last = (i + 1) % n == 0 or i + 1 == len(loader)",
+    "the last, shorter window of an epoch ends inside no_sync(), so each rank steps alone: leave its last one outside",
+    "Measured on two ranks: the update of that window is 0.94 of a move away (README, pitfall "
+    "remainder_unsynchronised).",
+    "last = (i + 1) % n == 0 or i + 1 == len(loader)\nwith nullcontext() if last else model.no_sync():\n    ...",
     on="unit",
 )
 def remainder(unit: Unit) -> Iterator[tuple[str, ast.AST]]:

@@ -41,10 +41,9 @@ def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
     "GL201",
     "clip-before-unscale",
     "error",
-    "scaled gradients are clipped: the threshold on the true gradient is max_norm divided by the loss scale",
-    "Measured: the true gradient is cut to 1/65536 of max_norm, so that SGD hardly moves; Adam cancels the "
-    "factor but for eps "
-    "(README, pitfall clip_before_unscale).",
+    "scaled gradients are clipped, to max_norm divided by the loss scale: call scaler.unscale_(optimizer) before",
+    "Measured: the true gradient is cut to 1/65536 of what it should be, so that SGD hardly moves; Adam "
+    "cancels the factor but for eps (README, pitfall clip_before_unscale).",
     RIGHT,
 )
 def clip_before_unscale(run: Run) -> Iterator[Hit]:
@@ -66,8 +65,9 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
     "GL202",
     "unscale-twice",
     "error",
-    "unscale_() a second time in one update: PyTorch's scaler raises, and any other divides by the scale again",
-    "Measured with a scaler written by hand: the gradient is 65536 times too small (README, pitfall unscale_twice).",
+    "unscale_() a second time in one update, which PyTorch's scaler refuses: unscale once, before clipping",
+    "torch.amp.GradScaler raises; any other divides by the scale again. Measured with one written by "
+    "hand: the gradient is 65536 times too small (README, pitfall unscale_twice).",
     RIGHT,
 )
 def unscale_twice(run: Run) -> Iterator[Hit]:
@@ -106,9 +106,8 @@ def unscale_each(run: Run) -> Iterator[Hit]:
     "step-past-scaler",
     "error",
     "optimizer.step() on gradients of a scaled loss: use scaler.step(optimizer)",
-    "Gradients that overflowed are applied, and without unscale_() all are too large by the scale. Measured: "
-    "the weights are NaN "
-    "after one overflow (README, pitfall step_past_scaler).",
+    "Gradients that overflowed are applied, and without unscale_() all are too large by the scale. "
+    "Measured: the weights are NaN after one overflow (README, pitfall step_past_scaler).",
     RIGHT,
 )
 def step_past_scaler(run: Run) -> Iterator[Hit]:
@@ -129,8 +128,9 @@ def step_past_scaler(run: Run) -> Iterator[Hit]:
     "GL205",
     "update-missing",
     "error",
-    "scaler.step() without scaler.update(): the scale never changes, and PyTorch's scaler raises at the second step",
-    "Without update() an overflow never lowers the scale, and step() may be called once only.",
+    "scaler.step() without scaler.update(): the scale never changes, and the next step() raises; call "
+    "update() after it",
+    "Without update() an overflow never lowers the scale, and PyTorch's scaler refuses a second step() before it.",
     RIGHT,
 )
 def update_missing(run: Run) -> Iterator[Hit]:
@@ -151,10 +151,9 @@ def update_missing(run: Run) -> Iterator[Hit]:
     "GL206",
     "live-lock",
     "error",
-    "a check for finite gradients goes past scaler.update(): the scale stays, and with it the overflow",
+    "a check for finite gradients goes past scaler.update(), so the overflow stays: leave the check to scaler.step()",
     "Measured: every update is skipped for ever, the scale never backs off (README, pitfall live_lock). "
-    "scaler.step() makes this "
-    "check by itself.",
+    "Where unscale_() came before, PyTorch's scaler raises at the next one.",
     "scaler.unscale_(optimizer)\nnorm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
     "scaler.step(optimizer)  # skips by itself where a gradient is not finite\nscaler.update()",
 )
@@ -188,9 +187,9 @@ def skipping(run: Run, key: str) -> ast.AST | None:
     "GL207",
     "loss-not-scaled",
     "error",
-    "backward() of a loss that was not scaled, and scaler.step(): the step divides by a scale that was never "
-    "multiplied",
-    "The gradient is too small by the loss scale, 65536 at first.",
+    "scaler.step() divides by a scale that this loss was never multiplied with: call scaler.scale(loss).backward()",
+    "PyTorch's scaler raises where it has scaled nothing yet; where it has scaled another loss, this one's gradient "
+    "is too small by the scale, 65536 at first.",
     RIGHT,
 )
 def loss_not_scaled(run: Run) -> Iterator[Hit]:
@@ -213,7 +212,7 @@ def loss_not_scaled(run: Run) -> Iterator[Hit]:
     "GL208",
     "forward-outside-autocast",
     "warning",
-    "the loss is scaled but the forward pass is outside autocast: it runs in fp32, and scaling is for nothing",
+    "the loss is scaled but the forward pass is outside autocast, in fp32: put the forward pass inside",
     "A loss scale is for fp16. Outside autocast nothing is in fp16, unless the model itself is.",
     "with torch.autocast('cuda', dtype=torch.float16):\n    loss = criterion(model(x), "
     "y)\nscaler.scale(loss).backward()",
@@ -266,8 +265,8 @@ def backward_inside(run: Run) -> Iterator[Hit]:
     "GL210",
     "fp16-without-scaler",
     "warning",
-    "fp16 without a loss scale: small gradients are flushed to zero",
-    "Measured: without scaling every gradient of experiments/fp16_underflow is zero. Use a GradScaler, or bfloat16.",
+    "fp16 without a loss scale flushes small gradients to zero: use a GradScaler, or bfloat16",
+    "Measured: without scaling every gradient of experiments/fp16_underflow is zero.",
     RIGHT,
 )
 def fp16_without_scaler(run: Run) -> Iterator[Hit]:
@@ -308,7 +307,7 @@ def half(data: dict) -> bool:
     "GL211",
     "bf16-with-scaler",
     "advice",
-    "bfloat16 needs no loss scale: its exponent is that of fp32",
+    "bfloat16 needs no loss scale, its exponent is that of fp32: call loss.backward() and optimizer.step()",
     "bf16 reaches down to 1e-38, where fp16 ends at 6e-8; the scaler only adds its checks.",
     "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss = criterion(model(x), "
     "y)\nloss.backward()\noptimizer.step()",
@@ -349,7 +348,7 @@ def deprecated(module: Module) -> Iterator[ast.AST]:
     "GL213",
     "update-every-micro-batch",
     "error",
-    "scaler.update() for each micro-batch of a window: the scale must not change before the step",
+    "scaler.update() for each micro-batch of a window: update once, after the step",
     "Gradients of one window would carry different scales; PyTorch's scaler raises, for no step recorded "
     "anything to judge by.",
     RIGHT,

@@ -30,7 +30,8 @@ def in_batches(scheduler) -> bool | None:
     "GL401",
     "schedule-every-micro-batch",
     "warning",
-    "the schedule is stepped for each micro-batch of a window: it runs n times too fast for one that counts updates",
+    "the schedule is stepped for each micro-batch, n times too fast for one that counts updates: step it "
+    "once an update",
     "Measured: the rate of a warm-up is 4 times too high at first (README, pitfall schedule_per_micro_batch).",
     RIGHT,
 )
@@ -55,7 +56,7 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
     "GL402",
     "schedule-before-step",
     "warning",
-    "the schedule is stepped before the optimizer: the first rate of the schedule is never used",
+    "the schedule is stepped before the optimizer, its first rate is never used: call optimizer.step() first",
     "PyTorch warns of it since 1.1; every rate comes one update early.",
     "optimizer.step()\nscheduler.step()",
 )
@@ -82,7 +83,7 @@ def matches(schedule, step) -> bool:
     "GL404",
     "schedule-before-epoch",
     "warning",
-    "the schedule is stepped at the head of the epoch, before any update: the first rate of the schedule is never used",
+    "the schedule is stepped before any update of the epoch, its first rate is never used: step it after the epoch",
     "PyTorch warns of it since 1.1; every rate comes one epoch early.",
     "for epoch in range(epochs):\n    for x, y in loader:\n        ...\n        optimizer.step()\n    scheduler.step()",
     on="unit",
@@ -105,9 +106,8 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     "GL403",
     "schedule-length-in-micro-batches",
     "warning",
-    "the schedule's length is counted in micro-batches, but it is stepped once a window: it ends after 1/n of "
-    "its course",
-    "A cosine over n times too many steps hardly falls, and a warm-up takes n times as long.",
+    "the schedule's length is counted in micro-batches, but it is stepped once a window: divide its length by n",
+    "Training ends after 1/n of the schedule's course: a cosine hardly falls, and a warm-up takes n times as long.",
     "updates = epochs * math.ceil(len(loader) / n)\nscheduler = CosineAnnealingLR(optimizer, T_max=updates)",
 )
 def length(run: Run) -> Iterator[Hit]:

@@ -91,7 +91,7 @@ def computed(run: Run, what: str) -> Iterator[Hit]:
     "GL601",
     "log-of-zero",
     "warning",
-    "log of a prediction that may be 0: the loss is infinite, its gradient is not a number",
+    "log of what may be 0, an infinite loss: take cross_entropy or log_softmax of the logits, or clamp first",
     "Measured in experiments/nan_loss: log(0) is -inf. An eps inside only moves the pole for values that may be "
     "negative.",
     "loss = F.cross_entropy(logits, target)  # or F.binary_cross_entropy_with_logits, or torch.log(p.clamp_min(1e-8))",
@@ -115,7 +115,8 @@ def log_computed(run: Run) -> Iterator[Hit]:
     "GL602",
     "division-by-prediction",
     "warning",
-    "division by a prediction that may be near 0: the loss and its gradient explode",
+    "division by a prediction that may be near 0, the loss explodes: divide by its absolute value plus an"
+    " eps, or clamp",
     "Measured in experiments/nan_loss. pred + eps has its pole at -eps; use pred.abs() + eps, or clamp.",
     "loss = ((pred - target) / (pred.abs() + 1e-8)).pow(2).mean()",
     on="text",
@@ -150,7 +151,7 @@ def inputs_in_order(function: ast.FunctionDef) -> Iterator[str]:
     "GL603",
     "sqrt-at-zero",
     "warning",
-    "sqrt of a square or of a difference: at 0 its gradient is not a number",
+    "sqrt of what may be 0, where its gradient is not a number: add an eps inside",
     "Measured in experiments/nan_loss: the derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
     "distance = (diff.pow(2) + 1e-12).sqrt()  # or diff.abs()",
     on="text",
@@ -183,7 +184,7 @@ def averaged(node: ast.expr) -> bool:
     "GL606",
     "rmse-at-zero",
     "advice",
-    "sqrt of a mean of squares: where every error is 0 (padding, a perfect fit) its gradient is not a number",
+    "sqrt of a mean of squares that may be 0 (padding, a perfect fit), where its gradient is not a number: add an eps",
     "Measured in experiments/nan_loss for one square; a mean gets to 0 only where all of them do.",
     "loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)  # or the mean of squares itself: its minimum is the same",
     on="text",
@@ -220,8 +221,9 @@ def square(node: ast.expr) -> bool:
     "GL604",
     "exp-of-unbounded",
     "warning",
-    "exp of an unbounded output: infinite from 88.7 in fp32, from 11.1 in fp16",
-    "Measured in experiments/nan_loss. logsumexp, softmax and cross_entropy subtract the largest first.",
+    "exp of an unbounded output, infinite from 88.7 in fp32 and 11.1 in fp16: use logsumexp, softmax or cross_entropy",
+    "Measured in experiments/nan_loss. These subtract the largest first; a rate or a variance can be "
+    "bounded with clamp.",
     "loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
     on="text",
 )

@@ -35,6 +35,11 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
         return "share"
     if name == "square" or (name == "pow" and any(isinstance(a, ast.Constant) and a.value == 2 for a in node.args)):
         return "square"
+    if (
+        name in ("clamp", "clamp_min", "relu") and word == "square"
+    ):  # at 0 the derivative of sqrt is infinite all the same
+        lowest = [k.value for k in node.keywords if k.arg == "min"] or ([] if name == "relu" else node.args[-1:])
+        return word if all(isinstance(low, ast.Constant) and low.value == 0 for low in lowest) else ""
     if name in ("sum", "mean"):
         return {"square": "square" if partial else "error", "exp": "expsum" if name == "sum" else ""}.get(word, "")
     return "exp" if name == "exp" and word in RAW else ""
@@ -46,7 +51,7 @@ def fault(name: str, word: str) -> str:
         return "log" if word in ("share", "rest", "any") else "exp" if word == "expsum" else ""
     if name == "sqrt":
         return {"square": "sqrt", "error": "rmse"}.get(word, "")
-    return ""
+    return "exp" if name == "exp" and word == "any" else ""
 
 
 def noted(it: Interpreter, node: ast.AST, what: str, *values: Value) -> frozenset[int]:
@@ -87,7 +92,7 @@ def arithmetic(
         what = "division" if two in RAW else "exp" if one == "exp" and two == "expsum" else ""
         return "", noted(it, node, what, left, right)
     if isinstance(op, (ast.Mult, ast.Div)) and "tensor" in (left.kind, right.kind) and left.kind != right.kind:
-        return one or two, frozenset()
+        return ("share" if "share" in (one, two) else ""), frozenset()
     return "", frozenset()
 
 

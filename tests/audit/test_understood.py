@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
+from marked import HEAD, STEP, expected, said
 
-from gradlab.audit import rules
-from gradlab.audit.audit import audit
-from gradlab.audit.project import Project
-from gradlab.audit.sources import read
-
-HEAD = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = [(torch.randn(2, 8), torch.randint(4, (2,))) for _ in range(8)]
-"""
-STEP = "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
 CASES = {
     "a sum of a batch's own losses is no kept loss": """
 for x, y in loader:
@@ -389,24 +373,16 @@ Trainer(gradient_clip_val=0.001)  # expect: GL811
 }
 
 
-def marked(text: str) -> set[tuple[int, str]]:
-    lines = enumerate(text.split("\n"), 1)
-    return {(i, code) for i, line in lines if (m := re.search(r"# expect: (.*)", line)) for code in m[1].split(", ")}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_this_is_said_and_nothing_else(name, tmp_path):
     text = HEAD + CASES[name]
-    (tmp_path / "a.py").write_text(text)
-    selected = {code: rule for code, rule in rules.load().items() if rule.default}
-    found = {(f.line, f.code) for f in audit(read(tmp_path / "a.py"), Project(), selected).findings}
-    assert found == marked(text)
+    assert said(text, tmp_path) == expected(text)
 
 
 def test_a_loop_that_never_looks_at_its_gradients_is_told_so_where_it_is_asked_for(tmp_path):
-    loop = "for x, y in loader:\n    loss = F.cross_entropy(model(x), y)\n"
+    loop = HEAD + "for x, y in loader:\n    loss = F.cross_entropy(model(x), y)\n" + STEP
     look = "    norm = sum(p.grad.norm() for p in model.parameters())\n"
-    selected = {"GL807": rules.load()["GL807"]}
-    for text, lines in ((loop + STEP, {HEAD.count("\n") + 5}), (loop + STEP + look, set())):
-        (tmp_path / "a.py").write_text(HEAD + text)
-        assert {f.line for f in audit(read(tmp_path / "a.py"), Project(), selected).findings} == lines
+    clip = "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    assert said(loop, tmp_path, "GL807") == {(loop.count("\n"), "GL807")}
+    assert said(loop + look, tmp_path, "GL807") == set()
+    assert said(loop.replace("    optimizer.step()\n", clip + "    optimizer.step()\n"), tmp_path, "GL807") == set()

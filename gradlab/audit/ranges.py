@@ -37,7 +37,7 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
         return "square"
     if (
         name in ("clamp", "clamp_min", "relu") and word == "square"
-    ):  # at 0 the derivative of sqrt is infinite all the same
+    ):
         lowest = [k.value for k in node.keywords if k.arg == "min"] or ([] if name == "relu" else node.args[-1:])
         return word if all(isinstance(low, ast.Constant) and low.value == 0 for low in lowest) else ""
     if name in ("sum", "mean"):

@@ -1,5 +1,7 @@
-"""Each snippet of the document on gradient management, completed to a loop: the wrong ones are caught where they go wrong,
-of the right ones nothing is said but what is truly wrong in them (remainders that are left, or divided by the full n)."""
+"""Each snippet of the document on gradient management, completed to a loop: wrong ones are caught where they go wrong.
+
+Of the right ones nothing is said but what is truly wrong in them: remainders that are left, or divided by the full n.
+"""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
         return "share"
     if name == "square" or (name == "pow" and any(isinstance(a, ast.Constant) and a.value == 2 for a in node.args)):
         return "square"
-    if (
-        name in ("clamp", "clamp_min", "relu") and word == "square"
-    ):
+    if name in ("clamp", "clamp_min", "relu") and word == "square":
         lowest = [k.value for k in node.keywords if k.arg == "min"] or ([] if name == "relu" else node.args[-1:])
         return word if all(isinstance(low, ast.Constant) and low.value == 0 for low in lowest) else ""
     if name in ("sum", "mean"):

@@ -110,8 +110,11 @@ def do_While(it: Interpreter, node: ast.While) -> None:
 def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value | None) -> None:
     entered, it.entered = it.entered, next(births)
     carried(it, node)
-    if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None:
-        bind(it, node.target, element(it, node.iter, over))
+    turn = element(it, node.iter, over) if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None else None
+    if turn is not None and not isinstance(node, ast.While):
+        if turn.kind == "unknown" and "choice" not in turn.data and over is not None and over.kind == "list":
+            refine(it, turn, dotted(node.target), usage(it.scope.node))
+        bind(it, node.target, turn)
     birth = it.entered
     before = dict(it.scope.names)
     body = it.collect(lambda: it.block(node.body))
@@ -119,6 +122,7 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
         if it.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
             it.scope.names[name] = value
     once = over is not None and over.kind in ("params", "groups", "optimizers", "modules", "optimizer", "scheduler")
+    once = once or (turn is not None and turn.kind in ("optimizer", "scheduler"))
     it.out.append(Loop(node, it.module.path, body, birth, over, once))
     it.entered = entered
     it.block(node.orelse)

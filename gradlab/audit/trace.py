@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradlab.audit.conditions import WINDOW, Atom, atoms, holds, literals, negation
 from gradlab.audit.effects import sync_atom
@@ -52,6 +52,7 @@ class Unit:
     windows: set[int] = field(default_factory=set)  # the events inside such loops
 
     def __post_init__(self) -> None:
+        self.body = pruned(self.body)
         self.events = events(self.body)
         self.atoms = self.found_atoms()
         loops = [item for item in walk(self.body) if isinstance(item, Loop) and not item.once]
@@ -226,10 +227,15 @@ def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards
         elif isinstance(item, If):
             taken = holds(item.test, truth)
             known = frozenset(literals(item.test if taken else negation(item.test)))
+            count = len(out)
             status = follow(item.then if taken else item.other, truth, k, turn, guards | known, out)
+            if len(out) > count and (both := shared(item)):  # what both branches do is not up to the test
+                for step in out[count:]:
+                    if id(step.event) in both:
+                        step.guards = step.guards - (known - guards)
             if status:
                 return status
-            if any(isinstance(part, Jump) for part in walk(item.other if taken else item.then)):
+            if leaving(item)[1 if taken else 0]:
                 guards = guards | known
         elif isinstance(item, Loop):
             for again in range(1 if item.once else 2):
@@ -243,6 +249,42 @@ def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards
             if status == "raise":
                 return status
     return ""
+
+
+def leaving(item: If) -> tuple[bool, bool]:
+    """Whether there is a jump in the one branch, and in the other."""
+    if item.jumps is None:
+        sides = [any(isinstance(part, Jump) for part in walk(side)) for side in (item.then, item.other)]
+        item.jumps = (sides[0], sides[1])
+    return item.jumps
+
+
+def pruned(items: list) -> list:
+    """The tree without branches and calls in which nothing happens."""
+    kept: list = []
+    for item in items:
+        if isinstance(item, If):
+            then, other = pruned(item.then), pruned(item.other)
+            if then or other:
+                kept.append(If(item.test, then, other))
+        elif isinstance(item, (Loop, Block)):
+            body = pruned(item.body)
+            if any(not isinstance(part, Jump) or part.kind == "raise" for part in body):
+                kept.append(replace(item, body=body))
+        else:
+            kept.append(item)
+    return kept
+
+
+def shared(item: If) -> set[int]:
+    """The steps and zeros of a branch that have their like, for the same optimizer or model, in the other one."""
+    if item.both is None:
+        sides = [
+            {(e.kind, id(e.value)): id(e) for e in events(side) if e.kind in ("step", "zero") and e.value is not None}
+            for side in (item.then, item.other)
+        ]
+        item.both = {side[key] for side in sides for key in sides[0].keys() & sides[1].keys()}
+    return item.both
 
 
 def units(items: list, path: str, birth: int, whole: bool) -> list[Unit]:

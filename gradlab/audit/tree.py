@@ -46,6 +46,8 @@ class If:
     test: Formula
     then: list
     other: list
+    both: set[int] | None = None  # what happens in both branches, once it was looked for
+    jumps: tuple[bool, bool] | None = None
 
 
 @dataclass(eq=False)

@@ -103,7 +103,10 @@ class Unit:
         candidates = [
             a for a in self.atoms if a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth)
         ]
-        others = [a for a in self.atoms if a not in candidates]
+        whole, self.body = self.body, pruned(self.body, ("backward", "step"))
+        relevant = set(self.found_atoms())
+        candidates = [a for a in candidates if a in relevant]
+        others = [a for a in self.atoms if a in relevant and a not in candidates]
         for atom in candidates:
             for values in cases([a for a in candidates if a is not atom] + others, 6):
                 seen = {}
@@ -119,6 +122,7 @@ class Unit:
                     if atom.kind == "period" and (not self.period or atom.period.isdigit() is False):
                         self.period = atom.period
                     break
+        self.body = whole
 
     def varying(self, step: Step) -> set[tuple[str, bool]]:
         """What must hold for a step and may be otherwise in the next turn of the loop."""
@@ -259,19 +263,19 @@ def leaving(item: If) -> tuple[bool, bool]:
     return item.jumps
 
 
-def pruned(items: list) -> list:
-    """The tree without branches and calls in which nothing happens."""
+def pruned(items: list, kinds: tuple[str, ...] = ()) -> list:
+    """The tree without branches, loops and calls in which nothing happens; with `kinds`, nothing of these."""
     kept: list = []
     for item in items:
         if isinstance(item, If):
-            then, other = pruned(item.then), pruned(item.other)
+            then, other = pruned(item.then, kinds), pruned(item.other, kinds)
             if then or other:
                 kept.append(If(item.test, then, other))
         elif isinstance(item, (Loop, Block)):
-            body = pruned(item.body)
-            if any(not isinstance(part, Jump) or part.kind == "raise" for part in body):
+            body = pruned(item.body, kinds)
+            if any(isinstance(part, Event) or (isinstance(part, Jump) and part.kind == "raise") for part in walk(body)):
                 kept.append(replace(item, body=body))
-        else:
+        elif isinstance(item, Jump) or not kinds or item.kind in kinds:
             kept.append(item)
     return kept
 

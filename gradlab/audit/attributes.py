@@ -118,6 +118,8 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         return Value("groups", data={"of": value})
     if value.kind == "tensor" and name in ("loss", "data", "values", "logits"):
         return Value("tensor", name, {**value.data}) if name in ("loss", "logits") else Value("detached")
+    if name == "no_sync" and value.kind in ("ddp", "model", "unknown"):
+        return Value("maker", name, {"word": name, "model": value})
     if value.kind == "accelerator" and name == "sync_gradients":
         return effects.sync_flag(value)
     return entering.member(it, value, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradlab.audit import rules
@@ -19,9 +20,10 @@ from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 
-TRAINING = re.compile(r"backward\s*\(|loss_scaler|\.step\s*\(|clip_grad|zero_grad", re.I)
+TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad", re.I)
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
+RATE = re.compile(r"(^|[\W_])(lr|learning_rate|weight_decay|wd|decay)([\W_]|$)", re.I)
 IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,-]+)\])?")
 
 
@@ -46,6 +48,7 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
             if TRAINING.search(source.text):
                 followed = loops(module, project, result)
                 for unit in followed:
+                    unit.compensated = compensated(module, unit)
                     judge(unit, selected, found, result)
                 heard(followed, module, result)
             for rule in selected.values():
@@ -82,6 +85,30 @@ def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Findin
         for event in {id(event): event for event in unit.doubts}:
             silent.setdefault(event, []).append(rule.code)
     result.undecided += doubts(unit, silent, str(result.source.path))
+
+
+def compensated(module: Module, unit: Unit) -> bool:
+    """Whether a rate or a weight decay is multiplied or divided by the length of the window: the sum is meant."""
+    keys = [unit.period, *(atom.key for atom in unit.boundary)]
+    names = {name.split(".")[-1] for key in keys for name in re.findall(r"([A-Za-z_][\w.]*)#", key)}
+    return bool(names) and any(
+        names & {p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "") for p in walk(made)}
+        for made in rates(module)
+    )
+
+
+def rates(module: Module) -> Iterator[ast.expr]:
+    """What rates and weight decays are multiplied with, or made of."""
+    nodes = module.source.nodes
+    for node in nodes.of(ast.AugAssign):
+        if RATE.search(ast.unparse(node.target)):
+            yield node.value
+    made = [(ast.unparse(node.targets[0]), node.value) for node in nodes.of(ast.Assign)]
+    made += [(k.arg or "", k.value) for node in nodes.of(ast.Call) for k in node.keywords]
+    for target, value in made:
+        products = (isinstance(p, ast.BinOp) and isinstance(p.op, (ast.Mult, ast.Div)) for p in walk(value))
+        if RATE.search(target) and any(products):
+            yield value
 
 
 def loops(module: Module, project: Project, result: Result) -> list[Unit]:

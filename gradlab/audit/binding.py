@@ -21,6 +21,9 @@ def name_result(it: Interpreter, target: ast.expr, value: Value) -> None:
     if scope is not None and name:
         value.kind = usage(scope).kind(name) or known.by_name(name) or value.kind
         value.name = name
+        if value.kind == "unknown" and "backward" in usage(it.scope.node).methods.get(name, ()):
+            value.kind = "tensor"
+            value.data |= {"opaque": True, "roots": frozenset([next(births)]), "factors": []}
 
 
 def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
@@ -51,8 +54,10 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 elif value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
+                    beside = i > 0 and value.data.get("source") == "criterion"  # a tensor, or a number for the log
                     roots = value.data.get("roots", frozenset()) | {next(births)}  # each may be a number
-                    item = Value("tensor", dotted(part), {**value.data, "roots": roots, "unpacked": True})
+                    told = {"roots": roots, "unpacked": True, "unsure": beside, "range": ""}
+                    item = Value("tensor", dotted(part), {**value.data, **told})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
         it.value(target.value)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gradlab.audit import known
+from gradlab.audit.attributes import attribute
+from gradlab.audit.choices import choice
+from gradlab.audit.conditions import Formula, negation
 from gradlab.audit.effects import forward, loss
 from gradlab.audit.entering import ACTING, DEPTH, follow, instance, opaque, parent
 from gradlab.audit.externals import external
 from gradlab.audit.known import dotted
 from gradlab.audit.language import unpacked
 from gradlab.audit.methods import loss_scaler, method
+from gradlab.audit.objects import method_of
 from gradlab.audit.scope import Scope
+from gradlab.audit.tree import If
 from gradlab.audit.values import Value, members
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+DUE = {"need_update", "update_grad", "clip_grad", "parameters", "create_graph"}
+"""What timm's loss scaler and those made after it are told when they are called."""
 
 
 def call(it: Interpreter, node: ast.Call) -> Value:
@@ -32,6 +42,8 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     if owner is not None and isinstance(node.func, ast.Attribute):
         if owner.kind == "super":
             return parent(it, node, owner, node.func.attr, args, keywords)
+        if len(objects := alternatives(owner, node.func.attr)) > 1:
+            return of_each(it, node, objects, args, keywords)
         result = method(it, node, owner, node.func.attr, args, keywords)
         if result is not None:
             return result
@@ -47,7 +59,48 @@ def applied(
     keywords: dict[str, Value],
 ) -> Value:
     if "choice" in callee.data:
+        contexts = [(when, context(v)) for when, v in callee.data["choice"]]
+        if all(made is not None for _, made in contexts):
+            return choice([(when, made) for when, made in contexts if made is not None])
         callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
+    return called(it, node, callee, owner, args, keywords)
+
+
+def alternatives(owner: Value, name: str) -> list[tuple[Formula, Value]]:
+    """The objects that a value may be, where one of them has a method of the project's own and another has not."""
+    objects = [(when, v) for when, v in owner.data.get("choice", []) if v.kind not in ("none", "unknown")]
+    own = [method_of(v, name) for _, v in objects]
+    return objects if any(own) and any(one != own[0] for one in own) else []
+
+
+def of_each(
+    it: Interpreter, node: ast.Call, objects: list[tuple[Formula, Value]], args: list[Value], keywords: dict[str, Value]
+) -> Value:
+    """Each object's method, under the condition that it is the one."""
+    assert isinstance(node.func, ast.Attribute)
+    results: list[tuple[Formula, Value]] = []
+    done: list[list] = []
+    for when, one in objects:
+        outer, it.out = it.out, []
+        result = method(it, node, one, node.func.attr, args, keywords)
+        if result is None:
+            result = called(it, node, attribute(it, one, node.func.attr, node.func), one, args, keywords)
+        done.append(it.out)
+        it.out = outer
+        results.append((when, result))
+    tests = [when for when, _ in objects]
+    if len(tests) == 2 and tests[1] == negation(tests[0]):
+        it.out.append(If(tests[0], done[0], done[1]))
+    else:
+        it.out += [If(test, events, []) for test, events in zip(tests, done)]
+    return choice(results)
+
+
+def called(
+    it: Interpreter, node: ast.Call, callee: Value, owner: Value | None, args: list[Value], keywords: dict[str, Value]
+) -> Value:
+    if callee.kind == "maker":
+        return context(callee) or Value()
     if callee.kind in ("function", "method"):
         return follow(it, node, callee, args, keywords)
     if callee.kind == "partial":
@@ -66,7 +119,7 @@ def applied(
     if callee.kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
         return loss_scaler(it, node, callee, args, keywords)
     if callee.kind in ("model", "ddp", "engine"):
-        return forward(it, node, callee)
+        return forward(it, node, callee, args)
     if callee.kind == "criterion":
         return loss(it, callee.data, args)
     if callee.kind in ("context", "autocast", "null"):
@@ -96,6 +149,13 @@ def of_lambda(it: Interpreter, callee: Value, args: list[Value], keywords: dict[
     finally:
         it.stack.pop()
         it.scope = outer
+
+
+def context(callee: Value) -> Value | None:
+    """The context manager that a call makes: `model.no_sync` or `nullcontext`, kept in a name and called later."""
+    if callee.kind == "maker":
+        return Value("context", data=dict(callee.data))
+    return Value("null") if callee.kind == "external" and known.made(callee.name) == "null" else None
 
 
 def kinds(args: list[Value], keywords: dict[str, Value]) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
+from gradlab.audit import ranges
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
 from gradlab.audit.formulas import canonical
 from gradlab.audit.known import dotted
@@ -15,9 +17,12 @@ if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 
-def forward(it: Interpreter, node: ast.Call, model: Value) -> Value:
+def forward(it: Interpreter, node: ast.Call, model: Value, args: list[Value]) -> Value:
     event = it.emit("forward", node, model)
-    return tensor(roots=frozenset([next(births)]), factors=[], source="model", forward=event)
+    through = frozenset().union(*(v.data.get("roots", frozenset()) for v in args if v.kind == "tensor")) & it.tokens
+    made = tensor(roots=through | {next(births)}, factors=[], source="model", forward=event)
+    made.data["range"] = ranges.of_model(model)
+    return made
 
 
 def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
@@ -26,6 +31,8 @@ def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
     made = tensor(roots=roots, factors=[], source="criterion", reduction=data.get("reduction", "mean"))
     made.data["forward"] = next((v.data["forward"] for v in from_tensors if v.data.get("forward")), None)
     made.data["ignoring"] = data.get("ignoring", False) and made.data["reduction"] == "mean"
+    if re.search(r"mse", str(data.get("type", "")), re.I):
+        made.data["range"] = "square" if made.data["reduction"] == "none" else "error"
     return made
 
 
@@ -95,7 +102,8 @@ def assign_gradient(
 
 def kept(it: Interpreter, node: ast.AugAssign | ast.Call, target: ast.expr, old: Value, value: Value) -> int | None:
     """A tensor with its graph is added to what outlives the turn of the loop; the mark of the sum is given back."""
-    grads = all(v.kind == "tensor" and v.data.get("roots") for v in members(value)) and value.kind == "tensor"
+    parts = [value, *members(value)]
+    grads = all(v.kind == "tensor" and v.data.get("roots") and not v.data.get("unsure") for v in parts)
     if old.kind not in ("number", "unknown", "list", "tensor") or not grads:
         return None
     since = max(it.bound.get((id(it.scope.node), dotted(target)), 0), 0 if old.kind == "tensor" else old.birth)
@@ -119,6 +127,17 @@ def combined(
     """Arithmetic on tensors: a loss remembers what it was divided by and multiplied with."""
     if left.kind != "tensor" and right.kind != "tensor":
         return Value()
+    word, tokens = ranges.arithmetic(it, right_node if left_node is None else left_node, op, left, right)
+    made = sum_or_product(it, op, left, right, right_node, left_node)
+    made.data["range"] = word
+    if tokens:
+        made.data["roots"] = made.data.get("roots", frozenset()) | tokens
+    return made
+
+
+def sum_or_product(
+    it: Interpreter, op: ast.operator, left: Value, right: Value, right_node: ast.expr, left_node: ast.expr | None
+) -> Value:
     if left.kind == "tensor" and right.kind == "tensor" and isinstance(op, (ast.Add, ast.Sub)):
         data = {
             **left.data,
@@ -139,4 +158,6 @@ def combined(
         data["factors"] = [*data.get("factors", []), (sign, text, other)]
     elif other.kind == "unknown" and other.data.get("opaque"):
         data["opaque"] = True
+    if other.kind == "tensor":
+        data["roots"] = data.get("roots", frozenset()) | other.data.get("roots", frozenset())
     return Value("tensor", "", data)

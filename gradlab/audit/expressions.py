@@ -41,11 +41,14 @@ def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
         it.value(node.slice)
     if value.kind == "list" and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
         items = value.data["items"]
-        return items[node.slice.value] if -len(items) <= node.slice.value < len(items) else Value()
+        last = items[-1] if items and items[-1].kind == "tensor" else Value()
+        return items[node.slice.value] if -len(items) <= node.slice.value < len(items) else last
     if value.kind == "group":
         return Value("params", data={"of": value.data.get("of")})
     if value.kind == "tensor":
-        return Value("tensor", "", {**value.data})
+        text = ast.unparse(node.slice)
+        named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and "loss" not in text
+        return Value("tensor", "", {**value.data, "unsure": named or value.data.get("unsure", False)})
     key = f"[{ast.unparse(node.slice)}]"
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", {"given": True}, birth=value.birth)

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gradlab.audit import known
+from gradlab.audit import known, ranges
 from gradlab.audit.binding import element
 from gradlab.audit.conditions import TRUE
 from gradlab.audit.effects import loss
@@ -47,6 +47,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         return Value("context", data={"word": "scale_loss", "as": made})
     if tail == "master_params":
         return Value("params", data={"of": args[0].data.get("of") if args else None, "master": True})
+    if name.endswith("amp.initialize") and args:
+        return several(args) if args[1:] else args[0]
     kind = known.made(name)
     if kind:
         return construct(it, node, kind, name, args, keywords)
@@ -83,7 +85,7 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
     if known.LOSS_FUNCTION.match(tail) and args:
         reduction = keywords.get("reduction")
         kind_of_mean = reduction.data.get("value", "mean") if reduction else "mean"
-        return loss(it, {"reduction": kind_of_mean, "ignoring": "ignore_index" in keywords}, args)
+        return loss(it, {"reduction": kind_of_mean, "ignoring": "ignore_index" in keywords, "type": name}, args)
     if name.startswith("torch.") or tail in ("sum", "max", "min", "abs"):
         if "autograd" in name:
             if tail == "backward":
@@ -97,8 +99,13 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         inner = [v for a in args for v in members(a) if v.kind == "tensor"]
         if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad", tail):
             data = {**inner[0].data}
+            data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
             if tail == "sum":
                 data["reduction"] = "sum"
+            partial = len(args) > 1 or "dim" in keywords
+            first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})
+            changed = ranges.applied(it, node, tail, first, partial)
+            data |= {**changed, "roots": data["roots"] | changed.get("roots", frozenset())}
             return Value("tensor", "", data)
         if tail in ("no_grad", "inference_mode"):
             return Value("context", data={"word": "no_grad"})
@@ -120,6 +127,7 @@ def construct(
     if kind == "ddp":
         inner = args[0] if args else keywords.get("module")
         if inner is not None:
+            inner.kind = "model" if inner.kind == "unknown" else inner.kind
             inner.data["wrapped"] = True
         return Value("ddp", name, {**data, "of": inner})
     if kind == "optimizer":
@@ -154,6 +162,8 @@ def construct(
         if "torch.cuda" in name:
             data["device"] = "cuda"
         return Value("autocast", name, data)
+    if name.endswith("Sequential") and args:
+        data["last"] = args[-1].data.get("last") or args[-1].data.get("type", "")
     return Value(kind, name, data)
 
 

@@ -65,11 +65,24 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
         return comparison(it, node)
     if isinstance(node, (ast.Name, ast.Attribute)):
         return truthy(it.value(node), ast.unparse(node))
+    if isinstance(node, ast.Call) and dotted(node.func) == "isinstance" and len(node.args) == 2:
+        known = of_class(it.value(node.args[0]), it.value(node.args[1]))
+        if known is not None:
+            return TRUE if known else FALSE
     value = it.value(node)
     if value.kind == "bool":
         return value.data["formula"]
     text = ast.unparse(node)
     return ("atom", Atom(canonical(it, node), youngest(it, node), "finite" if FINITE.search(text) else "flag"))
+
+
+def of_class(value: Value, kind: Value) -> bool | None:
+    """Whether a value is an instance of a class of the project; None where that is not known."""
+    if kind.kind != "class" or "choice" in value.data:
+        return None
+    if "lineage" in value.data:
+        return kind.data["node"] in value.data["lineage"] or (None if value.data.get("framework") else False)
+    return False if value.kind in MADE and value.data.get("call") is not None else None
 
 
 def truthy(value: Value, text: str) -> Formula:

@@ -44,7 +44,10 @@ def accelerator(
     elif name == "autocast":
         return Value("autocast", "autocast", {"through": owner})
     elif name == "unwrap_model":
-        return Value("model", "", {"of": args[0] if args else None})
+        inner = args[0] if args else None
+        return Value(
+            "model", "", {"of": inner, "raw": inner if inner is not None and inner.data.get("prepared") else None}
+        )
     elif name.startswith("prepare"):
         return args[0] if args else Value()
     return Value("unknown", "", {"made": True})

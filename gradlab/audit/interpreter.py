@@ -29,6 +29,7 @@ class Interpreter:
         self.frozen = False
         self.origins: dict[tuple[int, str], ast.expr] = {}
         self.memo: dict[int, Value] = {}
+        self.tokens: set[int] = set()
         self.selves: list[Value | None] = [None]
         self.classes: dict[ast.ClassDef, Value] = {}
         self.globals: dict[int, Scope] = {}

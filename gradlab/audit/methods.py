@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from gradlab.audit import ranges
 from gradlab.audit.effects import combined, forward, kept
 from gradlab.audit.entering import ACTING
 from gradlab.audit.formulas import canonical, formula
@@ -195,7 +196,7 @@ def module(
     elif name in ("modules", "named_modules", "children", "named_children"):
         return Value("modules", data={"of": owner})
     elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
-        return forward(it, node, owner)
+        return forward(it, node, owner, args)
     elif owner.data.get("class") is None and owner.kind in ("model", "ddp"):
         if name == "step":
             it.emit("opaque", node, owner, name=name, receives={"framework"})
@@ -219,6 +220,7 @@ def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: li
     data = {**owner.data}
     if name in ("sum", "nansum"):
         data["reduction"] = "sum"
+    data |= ranges.applied(it, node, name, owner, bool(args) or bool(node.keywords))
     return Value("tensor", "", data)
 
 

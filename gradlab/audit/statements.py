@@ -122,8 +122,11 @@ def do_While(it: Interpreter, node: ast.While) -> None:
 def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value | None) -> None:
     entered, it.entered = it.entered, next(births)
     carried(it, node)
-    if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None:
-        bind(it, node.target, element(it, node.iter, over))
+    turn = element(it, node.iter, over) if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None else None
+    if turn is not None and not isinstance(node, ast.While):
+        if turn.kind == "unknown" and "choice" not in turn.data and over is not None and over.kind == "list":
+            refine(it, turn, dotted(node.target), usage(it.scope.node))
+        bind(it, node.target, turn)
     birth = it.entered
     before = dict(it.scope.names)
     body = it.collect(lambda: it.block(node.body))
@@ -152,7 +155,7 @@ def carried(it: Interpreter, node: ast.AST) -> None:
         elif isinstance(part, ast.Assign):
             for target in part.targets:
                 old = it.scope.names.get(target.id) if isinstance(target, ast.Name) else None
-                flag = old is not None and old.kind == "number" and old.data["value"] in (True, False)
+                flag = old is not None and old.kind == "number" and isinstance(old.data["value"], bool)
                 if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):
                     it.scope.names[target.id] = Value("unknown", target.id)
 
@@ -217,6 +220,9 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
     for target in node.targets:
         if effects.assign_gradient(it, node, target, node.value, None):
             return
+    if (again := onto_itself(node)) is not None:
+        do_AugAssign(it, again)
+        return
     value = it.value(node.value)
     if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         it.origins[(id(it.scope), node.targets[0].id)] = node.value
@@ -236,6 +242,16 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
     for target in node.targets:
         bind(it, target, value)
         it.bound[(id(it.scope.node), dotted(target))] = next(births)
+
+
+def onto_itself(node: ast.Assign) -> ast.AugAssign | None:
+    """`total = total + loss` is `total += loss`."""
+    made, target = node.value, node.targets[0]
+    if len(node.targets) > 1 or not isinstance(made, ast.BinOp) or not isinstance(made.op, ast.Add):
+        return None
+    if not isinstance(target, (ast.Name, ast.Attribute)) or dotted(made.left) != dotted(target):
+        return None
+    return ast.copy_location(ast.AugAssign(target, made.op, made.right), node)
 
 
 def do_AnnAssign(it: Interpreter, node: ast.AnnAssign) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gradlab.audit.conditions import WINDOW, Atom, atoms, holds, literals, negation
@@ -50,8 +50,10 @@ class Unit:
     period: str = ""
     doubts: list[Event] = field(default_factory=list)  # calls for which a rule was silent
     inner: bool = False  # the window is a loop of its own inside this one
+    compensated: bool = False  # the length of the window is in the learning rate or the weight decay
 
     def __post_init__(self) -> None:
+        self.body = pruned(self.body)
         self.events = events(self.body)
         self.atoms = self.found_atoms()
         self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills(item)]
@@ -121,7 +123,10 @@ class Unit:
             a for a in self.atoms
             if a not in inner and (a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth))
         ]  # fmt: skip
-        others = [a for a in self.atoms if a not in candidates]
+        whole, self.body = self.body, pruned(self.body, ("backward", "step"))
+        relevant = set(self.found_atoms())
+        candidates = [a for a in candidates if a in relevant]
+        others = [a for a in self.atoms if a in relevant and a not in candidates]
         for atom in candidates:
             for values in cases([a for a in candidates if a is not atom] + others, 6):
                 seen = {}
@@ -137,6 +142,12 @@ class Unit:
                     if atom.kind == "period" and (not self.period or atom.period.isdigit() is False):
                         self.period = atom.period
                     break
+        self.body = whole
+
+    def varying(self, step: Step) -> set[tuple[str, bool]]:
+        """What must hold for a step and may be otherwise in the next turn of the loop."""
+        made = {a.key for a in self.atoms if a.birth > self.birth}
+        return {guard for guard in step.guards if any(key in made for key in guard[0].split(" | "))}
 
     def iteration(self, k: int, truth: Callable[[Atom], bool]) -> tuple[list[Step], str]:
         out: list[Step] = []
@@ -254,10 +265,15 @@ def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards
         elif isinstance(item, If):
             taken = holds(item.test, truth)
             known = frozenset(literals(item.test if taken else negation(item.test)))
+            count = len(out)
             status = follow(item.then if taken else item.other, truth, k, turn, guards | known, out)
+            if len(out) > count and (both := shared(item)):  # what both branches do is not up to the test
+                for step in out[count:]:
+                    if id(step.event) in both:
+                        step.guards = step.guards - (known - guards)
             if status:
                 return status
-            if any(isinstance(part, Jump) for part in walk(item.other if taken else item.then)):
+            if leaving(item)[1 if taken else 0]:
                 guards = guards | known
         elif isinstance(item, Loop):
             for again in range(1 if item.once else 2):
@@ -271,6 +287,42 @@ def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards
             if status == "raise":
                 return status
     return ""
+
+
+def leaving(item: If) -> tuple[bool, bool]:
+    """Whether there is a jump in the one branch, and in the other."""
+    if item.jumps is None:
+        sides = [any(isinstance(part, Jump) for part in walk(side)) for side in (item.then, item.other)]
+        item.jumps = (sides[0], sides[1])
+    return item.jumps
+
+
+def pruned(items: list, kinds: tuple[str, ...] = ()) -> list:
+    """The tree without branches, loops and calls in which nothing happens; with `kinds`, nothing of these."""
+    kept: list = []
+    for item in items:
+        if isinstance(item, If):
+            then, other = pruned(item.then, kinds), pruned(item.other, kinds)
+            if then or other:
+                kept.append(If(item.test, then, other, item.node))
+        elif isinstance(item, (Loop, Block)):
+            body = pruned(item.body, kinds)
+            if any(isinstance(part, Event) or (isinstance(part, Jump) and part.kind == "raise") for part in walk(body)):
+                kept.append(replace(item, body=body))
+        elif isinstance(item, Jump) or not kinds or item.kind in kinds:
+            kept.append(item)
+    return kept
+
+
+def shared(item: If) -> set[int]:
+    """The steps and zeros of a branch that have their like, for the same optimizer or model, in the other one."""
+    if item.both is None:
+        sides = [
+            {(e.kind, id(e.value)): id(e) for e in events(side) if e.kind in ("step", "zero") and e.value is not None}
+            for side in (item.then, item.other)
+        ]
+        item.both = {side[key] for side in sides for key in sides[0].keys() & sides[1].keys()}
+    return item.both
 
 
 def units(items: list, path: str, birth: int, whole: bool) -> list[Unit]:

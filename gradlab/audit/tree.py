@@ -47,6 +47,8 @@ class If:
     then: list
     other: list
     node: ast.AST | None = None
+    both: set[int] | None = None  # what happens in both branches, once it was looked for
+    jumps: tuple[bool, bool] | None = None
 
 
 @dataclass(eq=False)

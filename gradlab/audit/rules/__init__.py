@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
+from gradlab.audit.tree import Region
 from gradlab.audit.values import Value
 from gradlab.codes import CODES, Code
 
@@ -30,6 +31,7 @@ class Hit:
     others: tuple[Step, ...] = ()
     node: ast.AST | None = None
     loose: bool = False  # flags of two features may both be on, unless one says what is not there
+    region: Region | None = None  # the `with` block without which it is no mistake
 
 
 RULES: dict[str, Rule] = {}
@@ -50,6 +52,16 @@ def rule(code: str, on: str = "runs", windows: bool = False):
     return register
 
 
+def also(code: str, on: str = "runs"):
+    """Register a second way to see what a rule is about."""
+
+    def register(function):
+        RULES[code] = replace(RULES[code], **{on: function})
+        return function
+
+    return register
+
+
 def load() -> dict[str, Rule]:
     from gradlab.audit.rules import (  # noqa: F401
         accumulation,
@@ -60,6 +72,7 @@ def load() -> dict[str, Rule]:
         order,
         scaler,
         schedule,
+        unstable,
     )
 
     return dict(sorted(RULES.items()))
@@ -81,7 +94,11 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
                 hits[key] = (hit, hits.get(key, (hit, 0))[1] + 1)
     for hit, count in hits.values():
         needed = {id(s.event) for s in [hit.step, *hit.others]}
-        possible = sum(needed <= {id(s.event) for s in run.steps} for run in runs)
+        possible = sum(
+            needed <= {id(s.event) for s in run.steps}
+            and (hit.region is None or any(hit.region in s.active for s in run.steps))
+            for run in runs
+        )
         if count >= possible:
             yield hit.step.event.path, hit.node or hit.step.event.node
 

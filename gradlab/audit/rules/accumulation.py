@@ -49,7 +49,7 @@ def micro(loop: Loop | None) -> bool:
 @rule("GL301", windows=True)
 def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
+    if unit.compensated or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
     for backward in run.of("backward"):
         if not unit.boundary and not micro(unit.in_window.get(id(backward.event))):
@@ -152,9 +152,17 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                 elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
                     pending = None
             ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
+            if pending is not None and discarding(run, zero, pending):
+                continue
             if pending is not None and ahead is not None and ahead.kind == "backward":
                 if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
                     yield Hit(zero, (pending,))
+
+
+def discarding(run: Run, zero: Step, backward: Step) -> bool:
+    """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
+    known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
+    return any(key not in known for key, _ in run.unit.varying(zero) - run.unit.varying(backward))
 
 
 def stepping(unit: Unit) -> tuple[If, bool] | None:

@@ -9,7 +9,7 @@ from gradlab.audit.conditions import Atom
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.accumulation import periodic, stepping
 from gradlab.audit.trace import Run, Step, Unit, cases
-from gradlab.audit.tree import Region
+from gradlab.audit.tree import Event, Region
 
 
 def wrapped(run: Run) -> bool:
@@ -42,7 +42,7 @@ def on_the_last(run: Run) -> Iterator[Hit]:
         elif step.kind == "step" and last is not None and last.k == step.k:
             region = last.inside("no_sync")
             if region is not None and not run.unit.inner:
-                yield Hit(last, (step,), region.node)
+                yield Hit(last, (step,), region.node, region=region)
 
 
 @rule("GL503")
@@ -51,11 +51,20 @@ def backward_only(run: Run) -> Iterator[Hit]:
         region = backward.inside("no_sync")
         value = backward.event.value
         event = value.data.get("forward") if value is not None else None
+        if region is not None and event is None:
+            event = only_forward(run, backward)
         if region is None or event is None or event.value is None or region.data.get("of") is not None:
             continue
         if region.value is not None and region.value.kind in ("ddp", "model", "unknown") and "word" in region.data:
             if all(r.kind != "no_sync" for r in event.regions) and event.value.kind == "ddp":
-                yield Hit(backward, (), region.node)
+                yield Hit(backward, (), region.node, region=region)
+
+
+def only_forward(run: Run, backward: Step) -> Event | None:
+    """The forward pass of an iteration, where there is but one."""
+    found = {s.event for s in run.of("forward") if s.k == backward.k and s.event.value is not None}
+    wrapped = [e for e in found if e.value is not None and e.value.kind == "ddp"]
+    return wrapped[0] if len(wrapped) == 1 else None
 
 
 @rule("GL504")

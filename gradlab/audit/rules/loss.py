@@ -1,150 +1,16 @@
-"""Losses that leave the numbers by themselves, and losses kept with their graphs."""
+"""Losses kept with their graphs."""
 
 from __future__ import annotations
 
 import ast
-import functools
-import re
 from collections.abc import Iterator
 
 from gradlab.audit.known import dotted
-from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.trace import Run
 from gradlab.audit.tree import Loop
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
-
-LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
-OTHERS = {"np", "numpy", "tf", "jnp", "jax", "K", "mx", "paddle"}
-"""Losses of these have other gradients, or none."""
-COUNT = re.compile(
-    r"(^|_)(n|b|k|t|eps|epsilon|num|count|size|len|length|total|temp|temperature|tau|sigma|std|var|scale|weight|weights|alpha|beta|"
-    r"gamma|norm|max|dim|batch|world|sum|denom|mask|valid|steps|avg|factor|numel|margin|delta|smooth|log_var)(_|$)|batch|size|num|len|temp",
-    re.I,
-)
-
-
-@functools.lru_cache(maxsize=1)
-def losses(module: Module) -> list[ast.FunctionDef]:
-    return list(functions(module))
-
-
-def functions(module: Module) -> Iterator[ast.FunctionDef]:
-    """Functions named as a loss, and the forward of classes named so."""
-    if not re.search(r"def \w*(loss|criterion)|class \w*(Loss|Criterion)\b", module.source.text, re.I):
-        return
-    for node in module.source.nodes.of(ast.FunctionDef):
-        if LOSS.search(node.name) and not re.search(r"log|plot|print|get|make|build|init", node.name):
-            names = {part.id for part in walk(node) if isinstance(part, ast.Name)}
-            if not names & OTHERS or names & {"torch", "F", "nn"}:
-                yield node
-    for one in module.source.nodes.of(ast.ClassDef):
-        if re.search(r"Loss$|Criterion$", one.name):
-            yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
-
-
-def inputs(node: ast.FunctionDef) -> set[str]:
-    """Parameters that can be predictions: without a default, not a number by their name or annotation."""
-    plain = node.args.args[: len(node.args.args) - len(node.args.defaults)]
-    named = [a for a in plain if a.arg not in ("self", "cls") and not COUNT.search(a.arg)]
-    found = {a.arg for a in named if a.annotation is None or "Tensor" in ast.unparse(a.annotation)}
-    changed = {t.id for n in walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
-    return found - changed
-
-
-def called(node: ast.AST, name: str) -> ast.expr | None:
-    """The argument of torch.<name>(x) or x.<name>()."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
-        if dotted(node.func.value) == "torch":
-            return node.args[0] if node.args else None
-        return node.func.value if not node.args else None
-    return None
-
-
-def named_calls(node: ast.AST, name: str) -> Iterator[ast.Call]:
-    """The calls of any function or method with a name."""
-    for part in walk(node):
-        if isinstance(part, ast.Call) and dotted(part.func).split(".")[-1] == name:
-            yield part
-
-
-def bare(node: ast.AST | None, names: set[str]) -> bool:
-    """A parameter itself, a part of it, or 1 less it: nothing that keeps it away from zero."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Constant):
-        return bare(node.right, names)
-    return isinstance(node, ast.Name) and node.id in names
-
-
-@rule("GL601", on="text")
-def log(module: Module) -> Iterator[ast.AST]:
-    for function in losses(module):
-        names = inputs(function)
-        found = [(node, inner) for node in walk(function) if bare(inner := called(node, "log"), names)]
-        plain = {inner.id for _, inner in found if isinstance(inner, ast.Name)}
-        divergence = {id(part) for call in named_calls(function, "kl_div") for part in walk(call)}
-        if len(plain) < 2:  # of both: densities or magnitudes, which are positive by what they are
-            yield from (node for node, _ in found if id(node) not in divergence)
-
-
-@rule("GL602", on="text")
-def division(module: Module) -> Iterator[ast.AST]:
-    for function in losses(module):
-        names = inputs(function)
-        ratios = {id(part) for call in named_calls(function, "log") for part in walk(call)}
-        for node in walk(function):
-            if id(node) in ratios:
-                continue  # of densities, which are positive
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
-                if node.right.id in names and called_on(function, node.right.id):
-                    yield node
-
-
-def called_on(function: ast.FunctionDef, name: str) -> bool:
-    """The result is reduced as tensors are, so that the divisor is one too."""
-    return (
-        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in walk(function))
-        and list(inputs_in_order(function))[:2].count(name) > 0
-    )
-
-
-def inputs_in_order(function: ast.FunctionDef) -> Iterator[str]:
-    yield from (a.arg for a in function.args.args if a.arg not in ("self", "cls"))
-
-
-@rule("GL603", on="text")
-def sqrt(module: Module) -> Iterator[ast.AST]:
-    for function in losses(module):
-        for node in walk(function):
-            inner = called(node, "sqrt")
-            if inner is not None and (bare(inner, inputs(function)) or square(inner)):
-                yield node
-
-
-def square(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return True
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("clamp", "clamp_min", "relu"):  # clamped at 0 the derivative is infinite all the same
-            lowest = [ast.unparse(k.value) for k in node.keywords if k.arg == "min"]
-            inner = node.args[0] if dotted(node.func.value) == "torch" and node.args else node.func.value
-            return lowest in (["0"], ["0.0"]) and square(inner)
-        if node.func.attr in ("pow", "square"):
-            return True
-        if node.func.attr in ("sum", "mean"):
-            return square(node.func.value)
-    return False
-
-
-@rule("GL604", on="text")
-def exp(module: Module) -> Iterator[ast.AST]:
-    for function in losses(module):
-        names = {
-            n for n in inputs(function) if not re.search(r"log_?(var|std|sigma|p|prob|scale)|var|sigma|std", n, re.I)
-        }
-        for node in walk(function):
-            if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
-                yield node
 
 
 @rule("GL605")
@@ -173,6 +39,11 @@ def roots(value: Value | None) -> frozenset:
     return value.data.get("roots", frozenset()) if value is not None else frozenset()
 
 
+def adds(node: ast.Assign, into: str) -> bool:
+    """`total = total + loss`."""
+    return any(dotted(part) == into for part in walk(node.value))
+
+
 def reset(loop: Loop, into: str, acting: set[int]) -> bool:
     """Whether a sum is begun anew in each turn, or where the optimizer steps."""
     for part in walk(loop.node):
@@ -180,7 +51,9 @@ def reset(loop: Loop, into: str, acting: set[int]) -> bool:
         for body in bodies:
             if not isinstance(body, list):
                 continue
-            anew = any(isinstance(n, ast.Assign) and into in [dotted(t) for t in n.targets] for n in body)
+            anew = any(
+                isinstance(n, ast.Assign) and into in [dotted(t) for t in n.targets] and not adds(n, into) for n in body
+            )
             if anew and (part is loop.node or any(id(n) in acting for statement in body for n in walk(statement))):
                 return True
     return False

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
+from gradlab.audit.known import CLIPS, dotted
+from gradlab.audit.project import Module
+from gradlab.audit.rules import Hit, also, concerns, partly, rule, uncertain
 from gradlab.audit.trace import Run, Step
+from gradlab.audit.walking import walk
 
 
 def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]:
@@ -16,6 +20,14 @@ def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]
     ]  # fmt: skip
     at = run.steps.index(step)
     return [s for s in same if run.steps.index(s) < at], [s for s in same if run.steps.index(s) > at]
+
+
+def following(run: Run, step: Step, optimizer) -> list[Step]:
+    """Backward passes and this optimizer's steps of the next iteration, where each step comes before its backward."""
+    return [
+        s for s in run.steps
+        if s.k == step.k + 1 and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
+    ]  # fmt: skip
 
 
 @rule("GL101")
@@ -45,6 +57,20 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
                     yield Hit(clip, (after[0],))
 
 
+@also("GL102", "text")
+def clip_in_training_step(module: Module) -> Iterator[ast.AST]:
+    """Lightning calls backward() when training_step() has returned, unless the module optimizes by itself."""
+    for owner in module.names.values():
+        if not isinstance(owner, ast.ClassDef) or not any("Lightning" in ast.unparse(base) for base in owner.bases):
+            continue
+        if any(getattr(n, "attr", "") in ("automatic_optimization", "manual_backward") for n in walk(owner)):
+            continue
+        steps = [n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "training_step"]
+        for node in (n for step in steps for n in walk(step)):
+            if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in CLIPS:
+                yield node
+
+
 @rule("GL103")
 def zero_before_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
@@ -52,6 +78,8 @@ def zero_before_step(run: Run) -> Iterator[Hit]:
             if not concerns(run.unit, zero, optimizer) or partly(run.unit, zero):
                 continue
             before, after = neighbours(run, zero, optimizer)
+            if not after:
+                after = following(run, zero, optimizer)
             if before and before[-1].kind == "backward" and after and after[0].kind == "step":
                 if zero.event.node is not after[0].event.node and not uncertain(run.unit, "tensor"):
                     yield Hit(zero, (before[-1], after[0]))

@@ -172,7 +172,7 @@ def known_plain(model: Value) -> bool:
 def backward_inside(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         if (region := backward.inside("autocast")) is not None and region.data.get("through") is None:
-            yield Hit(backward)
+            yield Hit(backward, region=region)
 
 
 @rule("GL210")
@@ -197,7 +197,7 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
                 if (region is not None and half(region.data)) or (
                     region is None and step.event.value.root().data.get("half")
                 ):
-                    yield Hit(backward, (step,))
+                    yield Hit(backward, (step,), region=region)
 
 
 def half(data: dict) -> bool:

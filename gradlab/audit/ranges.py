@@ -1,0 +1,125 @@
+"""What values a tensor may take, as far as the text shows: where a log, a root, a quotient or an exp may leave them.
+
+any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
+(softmax, sigmoid); rest: 1 less an output; square: squares one by one; error: the mean of squares; exp, expsum: exp of
+an output, its sum. Everything else is the empty word: nothing is known, nothing is said.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gradlab.audit.known import dotted
+from gradlab.audit.objects import method_of
+from gradlab.audit.values import Value, births
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+SHAPES = {
+    "view", "reshape", "squeeze", "unsqueeze", "transpose", "permute", "gather", "flatten", "contiguous", "to", "float",
+    "double", "cuda", "cpu", "expand", "t", "clone", "narrow", "select", "index_select",
+}  # fmt: skip
+SHARES = {"softmax", "sigmoid", "Softmax", "Sigmoid"}
+OUTPUTS = {"Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "LSTM", "GRU", "Bilinear"}
+RAW = ("any", "unseen")
+LOGS = ("log", "log2", "log10")
+
+
+def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
+    """The word of what a function makes of a tensor; `partial`: it is told along which dimension."""
+    if name in SHAPES:
+        return word
+    if name in SHARES:
+        return "share"
+    if name == "square" or (name == "pow" and any(isinstance(a, ast.Constant) and a.value == 2 for a in node.args)):
+        return "square"
+    if name in ("clamp", "clamp_min", "relu") and word == "square":
+        lowest = [k.value for k in node.keywords if k.arg == "min"] or ([] if name == "relu" else node.args[-1:])
+        return word if all(isinstance(low, ast.Constant) and low.value == 0 for low in lowest) else ""
+    if name in ("sum", "mean"):
+        return {"square": "square" if partial else "error", "exp": "expsum" if name == "sum" else ""}.get(word, "")
+    return "exp" if name == "exp" and word in RAW else ""
+
+
+def fault(name: str, word: str) -> str:
+    """What is wrong with a function of a tensor: the word of a rule, or nothing."""
+    if name in LOGS:
+        return "log" if word in ("share", "rest", "any") else "exp" if word == "expsum" else ""
+    if name == "sqrt":
+        return {"square": "sqrt", "error": "rmse"}.get(word, "")
+    return "exp" if name == "exp" and word == "any" else ""
+
+
+def noted(it: Interpreter, node: ast.AST, what: str, *values: Value) -> frozenset[int]:
+    """Emit that a number may leave the range; a loss made of it has the token among its roots."""
+    if not what or any(region.kind == "no_grad" for region in it.regions):
+        return frozenset()
+    origin = next((v.data["exp_node"] for v in values if what == "exp" and v.data.get("exp_node")), node)
+    token = next(births)
+    it.tokens.add(token)
+    it.emit("unstable", origin, None, what=what, token=token)
+    return frozenset([token])
+
+
+def applied(it: Interpreter, node: ast.Call, name: str, value: Value, partial: bool) -> dict:
+    """What changes in a tensor's data when a function is applied to it."""
+    word = value.data.get("range", "")
+    made: dict = {"range": after(name, word, node, partial)}
+    if found := noted(it, node, fault(name, word), value):
+        made["roots"] = value.data.get("roots", frozenset()) | found
+    if made["range"] == "exp":
+        made["exp_node"] = node
+    return made
+
+
+def arithmetic(
+    it: Interpreter, node: ast.AST, op: ast.operator, left: Value, right: Value
+) -> tuple[str, frozenset[int]]:
+    """The word of a sum, product, quotient or power, and the tokens of what is wrong with it."""
+    one, two = left.data.get("range", ""), right.data.get("range", "")
+    if isinstance(op, ast.Pow):
+        power = right.data.get("value") if right.kind == "number" else None
+        if power == 0.5:
+            return "", noted(it, node, fault("sqrt", one), left)
+        return ("square" if power in (2, 4) else ""), frozenset()
+    if isinstance(op, ast.Sub) and left.kind == "number" and left.data.get("value") == 1:
+        return ("share" if two == "share" else "rest" if two in RAW else ""), frozenset()
+    if isinstance(op, ast.Div) and right.kind == "tensor":
+        what = "division" if two in RAW else "exp" if one == "exp" and two == "expsum" else ""
+        return "", noted(it, node, what, left, right)
+    if isinstance(op, (ast.Mult, ast.Div)) and "tensor" in (left.kind, right.kind) and left.kind != right.kind:
+        return ("share" if "share" in (one, two) else ""), frozenset()
+    return "", frozenset()
+
+
+def of_model(model: Value, depth: int = 0) -> str:
+    """What a network ends in."""
+    root = model.root()
+    tail = str(root.data.get("last") or root.data.get("type", "")).split(".")[-1]
+    if tail in SHARES:
+        return "share"
+    if tail in OUTPUTS:
+        return "any"
+    if "class" in root.data and depth < 3 and (found := method_of(root, "forward")) is not None:
+        ends = [n.value for n in ast.walk(found[0]) if isinstance(n, ast.Return) and n.value is not None]
+        words = {ending(end, found[0], root, depth) for end in ends}
+        return words.pop() if len(words) == 1 else ""
+    return "" if "class" in root.data or root.data.get("type") else "unseen"
+
+
+def ending(node: ast.expr, function: ast.AST, owner: Value, depth: int) -> str:
+    """The word of an expression that a forward pass returns."""
+    if isinstance(node, ast.Name):
+        made = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and dotted(n.targets[0]) == node.id]
+        return ending(made[-1].value, ast.Pass(), owner, depth) if made else ""
+    if not isinstance(node, ast.Call):
+        return ""
+    tail = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+    if tail in SHARES:
+        return "share"
+    if isinstance(node.func, ast.Attribute) and tail in SHAPES:
+        return ending(node.func.value, function, owner, depth)
+    held = owner.attributes.get(tail) if dotted(node.func).startswith("self.") else None
+    return of_model(held, depth + 1) if held is not None and held.kind == "model" else ""

@@ -1,0 +1,34 @@
+"""Scripts whose comments say what the audit says of them: `# expect: GL101, GL307` on a line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gradlab.audit import rules
+from gradlab.audit.audit import audit
+from gradlab.audit.project import Project
+from gradlab.audit.sources import read
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = [(torch.randn(2, 8), torch.randint(4, (2,))) for _ in range(8)]
+"""
+STEP = "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+
+
+def expected(text: str) -> set[tuple[int, str]]:
+    lines = enumerate(text.split("\n"), 1)
+    return {(i, code) for i, line in lines if (m := re.search(r"# expect: (.*)", line)) for code in m[1].split(", ")}
+
+
+def said(text: str, folder: Path, *codes: str) -> set[tuple[int, str]]:
+    """Lines and codes of what is found with these rules, or with those that are on by default."""
+    (folder / "a.py").write_text(text)
+    selected = {c: r for c, r in rules.load().items() if (c in codes if codes else r.default)}
+    return {(f.line, f.code) for f in audit(read(folder / "a.py"), Project(), selected).findings}

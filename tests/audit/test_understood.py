@@ -1,0 +1,388 @@
+"""What the audit understands of a text, a few lines each: `# expect:` marks what is said, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+from marked import HEAD, STEP, expected, said
+
+CASES = {
+    "a sum of a batch's own losses is no kept loss": """
+for x, y in loader:
+    loss = 0
+    for part in x:
+        loss += F.mse_loss(model(part), y)
+    optimizer.zero_grad()
+    torch.amp.GradScaler("cpu", enabled=False).scale(loss).backward()
+    optimizer.step()
+""",
+    "losses appended and then added up are no kept losses": """
+for x, y in loader:
+    parts = []
+    for part in x:
+        parts.append(F.mse_loss(model(part), y))
+    loss = sum(parts)
+    loss = loss + 0.1 * parts[0]
+"""
+    + STEP,
+    "kept in an attribute": """
+class Learner:
+    def __init__(self):
+        self.model = nn.Linear(8, 4)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.total = 0
+    def update(self, x, y):
+        loss = F.cross_entropy(self.model(x), y)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        self.total += loss  # expect: GL605
+    def fit(self, loader):
+        for x, y in loader:
+            self.update(x, y)
+""",
+    "total = total + loss keeps as += does": """
+total = 0.0
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    total = total + loss  # expect: GL605
+"""
+    + STEP,
+    "a loss that only backward() shows to be a tensor": """
+def run(process, net, opt, batches):
+    total = 0.0
+    for batch in batches:
+        opt.zero_grad()
+        terms = process.terms(net, batch)
+        loss = terms["loss"].mean()
+        total += loss  # expect: GL605
+        loss.backward()
+        opt.step()
+""",
+    "what a criterion gives beside the loss may be a number": """
+def run(net, criterion, opt, batches):
+    log = []
+    for x, y in batches:
+        opt.zero_grad()
+        loss, parts = criterion(net(x), y)
+        loss.backward()
+        opt.step()
+        log.append(parts["total"])
+""",
+    "divided once, when the window is complete": """
+n = 4
+batches = iter(loader)
+for _ in range(2):
+    for _ in range(n):
+        x, y = next(batches)
+        F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        p.grad /= n
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "optimizers and their schedules side by side": """
+opts = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.SGD(model[2].parameters(), lr=0.1)]
+schedules = [torch.optim.lr_scheduler.StepLR(opt, 10) for opt in opts]
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    for opt, schedule in zip(opts, schedules):
+        opt.step()
+        schedule.step()
+    model.zero_grad()
+""",
+    "set to zero at the first micro-batch of a window": """
+n = 4
+batches = iter(loader)
+for _ in range(2):
+    for i in range(n):
+        if i == 0:
+            optimizer.zero_grad()
+        x, y = next(batches)
+        (F.cross_entropy(model(x), y) / n).backward()
+    optimizer.step()
+""",
+    "a bad batch thrown away": """
+n = 4
+for i, (x, y) in enumerate(loader):
+    (F.cross_entropy(model(x), y) / n).backward()
+    if (i + 1) % n == 0:
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if not torch.isfinite(norm):
+            optimizer.zero_grad()
+            continue
+        optimizer.step()  # expect: GL307
+        optimizer.zero_grad()
+""",
+    "no_sync kept in a name and called later": """
+from contextlib import nullcontext
+from torch.nn.parallel import DistributedDataParallel
+n = 4
+wrapped = DistributedDataParallel(model)
+for i, (x, y) in enumerate(loader):
+    quiet = wrapped.no_sync if i % n != 0 else nullcontext
+    with quiet():  # expect: GL502
+        (F.cross_entropy(wrapped(x), y) / n).backward()
+    if (i + 1) % n == 0:
+        optimizer.step()  # expect: GL307
+        optimizer.zero_grad()
+""",
+    "no_sync under a setting": """
+from contextlib import nullcontext
+from torch.nn.parallel import DistributedDataParallel
+wrapped = DistributedDataParallel(model)
+def run(distributed, n):
+    for i, (x, y) in enumerate(loader):
+        quiet = nullcontext()
+        if distributed:
+            quiet = wrapped.no_sync() if i % n != 0 else nullcontext()
+        with quiet:  # expect: GL502
+            (F.cross_entropy(wrapped(x), y) / n).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+""",
+    "no_sync around the backward pass of a loss put together": """
+from torch.nn.parallel import DistributedDataParallel
+def run(net, parts, opt, n):
+    wrapped = DistributedDataParallel(net)
+    for i, (x, y) in enumerate(loader):
+        out = wrapped(x)
+        terms = {}
+        for name in parts:
+            terms[name] = parts[name](out, y)
+        loss = sum(terms.values()) / n
+        if (i + 1) % n == 0:
+            loss.backward()
+            opt.step()  # expect: GL307
+            opt.zero_grad()
+        else:
+            with wrapped.no_sync():  # expect: GL503
+                loss.backward()
+""",
+    "the gradients are zero when the next iteration steps": """
+for x, y in loader:
+    optimizer.step()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.zero_grad()  # expect: GL103
+""",
+    "the model taken out of Accelerate's wrapper": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(accelerator.unwrap_model(model)(x), y)  # expect: GL504
+    accelerator.backward(loss)
+    optimizer.step()
+""",
+    "a scaler that is called": """
+def epoch(net, opt, scaler, n):
+    opt.zero_grad()
+    for i, (x, _) in enumerate(loader):
+        loss, _, _ = net(x)
+        scaler(loss, opt, parameters=net.parameters(), update_grad=(i + 1) % n == 0)  # expect: GL301, GL307
+        if (i + 1) % n == 0:
+            opt.zero_grad()
+""",
+    "the length of the window is in the learning rate": """
+n = 4
+lr = 0.1 / n
+sgd = torch.optim.SGD(model.parameters(), lr=lr)
+for i, (x, y) in enumerate(loader):
+    F.cross_entropy(model(x), y).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        sgd.step()
+        sgd.zero_grad()
+""",
+    "clipping in Lightning's training_step": """
+import lightning
+class Net(lightning.LightningModule):
+    def training_step(self, batch, i):
+        loss = F.cross_entropy(self(batch[0]), batch[1])
+        nn.utils.clip_grad_norm_(self.parameters(), 1.0)  # expect: GL102
+        return loss
+class Manual(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+    def training_step(self, batch, i):
+        opt = self.optimizers()
+        opt.zero_grad()
+        self.manual_backward(F.cross_entropy(self(batch[0]), batch[1]))
+        nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+        opt.step()
+""",
+    "log of a softmax in the loop": """
+for x, y in loader:
+    shares = F.softmax(model(x), dim=1)
+    loss = -torch.log(shares[range(len(y)), y]).mean()  # expect: GL601
+"""
+    + STEP,
+    "log of a share that a clamp or an eps keeps from zero": """
+for x, y in loader:
+    shares = model(x).softmax(1)
+    loss = -torch.log(shares.clamp_min(1e-8)).mean() - (shares + 1e-8).log().mean() - F.log_softmax(model(x), 1).mean()
+"""
+    + STEP,
+    "log of what a network with a sigmoid at its end gives": """
+judge = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
+opt = torch.optim.SGD(judge.parameters(), lr=0.1)
+for real, fake in loader:
+    loss = -(
+        torch.log(judge(real))  # expect: GL601
+        + torch.log(1 - judge(fake))  # expect: GL601
+    ).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "log of what a class's forward pass makes a share": """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+    def forward(self, x):
+        out = F.softmax(self.head(x), dim=-1)
+        return out
+policy = Policy()
+opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+for x, y in loader:
+    chosen = policy(x).gather(1, y[:, None])
+    loss = -torch.log(chosen).mean()  # expect: GL601
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "a log that no loss is made of": """
+for x, y in loader:
+    out = model(x)
+    shown = torch.log(torch.softmax(out, 1)).mean().item()
+    loss = F.cross_entropy(out, y)
+"""
+    + STEP,
+    "division by an output, in the loop and in a helper": """
+def relative(out, y):
+    return ((y - out) / out).abs().mean()  # expect: GL602
+for x, y in loader:
+    out = model(x)
+    loss = relative(out, y) + (1.0 / out).mean()  # expect: GL602
+"""
+    + STEP,
+    "division by what is kept from zero": """
+for x, y in loader:
+    out = model(x)
+    loss = (y / (out.abs() + 1e-6)).mean() + (y / F.softplus(out)).mean() + (out / out.norm()).mean()
+"""
+    + STEP,
+    "sqrt of squares, each by itself": """
+for x, y in loader:
+    loss = torch.sqrt(((model(x) - y) ** 2).sum(dim=1)).mean()  # expect: GL603
+    loss = loss + ((model(x) - y).pow(2) ** 0.5).mean()  # expect: GL603
+"""
+    + STEP,
+    "sqrt of the mean of all squares": """
+for x, y in loader:
+    loss = torch.sqrt(F.mse_loss(model(x), y))  # expect: GL606
+"""
+    + STEP
+    + """
+class RMSELoss(nn.Module):
+    def forward(self, pred, target):
+        return torch.sqrt(((pred - target) ** 2).mean())  # expect: GL606
+""",
+    "sqrt with an eps": """
+for x, y in loader:
+    loss = torch.sqrt(F.mse_loss(model(x), y) + 1e-8) + ((model(x) - y) ** 2 + 1e-8).sqrt().mean()
+"""
+    + STEP,
+    "a softmax by hand": """
+for x, y in loader:
+    out = model(x)
+    e = torch.exp(out)  # expect: GL604
+    loss = F.nll_loss((e / e.sum(dim=1, keepdim=True) + 1e-8).log(), y)
+"""
+    + STEP,
+    "a softmax by hand that subtracts the largest first": """
+for x, y in loader:
+    out = model(x)
+    e = torch.exp(out - out.max(dim=1, keepdim=True).values)
+    loss = F.nll_loss((e / e.sum(dim=1, keepdim=True) + 1e-8).log(), y)
+"""
+    + STEP,
+    "a module's loss": """
+class FocalLoss(nn.Module):
+    def forward(self, pred, target):
+        return -((1 - pred) ** 2 * target * torch.log(pred)).mean()  # expect: GL601
+""",
+    "log of a softmax in a helper": """
+def pair_loss(one, two, tau):
+    shares = torch.softmax(one @ two.t() / tau, dim=-1)
+    return -torch.log(shares).diag().mean()  # expect: GL601
+""",
+    "a schedule at the head of the epoch": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(3):
+    schedule.step()  # expect: GL404
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "a schedule at the end of the epoch": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(3):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    schedule.step()
+""",
+    "deep stacks that saturate": """
+wide = nn.Sequential(  # expect: GL806
+    nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(),
+    nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(),
+)
+def deep(depth=20):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.Sigmoid()]
+    return nn.Sequential(*layers)  # expect: GL806
+def normed(depth=20):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.LayerNorm(8), nn.Sigmoid()]
+    return nn.Sequential(*layers)
+def shallow(depth=3):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.Tanh()]
+    return nn.Sequential(*layers)
+""",
+    "what trainers are told": """
+from lightning import Trainer
+from transformers import TrainingArguments
+Trainer(gradient_clip_val=0.5, gradient_clip_algorithm="value")  # expect: GL810
+Trainer(gradient_clip_val=1.0, gradient_clip_algorithm="norm")
+TrainingArguments("out", max_grad_norm=1e-3)  # expect: GL811
+TrainingArguments("out", max_grad_norm=1.0)
+Trainer(gradient_clip_val=0.001)  # expect: GL811
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_this_is_said_and_nothing_else(name, tmp_path):
+    text = HEAD + CASES[name]
+    assert said(text, tmp_path) == expected(text)
+
+
+def test_a_loop_that_never_looks_at_its_gradients_is_told_so_where_it_is_asked_for(tmp_path):
+    loop = HEAD + "for x, y in loader:\n    loss = F.cross_entropy(model(x), y)\n" + STEP
+    look = "    norm = sum(p.grad.norm() for p in model.parameters())\n"
+    clip = "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    assert said(loop, tmp_path, "GL807") == {(loop.count("\n"), "GL807")}
+    assert said(loop + look, tmp_path, "GL807") == set()
+    assert said(loop.replace("    optimizer.step()\n", clip + "    optimizer.step()\n"), tmp_path, "GL807") == set()

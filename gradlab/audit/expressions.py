@@ -12,7 +12,7 @@ from gradlab.audit.binding import bind, element
 from gradlab.audit.choices import choice
 from gradlab.audit.conditions import FALSE, TRUE, negation
 from gradlab.audit.effects import combined
-from gradlab.audit.formulas import formula
+from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, number, several
@@ -139,6 +139,8 @@ def of_BinOp(it: Interpreter, node: ast.BinOp) -> Value:
         return several([*left.data["items"], *right.data["items"]])
     if left.kind == "params" or right.kind == "params":
         return left if left.kind == "params" else right
+    if left.kind != "tensor" and right.kind != "tensor":  # the same of the same is the same
+        return it.results.setdefault(canonical(it, node), Value())
     return combined(it, node.op, left, right, node.right, node.left)
 
 

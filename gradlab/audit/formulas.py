@@ -104,6 +104,8 @@ def present(value: Value) -> Formula:
         return joined("or", [joined("and", [when, present(item)]) for when, item in value.data["choice"]])
     if value.kind == "none":
         return FALSE
+    if value.kind == "gradient":  # where it is missing there is nothing to be done
+        return TRUE
     if value.kind in MADE and not value.data.get("given"):
         return TRUE
     return ("atom", Atom(f"{value.name}#{value.number} is not None", value.birth))
@@ -196,6 +198,8 @@ def canonical(it: Interpreter, node: ast.AST) -> str:
             return f"index+{value.data['offset']}"
         if value.kind in ("external", "function"):
             return value.name
+        if value.kind == "method" and (owner := value.data.get("self")) is not None:
+            return f"{owner.name}#{owner.number}.{value.name}"
         return f"{value.name}#{value.number}"
     if isinstance(node, ast.Constant):
         return repr(node.value)

@@ -25,6 +25,7 @@ class Interpreter:
         self.calls = 0
         self.cut: list[ast.AST] = []
         self.branches = 0
+        self.results: dict[str, Value] = {}
         self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False
         self.origins: dict[tuple[int, str], ast.expr] = {}

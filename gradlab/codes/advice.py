@@ -90,4 +90,27 @@ CODES = (
         "look at the norms, and clip those that stand out",
         "TrainingArguments(max_grad_norm=1.0, ...)",
     ),
+    Code(
+        "GL812",
+        "two-precisions",
+        "error",
+        "fp16 and bf16 are both asked for: the trainer refuses, for there is one precision",
+        "The arguments are checked when they are made, so that the script ends there",
+        "ask for one",
+        "TrainingArguments(bf16=True, ...)",
+    ),
+    Code(
+        "GL813",
+        "trainer-clips-manual-optimization",
+        "error",
+        "the trainer is told to clip or to accumulate, but the module optimizes by hand: Lightning refuses to train",
+        "With automatic_optimization = False the clipping and the windows are the module's own",
+        "clip and accumulate in training_step",
+        """
+def training_step(self, batch, i):
+    ...
+    self.clip_gradients(optimizer, gradient_clip_val=1.0)
+    optimizer.step()
+""".strip(),
+    ),
 )

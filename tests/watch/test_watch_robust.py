@@ -100,6 +100,7 @@ def test_parameters_that_are_trained_later(group, tmp_path):
         if group:
             optimizer.add_param_group({"params": list(model[0].parameters())})
         train(model, optimizer, 6)
+        optimizer.zero_grad()
         loss_of(model, next(batches(1))).backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), torch.inf).item()
         optimizer.step()

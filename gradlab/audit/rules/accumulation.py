@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import atoms
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step, Unit
-from gradlab.audit.tree import If, events, walk
+from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
 
 UNKNOWN = ("opaque", "scaled_by", "perhaps")
@@ -36,14 +37,22 @@ def weight(factor: tuple, parts: list[Value]) -> bool:
     return not all(factor in p.data.get("factors", []) for p in parts)
 
 
-@rule("GL301")
+def micro(loop: Loop | None) -> bool:
+    """Whether a loop counts micro-batches, or goes over parts of a batch: over other things a sum may be meant."""
+    if loop is None or not isinstance(loop.node, ast.For):
+        return False
+    text = ast.unparse(loop.node.iter)
+    counted = loop.over is not None and loop.over.kind == "counted" and not re.search(r"len\(|size|shape", text)
+    return counted or bool(re.search(r"chunk|split|micro|accum", text))
+
+
+@rule("GL301", windows=True)
 def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
+    if any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
-    inner = {id(e) for item in walk(unit.body) if hasattr(item, "once") and not item.once for e in events(item.body)}
     for backward in run.of("backward"):
-        if not unit.boundary and id(backward.event) not in inner:
+        if not unit.boundary and not micro(unit.in_window.get(id(backward.event))):
             continue
         if backward.event.data.get("perhaps"):
             continue
@@ -53,7 +62,6 @@ def unscaled(run: Run) -> Iterator[Hit]:
 
 @rule("GL302")
 def divided_twice(run: Run) -> Iterator[Hit]:
-    unit = run.unit
     for backward in run.of("backward"):
         value = backward.event.value
         if value is None or value.kind != "tensor":
@@ -61,7 +69,7 @@ def divided_twice(run: Run) -> Iterator[Hit]:
         divisors = [(text, v) for sign, text, v in value.data.get("factors", []) if sign == "/"]
         texts = [text for text, _ in divisors]
         through = backward.event.data.get("through")
-        twice = any(texts.count(text) > 1 for text in texts) and unit.accumulating and not value.data.get("parts")
+        twice = any(texts.count(text) > 1 for text in texts) and run.accumulating and not value.data.get("parts")
         if (
             through is not None
             and through.kind == "accelerator"
@@ -79,27 +87,20 @@ def divided_twice(run: Run) -> Iterator[Hit]:
             yield Hit(backward)
 
 
-@rule("GL303")
+@rule("GL303", windows=True)
 def by_hand(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or any(e.kind == "reduce" for e in unit.events):
+    if any(e.kind == "reduce" for e in unit.events):
         return
     for scale in run.of("scale"):
-        if scale.event.data["op"] == "div_" and (not unit.boundary or not run.ends(scale.k)):
+        if scale.event.data["op"] == "div_" and run.partial(scale):
             yield Hit(scale)
 
 
-@rule("GL304")
+@rule("GL304", windows=True)
 def clip_each(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if not unit.accumulating:
-        return
     for clip in run.of("clip"):
-        if unit.boundary:
-            earlier = [s for s in run.steps[: run.steps.index(clip)] if s.k == clip.k]
-            if not run.ends(clip.k) and any(s.kind == "backward" for s in earlier):
-                yield Hit(clip)
-        elif any(s.event is clip.event and s.k == clip.k and s.turn != clip.turn for s in run.of("clip")):
+        if run.partial(clip) and any(s.kind == "backward" and s.k == clip.k for s in run.before(clip)):
             yield Hit(clip)
 
 
@@ -130,16 +131,13 @@ def again(unit: Unit) -> bool:
     return not any(getattr(item, "kind", "") == "break" for item in unit.body)
 
 
-@rule("GL306")
+@rule("GL306", windows=True)
 def zero_in_window(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating:
-        return
     for optimizer in unit.optimizers():
         if unit.inner and not unit.boundary:
             for zero in run.of("zero"):
-                twice = [s for s in run.of("zero") if s.event is zero.event and s.k == zero.k and s.turn != zero.turn]
-                if twice and concerns(unit, zero, optimizer):
+                if run.partial(zero) and concerns(unit, zero, optimizer):
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):

@@ -11,6 +11,7 @@ from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.trace import Run, Unit
 from gradlab.audit.tree import Event
+from gradlab.audit.walking import walk
 from gradlab.codes import bounds
 
 BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
@@ -56,7 +57,7 @@ def kind_of(unit: Unit) -> str:
             words += [
                 part.attr
                 for node in root.data.get("lineage", [])
-                for part in ast.walk(node)
+                for part in walk(node)
                 if isinstance(part, ast.Attribute)
             ]
     return " ".join(words)
@@ -83,10 +84,8 @@ def resnet(run: Run) -> Iterator[Hit]:
                 yield Hit(clip)
 
 
-@rule("GL805")
+@rule("GL805", windows=True)
 def mean_of_means(run: Run) -> Iterator[Hit]:
-    if not run.unit.accumulating:
-        return
     for backward in run.of("backward"):
         value = backward.event.value
         if value is not None and value.data.get("ignoring") and value.data.get("factors"):
@@ -95,8 +94,10 @@ def mean_of_means(run: Run) -> Iterator[Hit]:
 
 @rule("GL806", on="text")
 def saturating(module: Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Sequential":
+    if not re.search("Sigmoid|Tanh", module.source.text):
+        return
+    for node in module.source.nodes.of(ast.Call):
+        if dotted(node.func).split(".")[-1] == "Sequential":
             names = [dotted(a.func).split(".")[-1] for a in node.args if isinstance(a, ast.Call)]
             if sum(n in ("Sigmoid", "Tanh") for n in names) >= 8 and not any("Norm" in n for n in names):
                 yield node
@@ -129,6 +130,8 @@ def trainer_extreme(module: Module) -> Iterator[ast.AST]:
 
 
 def trainers(module: Module) -> Iterator[ast.Call]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if isinstance(node, ast.Call) and re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
+    if not re.search(r"Trainer\s*\(|TrainingArguments\s*\(", module.source.text):
+        return
+    for node in module.source.nodes.of(ast.Call):
+        if re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
             yield node

@@ -10,6 +10,9 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.trace import Run
+from gradlab.audit.tree import Loop
+from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
 COUNT = re.compile(
@@ -21,15 +24,12 @@ COUNT = re.compile(
 
 def losses(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if (
-            isinstance(node, ast.FunctionDef)
-            and LOSS.search(node.name)
-            and not re.search(r"log|plot|print|get|make|build|init", node.name)
-        ):
+    for node in module.source.nodes.of(ast.FunctionDef):
+        if LOSS.search(node.name) and not re.search(r"log|plot|print|get|make|build|init", node.name):
             yield node
-        elif isinstance(node, ast.ClassDef) and re.search(r"Loss$|Criterion$", node.name):
-            yield from (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
+    for one in module.source.nodes.of(ast.ClassDef):
+        if re.search(r"Loss$|Criterion$", one.name):
+            yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
 
 
 def inputs(node: ast.FunctionDef) -> set[str]:
@@ -37,7 +37,7 @@ def inputs(node: ast.FunctionDef) -> set[str]:
     plain = node.args.args[: len(node.args.args) - len(node.args.defaults)]
     named = [a for a in plain if a.arg not in ("self", "cls") and not COUNT.search(a.arg)]
     found = {a.arg for a in named if a.annotation is None or "Tensor" in ast.unparse(a.annotation)}
-    changed = {t.id for n in ast.walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    changed = {t.id for n in walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     return found - changed
 
 
@@ -61,7 +61,7 @@ def bare(node: ast.AST | None, names: set[str]) -> bool:
 def log(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             if bare(called(node, "log"), names):
                 yield node
 
@@ -70,7 +70,7 @@ def log(module: Module) -> Iterator[ast.AST]:
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
                 if node.right.id in names and called_on(function, node.right.id):
                     yield node
@@ -79,7 +79,7 @@ def division(module: Module) -> Iterator[ast.AST]:
 def called_on(function: ast.FunctionDef, name: str) -> bool:
     """The result is reduced as tensors are, so that the divisor is one too."""
     return (
-        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in ast.walk(function))
+        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in walk(function))
         and list(inputs_in_order(function))[:2].count(name) > 0
     )
 
@@ -91,7 +91,7 @@ def inputs_in_order(function: ast.FunctionDef) -> Iterator[str]:
 @rule("GL603", on="text")
 def sqrt(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
-        for node in ast.walk(function):
+        for node in walk(function):
             inner = called(node, "sqrt")
             if inner is not None and (bare(inner, inputs(function)) or square(inner)):
                 yield node
@@ -118,7 +118,7 @@ def exp(module: Module) -> Iterator[ast.AST]:
         names = {
             n for n in inputs(function) if not re.search(r"log_?(var|std|sigma|p|prob|scale)|var|sigma|std", n, re.I)
         }
-        for node in ast.walk(function):
+        for node in walk(function):
             if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
                 yield node
 
@@ -128,19 +128,35 @@ def kept(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None:
         return
-    used = {
-        v
-        for e in [*unit.events, *unit.after]
-        if e.kind == "backward" and e.value is not None
-        for v in [e.data.get("text", "")]
-    }
+    marks = frozenset().union(*(roots(e.value) for e in [*unit.events, *unit.after] if e.kind == "backward"))
     for keep in run.of("keep"):
-        into = keep.event.data["into"]
-        if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in used):
+        value = keep.event.value
+        if keep.event.data["mark"] in marks or keep.event.data["since"] >= unit.birth:
+            continue  # it goes backward itself, or is begun anew for each update
+        if value is None or reset(unit.loop, keep.event.data["into"], {id(e.node) for e in unit.events}):
             continue
-        roots = keep.event.value.data.get("roots", frozenset()) if keep.event.value is not None else frozenset()
+        known = value.data.get("source") == "criterion" and not value.data.get("guessed")
         for backward in run.of("backward"):
-            value = backward.event.value
-            if backward.k == keep.k and value is not None and value.data.get("roots", frozenset()) & roots:
+            shared = roots(value) & roots(backward.event.value)
+            if backward.k != keep.k or not shared or not (known or shared == roots(value)):
+                continue
+            if keep.event.data["named"] or value is backward.event.value or value.data.get("source") != "model":
                 yield Hit(keep, (backward,))
                 break
+
+
+def roots(value: Value | None) -> frozenset:
+    return value.data.get("roots", frozenset()) if value is not None else frozenset()
+
+
+def reset(loop: Loop, into: str, acting: set[int]) -> bool:
+    """Whether a sum is begun anew in each turn, or where the optimizer steps."""
+    for part in walk(loop.node):
+        bodies = [getattr(part, "body", None), getattr(part, "orelse", None)]
+        for body in bodies:
+            if not isinstance(body, list):
+                continue
+            anew = any(isinstance(n, ast.Assign) and into in [dotted(t) for t in n.targets] for n in body)
+            if anew and (part is loop.node or any(id(n) in acting for statement in body for n in walk(statement))):
+                return True
+    return False

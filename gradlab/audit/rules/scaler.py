@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE
+from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
@@ -40,7 +41,7 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
         backward = next((s for s in earlier if s.kind == "backward"), None)
         if backward is not None and scaled(backward) and not uncertain(run.unit, "scaler", "optimizer", "self"):
             later = run.steps[run.steps.index(clip) :]
-            if any(s.kind == "step" and s.k == clip.k for s in later) or run.unit.accumulating:
+            if any(s.kind == "step" and s.k == clip.k for s in later) or run.accumulating:
                 yield Hit(clip, (backward,), loose=True)
 
 
@@ -56,15 +57,10 @@ def unscale_twice(run: Run) -> Iterator[Hit]:
                     break
 
 
-@rule("GL203")
+@rule("GL203", windows=True)
 def unscale_each(run: Run) -> Iterator[Hit]:
-    if not run.unit.accumulating:
-        return
     for unscale in run.of("unscale"):
-        if run.unit.inner and not run.unit.boundary:
-            if any(s.event is unscale.event and s.k == unscale.k and s.turn != unscale.turn for s in run.of("unscale")):
-                yield Hit(unscale)
-        elif not run.ends(unscale.k):
+        if run.partial(unscale):
             yield Hit(unscale)
 
 
@@ -225,16 +221,18 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
 
 @rule("GL212", on="text")
 def deprecated(module: Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and node.module.startswith("torch.cuda.amp")
-            and not node.level
-        ):
-            yield node
-        elif isinstance(node, ast.Attribute) and node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
-            if ast.unparse(node.value) in ("torch.cuda.amp", "cuda.amp"):
+    if "amp" not in module.source.text:
+        return
+    nodes = module.source.nodes
+    imports = [n for n in nodes.of(ast.ImportFrom) if n.module and not n.level]
+    new = {a.name for n in imports if str(n.module).startswith("torch.amp") for a in n.names}
+    new |= {n.attr for n in nodes.of(ast.Attribute) if dotted(n.value) == "torch.amp"}
+    for old in imports:  # a file that knows the new name too keeps the old one for older versions
+        if str(old.module).startswith("torch.cuda.amp") and not {a.name for a in old.names} & new:
+            yield old
+    for node in nodes.of(ast.Attribute):
+        if node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
+            if node.attr not in new and dotted(node.value) in ("torch.cuda.amp", "cuda.amp"):
                 yield node
 
 

@@ -20,11 +20,8 @@ def in_batches(scheduler) -> bool | None:
     return not any(SHORTER.search(text) for text in said) if said else None
 
 
-@rule("GL401")
+@rule("GL401", windows=True)
 def every_micro_batch(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if not unit.accumulating:
-        return
     for schedule in run.of("schedule"):
         owner = schedule.event.value
         if (
@@ -34,17 +31,14 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
             or schedule.event.data["arguments"]
         ):
             continue
-        if (unit.boundary and not run.ends(schedule.k)) or (
-            not unit.boundary
-            and any(s.event is schedule.event and s.k == schedule.k and s.turn != schedule.turn for s in run.steps)
-        ):
+        if run.partial(schedule):
             yield Hit(schedule)
 
 
 @rule("GL402")
 def before_step(run: Run) -> Iterator[Hit]:
     for schedule in run.of("schedule"):
-        if schedule.event.data["arguments"]:
+        if schedule.event.data["arguments"] or (schedule.event.value and schedule.event.value.data.get("rewound")):
             continue
         if any(s.event is schedule.event and not run.ends(s.k) for s in run.of("schedule")):
             continue  # once a micro-batch, which is another mistake
@@ -52,6 +46,9 @@ def before_step(run: Run) -> Iterator[Hit]:
         steps = [s for s in run.of("step") if s.k == schedule.k and matches(schedule, s)]
         earlier = [s for s in steps if run.steps.index(s) < at]
         later = [s for s in steps if run.steps.index(s) > at]
+        varying = {a.key for a in run.unit.atoms if a.kind == "flag" and a.birth > run.unit.birth}
+        if any(key in guard for guard, _ in schedule.guards for key in varying if "is not None" not in key):
+            continue  # not at first, perhaps
         if later and not earlier and (run.unit.loop is not None):
             yield Hit(schedule, (later[0],))
 
@@ -72,6 +69,8 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
             return
         for event in events([item]):
             if event.kind == "schedule" and not event.data["arguments"] and event.value is not None:
+                if event.value.data.get("rewound"):
+                    continue  # its count was set back by hand
                 if str(event.value.data.get("type", "")).startswith("torch.optim"):
                     yield event.path, event.node
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit import known
 from gradlab.audit.known import dotted
 from gradlab.audit.scope import usage
-from gradlab.audit.values import Value, several
+from gradlab.audit.values import Value, births, several
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -25,10 +25,16 @@ def name_result(it: Interpreter, target: ast.expr, value: Value) -> None:
 
 def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
     if isinstance(target, ast.Name):
+        if value.kind == "unknown" and not value.name and not value.data:
+            value.kind = usage(it.scope.node).kind(target.id) or "unknown"
         it.scope.names[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.value(target.value)
         owner.attributes[target.attr] = value
+        if owner.kind in ("model", "ddp") and value.kind == "model" and value is not owner:
+            value.data.setdefault("within", owner)
+        if target.attr == "last_epoch":
+            owner.data["rewound"] = True
         if target.attr == "require_backward_grad_sync":
             it.emit("sync", target, owner)
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -43,7 +49,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 if value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
-                    item = Value("tensor", dotted(part), {**value.data})
+                    roots = value.data.get("roots", frozenset()) | {next(births)}  # each may be a number
+                    item = Value("tensor", dotted(part), {**value.data, "roots": roots, "unpacked": True})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
         it.value(target.value)

@@ -9,6 +9,7 @@ from gradlab.audit.effects import forward, loss
 from gradlab.audit.entering import ACTING, follow, instance, opaque, parent
 from gradlab.audit.externals import external
 from gradlab.audit.known import dotted
+from gradlab.audit.language import unpacked
 from gradlab.audit.methods import loss_scaler, method
 from gradlab.audit.values import Value, members
 
@@ -26,28 +27,42 @@ def call(it: Interpreter, node: ast.Call) -> Value:
 
 def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     owner = it.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    args = [it.value(a) for a in node.args]
-    keywords = {k.arg or "**": it.value(k.value) for k in node.keywords}
+    args, keywords = unpacked(it, node)
     if owner is not None and isinstance(node.func, ast.Attribute):
         if owner.kind == "super":
             return parent(it, node, owner, node.func.attr, args, keywords)
         result = method(it, node, owner, node.func.attr, args, keywords)
         if result is not None:
             return result
-    callee = it.value(node.func)
+    return applied(it, node, it.value(node.func), owner, args, keywords)
+
+
+def applied(
+    it: Interpreter,
+    node: ast.Call,
+    callee: Value,
+    owner: Value | None,
+    args: list[Value],
+    keywords: dict[str, Value],
+) -> Value:
     if "choice" in callee.data:
         callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
     if callee.kind in ("function", "method"):
         return follow(it, node, callee, args, keywords)
+    if callee.kind == "partial":
+        first = callee.data["call"]
+        whole = ast.Call(first.func, [*first.args, *node.args], [*first.keywords, *node.keywords])
+        args, keywords = [*callee.data["args"], *args], {**callee.data["keywords"], **keywords}
+        return applied(it, ast.copy_location(whole, node), callee.data["callee"], None, args, keywords)
     if callee.kind == "lambda":
         return it.value(callee.data["node"].body)
     if callee.kind == "class":
         return instance(it, callee, args, keywords, node)
     if callee.kind == "external":
         return external(it, node, callee.name, args, keywords)
-    if callee.kind == "loss_scaler":
+    if callee.kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
         return loss_scaler(it, node, callee, args, keywords)
-    if callee.kind in ("model", "ddp"):
+    if callee.kind in ("model", "ddp", "engine"):
         return forward(it, node, callee)
     if callee.kind == "criterion":
         return loss(it, callee.data, args)
@@ -56,9 +71,12 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
         named = isinstance(node.func, (ast.Name, ast.Attribute))
         if named and not callee.data.get("framework"):
-            return loss(it, {}, args)
+            made = loss(it, {}, args)
+            made.data["guessed"] = True
+            return made
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-    return opaque(it, node, name or "call", owner, args, keywords)
+    handled = owner if owner is not None or not callee.data.get("framework") else callee
+    return opaque(it, node, name or "call", handled, args, keywords)
 
 
 def kinds(args: list[Value], keywords: dict[str, Value]) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from gradlab.audit.walking import walk
+
 OPTIMIZER = re.compile(
     r"^(Fused|Distributed|PagedAdamW|Sparse)?(Adam\w*|SGD\w*|RMSprop\w*|Adagrad|Adadelta|LBFGS|Lion\w*|LAMB|Lamb|NAdam|RAdam"
     r"|Adafactor|Muon|ASGD|Rprop|Ranger\w*|Lookahead|Prodigy|Shampoo|create_optimizer(_v2)?)$"
@@ -87,10 +89,12 @@ class Usage:
     def __init__(self, scope: ast.AST):
         self.methods: dict[str, set[str]] = {}
         self.handed: dict[str, set[str]] = {}
-        for node in ast.walk(scope):
+        self.called: set[str] = set()
+        for node in walk(scope):
             if isinstance(node, ast.Attribute) and (name := dotted(node.value)):
                 self.methods.setdefault(name, set()).add(node.attr)
             if isinstance(node, ast.Call):
+                self.called.add(dotted(node.func))
                 to = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 for argument in [*node.args, *(k.value for k in node.keywords)]:
                     if name := dotted(argument):
@@ -102,6 +106,8 @@ class Usage:
             return "scaler"
         if ({"zero_grad", "step"} <= methods) or "param_groups" in methods or handed & {"unscale_"}:
             return "optimizer"
+        if {"backward", "step"} <= methods:
+            return "engine"
         if methods & {"sync_gradients", "accumulate", "prepare", "unwrap_model"}:
             return "accelerator"
         if methods & {"no_backward_sync", "clip_gradients"} and "backward" in methods:
@@ -118,7 +124,7 @@ class Usage:
             if NAMES["optimizer"].search(name.split(".")[-1]):
                 return "optimizer"
         if "zero_grad" in methods:
-            return "model" if methods & {"train", "eval"} else "optimizer"
+            return "model" if methods & {"train", "eval"} or name in self.called else "optimizer"
         return ""
 
 

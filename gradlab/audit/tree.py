@@ -46,6 +46,7 @@ class If:
     test: Formula
     then: list
     other: list
+    node: ast.AST | None = None
 
 
 @dataclass(eq=False)

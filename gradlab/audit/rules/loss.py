@@ -10,6 +10,9 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.trace import Run
+from gradlab.audit.tree import Loop
+from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
 COUNT = re.compile(
@@ -21,15 +24,12 @@ COUNT = re.compile(
 
 def losses(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if (
-            isinstance(node, ast.FunctionDef)
-            and LOSS.search(node.name)
-            and not re.search(r"log|plot|print|get|make|build|init", node.name)
-        ):
+    for node in module.source.nodes.of(ast.FunctionDef):
+        if LOSS.search(node.name) and not re.search(r"log|plot|print|get|make|build|init", node.name):
             yield node
-        elif isinstance(node, ast.ClassDef) and re.search(r"Loss$|Criterion$", node.name):
-            yield from (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
+    for one in module.source.nodes.of(ast.ClassDef):
+        if re.search(r"Loss$|Criterion$", one.name):
+            yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
 
 
 def inputs(node: ast.FunctionDef) -> set[str]:
@@ -37,7 +37,7 @@ def inputs(node: ast.FunctionDef) -> set[str]:
     plain = node.args.args[: len(node.args.args) - len(node.args.defaults)]
     named = [a for a in plain if a.arg not in ("self", "cls") and not COUNT.search(a.arg)]
     found = {a.arg for a in named if a.annotation is None or "Tensor" in ast.unparse(a.annotation)}
-    changed = {t.id for n in ast.walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    changed = {t.id for n in walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     return found - changed
 
 
@@ -57,37 +57,20 @@ def bare(node: ast.AST | None, names: set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names
 
 
-@rule(
-    "GL601",
-    "log-of-zero",
-    "warning",
-    "log of a prediction that may be 0: the loss is infinite, its gradient is not a number",
-    "Measured in experiments/nan_loss: log(0) is -inf. An eps inside only moves the pole for values that may be "
-    "negative.",
-    "loss = F.cross_entropy(logits, target)  # or F.binary_cross_entropy_with_logits, or torch.log(p.clamp_min(1e-8))",
-    on="text",
-)
+@rule("GL601", on="text")
 def log(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             if bare(called(node, "log"), names):
                 yield node
 
 
-@rule(
-    "GL602",
-    "division-by-prediction",
-    "warning",
-    "division by a prediction that may be near 0: the loss and its gradient explode",
-    "Measured in experiments/nan_loss. pred + eps has its pole at -eps; use pred.abs() + eps, or clamp.",
-    "loss = ((pred - target) / (pred.abs() + 1e-8)).pow(2).mean()",
-    on="text",
-)
+@rule("GL602", on="text")
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
                 if node.right.id in names and called_on(function, node.right.id):
                     yield node
@@ -96,7 +79,7 @@ def division(module: Module) -> Iterator[ast.AST]:
 def called_on(function: ast.FunctionDef, name: str) -> bool:
     """The result is reduced as tensors are, so that the divisor is one too."""
     return (
-        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in ast.walk(function))
+        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in walk(function))
         and list(inputs_in_order(function))[:2].count(name) > 0
     )
 
@@ -105,18 +88,10 @@ def inputs_in_order(function: ast.FunctionDef) -> Iterator[str]:
     yield from (a.arg for a in function.args.args if a.arg not in ("self", "cls"))
 
 
-@rule(
-    "GL603",
-    "sqrt-at-zero",
-    "warning",
-    "sqrt of a square or of a difference: at 0 its gradient is not a number",
-    "Measured in experiments/nan_loss: the derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
-    "distance = (diff.pow(2) + 1e-12).sqrt()  # or diff.abs()",
-    on="text",
-)
+@rule("GL603", on="text")
 def sqrt(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
-        for node in ast.walk(function):
+        for node in walk(function):
             inner = called(node, "sqrt")
             if inner is not None and (bare(inner, inputs(function)) or square(inner)):
                 yield node
@@ -137,51 +112,51 @@ def square(node: ast.expr) -> bool:
     return False
 
 
-@rule(
-    "GL604",
-    "exp-of-unbounded",
-    "warning",
-    "exp of an unbounded output: infinite from 88.7 in fp32, from 11.1 in fp16",
-    "Measured in experiments/nan_loss. logsumexp, softmax and cross_entropy subtract the largest first.",
-    "loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
-    on="text",
-)
+@rule("GL604", on="text")
 def exp(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = {
             n for n in inputs(function) if not re.search(r"log_?(var|std|sigma|p|prob|scale)|var|sigma|std", n, re.I)
         }
-        for node in ast.walk(function):
+        for node in walk(function):
             if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
                 yield node
 
 
-@rule(
-    "GL605",
-    "loss-kept-with-graph",
-    "warning",
-    "a loss is kept with its graph: memory grows with every batch",
-    "Each kept loss holds what its backward pass would need. Keep loss.item(), or loss.detach() where nothing "
-    "may wait for the device.",
-    "total += loss.detach()",
-)
+@rule("GL605")
 def kept(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None:
         return
-    used = {
-        v
-        for e in [*unit.events, *unit.after]
-        if e.kind == "backward" and e.value is not None
-        for v in [e.data.get("text", "")]
-    }
+    marks = frozenset().union(*(roots(e.value) for e in [*unit.events, *unit.after] if e.kind == "backward"))
     for keep in run.of("keep"):
-        into = keep.event.data["into"]
-        if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in used):
+        value = keep.event.value
+        if keep.event.data["mark"] in marks or keep.event.data["since"] >= unit.birth:
+            continue  # it goes backward itself, or is begun anew for each update
+        if value is None or reset(unit.loop, keep.event.data["into"], {id(e.node) for e in unit.events}):
             continue
-        roots = keep.event.value.data.get("roots", frozenset()) if keep.event.value is not None else frozenset()
+        known = value.data.get("source") == "criterion" and not value.data.get("guessed")
         for backward in run.of("backward"):
-            value = backward.event.value
-            if backward.k == keep.k and value is not None and value.data.get("roots", frozenset()) & roots:
+            shared = roots(value) & roots(backward.event.value)
+            if backward.k != keep.k or not shared or not (known or shared == roots(value)):
+                continue
+            if keep.event.data["named"] or value is backward.event.value or value.data.get("source") != "model":
                 yield Hit(keep, (backward,))
                 break
+
+
+def roots(value: Value | None) -> frozenset:
+    return value.data.get("roots", frozenset()) if value is not None else frozenset()
+
+
+def reset(loop: Loop, into: str, acting: set[int]) -> bool:
+    """Whether a sum is begun anew in each turn, or where the optimizer steps."""
+    for part in walk(loop.node):
+        bodies = [getattr(part, "body", None), getattr(part, "orelse", None)]
+        for body in bodies:
+            if not isinstance(body, list):
+                continue
+            anew = any(isinstance(n, ast.Assign) and into in [dotted(t) for t in n.targets] for n in body)
+            if anew and (part is loop.node or any(id(n) in acting for statement in body for n in walk(statement))):
+                return True
+    return False

@@ -7,13 +7,6 @@ from collections.abc import Iterator
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
 
-RIGHT = """
-loss.backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-optimizer.step()
-optimizer.zero_grad()
-"""
-
 
 def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]:
     """Backward passes and this optimizer's other steps before and after, in the same iteration."""
@@ -25,15 +18,7 @@ def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]
     return [s for s in same if run.steps.index(s) < at], [s for s in same if run.steps.index(s) > at]
 
 
-@rule(
-    "GL101",
-    "clip-after-step",
-    "error",
-    "gradients are clipped after the optimizer's step: the update was made with the unclipped ones",
-    "The weights have moved by the whole gradient when it is cut: under SGD a run that clipping keeps alive is lost "
-    "(README, pitfall clip_after_step).",
-    RIGHT,
-)
+@rule("GL101")
 def clip_after_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for clip in run.of("clip"):
@@ -45,15 +30,7 @@ def clip_after_step(run: Run) -> Iterator[Hit]:
                     yield Hit(clip, (before[-1],))
 
 
-@rule(
-    "GL102",
-    "clip-before-backward",
-    "error",
-    "gradients are clipped before backward(): there is none yet, and the one that comes is used whole",
-    "Clipping without gradients does nothing; the update is that of a run without clipping (README, pitfall "
-    "clip_before_backward).",
-    RIGHT,
-)
+@rule("GL102")
 def clip_before_backward(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for clip in run.of("clip"):
@@ -68,14 +45,7 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
                     yield Hit(clip, (after[0],))
 
 
-@rule(
-    "GL103",
-    "zero-before-step",
-    "error",
-    "gradients are set to zero between backward() and the step: the optimizer gets none",
-    "The step sees zeros (or None, and skips): the weights do not learn from this batch.",
-    RIGHT,
-)
+@rule("GL103")
 def zero_before_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for zero in run.of("zero"):

@@ -99,8 +99,3 @@ def quantile(values: Sequence[float], q: float) -> float:
     ordered, at = sorted(values), q * (len(values) - 1)
     low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
     return low if low == high else low + (high - low) * (at - math.floor(at))
-
-
-def final(losses: Sequence[float], window: int = 20) -> float:
-    """Median of the last losses; infinite where half of them are not finite."""
-    return quantile([loss if math.isfinite(loss) else math.inf for loss in losses[-window:]], 0.5)

@@ -117,7 +117,8 @@ def unknown_option(error: BaseException) -> str | None:
         return f"{group}={name}: needs an extra: pip install 'gradlab[{EXTRAS[name]}]'"
     if not group:
         return f"--config-name {name}: there is no such file"
-    return f"{group}={name}: must be one of {', '.join(allowed) or '(none here)'}{did_you_mean(name, allowed)}"
+    says = "; the local files are written whatever is named" if group == "logger" else ""
+    return f"{group}={name}: must be one of {', '.join(allowed) or '(none here)'}{did_you_mean(name, allowed)}{says}"
 
 
 def unknown_field(error: BaseException, cause: BaseException) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from gradlab.loggers.local import read_lines
 from gradlab.option import Invalid
-from gradlab.report.folder import treated
+from gradlab.report import folder as folders
+from gradlab.run_folder import runs_below
 
 ARCHITECTURES = {
     "rnn": ("weight_hh", "lstm", "gru", "rnn"),
@@ -59,33 +59,23 @@ class Run:
 
 def read(folder: Path) -> Run:
     """Raise `Invalid` where there is no run, or none that can be read."""
-    import yaml
-
     if not folder.is_dir():
         raise Invalid("FOLDER", folder, "no such folder")
     if not (folder / "metrics.jsonl").is_file():
-        jobs = sorted(str(p.parent.relative_to(folder)) for p in folder.rglob("metrics.jsonl"))
-        below = f"; runs are in {', '.join(jobs[:5])}" if jobs else ""
-        raise Invalid("FOLDER", folder, f"must be the folder of a run (it holds no metrics.jsonl){below}")
+        says = f"must be the folder of a run (it holds no metrics.jsonl){runs_below(folder)}"
+        raise Invalid("FOLDER", folder, says)
+    told = folders.read(folder, most=0)
     try:
         lines = [x for x in read_lines(folder / "metrics.jsonl") if "train/loss" in x]
         layers = list(read_lines(folder / "layers.jsonl"))
-        config = yaml.safe_load(text(folder / ".hydra" / "config.yaml")) or {}
-        hydra = (yaml.safe_load(text(folder / ".hydra" / "hydra.yaml")) or {}).get("hydra") or {}
-        result = json.loads(text(folder / "diagnosis.json") or "{}")
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise Invalid("FOLDER", folder, f"holds a file that cannot be read ({' '.join(str(error).split())})") from None
-    choices = treated((hydra.get("runtime") or {}).get("choices") or {}, result.get("remedy"))
-    run = Run(folder, config, choices, lines)
-    run.verdict, run.failed_at = result.get("verdict"), first_failure(lines, result)
+    run = Run(folder, told.config, told.choices, lines)
+    run.verdict, run.failed_at = told.diagnosis.get("verdict"), first_failure(lines, told.diagnosis)
     run.names = next((x["names"] for x in layers if "names" in x), [])
     at = math.inf if run.failed_at is None else run.failed_at
     run.ratios = [line["update/ratio"] for line in lines if "update/ratio" in line and line["attempt"] < at]
     return run
-
-
-def text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
 
 
 def first_failure(lines: list[dict[str, Any]], result: dict[str, Any]) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable
@@ -11,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.command import key
-from gradlab.effect import final, quantile
+from gradlab.effect import quantile
+from gradlab.levels import Levels
 from gradlab.loggers.local import read_lines
+from gradlab.run_folder import overrides_of, told_by
 
 BASELINE = "none"
 WELL = ("healthy", "small_but_healthy")
@@ -61,7 +62,7 @@ def measure(lines: Iterable[dict[str, Any]]) -> dict[str, float | None]:
         "first_failing": failing[0] if failing else None,
         "last_failing": failing[-1] if failing else None,
         "skipped": len(failing),
-        "train_loss": final([line["train/loss"] for line in updates]),
+        "train_loss": Levels(line["train/loss"] for line in updates).final,
         "eval_loss": evaluated[-1] if evaluated else None,
         "grad_norm_median": quantile(norms, 0.5),
         "grad_norm_p99": quantile(norms, 0.99),
@@ -72,16 +73,11 @@ def measure(lines: Iterable[dict[str, Any]]) -> dict[str, float | None]:
 
 def read(folder: Path, job: str) -> Run:
     """A job from its folder; what a job that was killed has not written stays empty."""
-    import yaml
-
-    overrides = yaml.safe_load((folder / job / ".hydra" / "overrides.yaml").read_text()) or []
+    overrides = overrides_of(folder / job)
     chosen = {key(o): o.partition("=")[2] for o in overrides}
     rest = tuple(sorted(o for o in overrides if key(o) not in ("remedy", "seed")))
     run = Run(job, chosen.get("remedy", BASELINE), chosen.get("seed", ""), rest)
-    try:
-        told = json.loads((folder / job / "diagnosis.json").read_text())
-    except (OSError, json.JSONDecodeError):
-        return run
+    told = told_by(folder / job)
     remedy = told.get("remedy") or {}
     run.verdict, run.why_not, run.changed = told.get("verdict"), remedy.get("why_not"), remedy.get("changed") or {}
     if run.verdict is None or "outcome" not in told:

@@ -8,8 +8,17 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported; children inhe
 
 import pytest
 import torch
+from forked import Commands
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """`python -m gradlab` in forks of one warm process: it takes seconds to begin, and every file of tests needs it."""
+    commands = Commands(tmp_path_factory.mktemp("commands"))
+    yield commands
+    commands.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from gradlab.sweep.measure import lowest
+from gradlab.levels import Levels
 
 
 def job(
@@ -30,7 +30,7 @@ def job(
     findings = [{"code": verdict, "began": began}]
     outcome = {"status": status, "eval": [{"epoch": 1, "eval/loss": losses[-1] if losses else 1.0}], "seconds": 1.0}
     told = {"verdict": verdict, "sentence": "seen", "findings": findings, "planned": len(losses), "exit_code": 0}
-    learns = bool(losses and losses[0] - (lowest(losses) or math.inf) >= 0.05 * losses[0])
+    learns = bool(losses and losses[0] - Levels(losses).best >= 0.05 * losses[0])
     content = told | {"outcome": outcome, "learns": learns} | more
     (folder / "diagnosis.json").write_text(json.dumps(content))
     return folder

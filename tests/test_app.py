@@ -24,13 +24,6 @@ from gradlab.sweep.results import read
 SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
 
 
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
-
-
 def runs(cwd: Path) -> list[Path]:
     """Folders of runs and sweeps that a command left."""
     return sorted(p for p in cwd.glob("outputs/*/*"))

@@ -268,6 +268,9 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "group_norm": (lambda: nn.GroupNorm(2, 4), (4, 4, 3, 3)),
     "group_norm of vectors": (lambda: nn.GroupNorm(2, 4), (4, 4)),
     "layer_norm": (lambda: nn.LayerNorm(5), (4, 5)),
+    "layer_norm of two dimensions": (lambda: nn.LayerNorm((3, 5)), (4, 2, 3, 5)),
+    "layer_norm, no bias": (lambda: nn.LayerNorm(5, bias=False), (4, 5)),
+    "layer_norm, no weights": (lambda: nn.LayerNorm(5, elementwise_affine=False), (4, 5)),
     "prelu": (lambda: nn.PReLU(), (4, 5)),
     "embedding": (lambda: Table(), (4, 5)),
 }

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from gradlab.replay import main as replay
 
 SMALL = ("data.samples=400", "data.test_samples=50", "model.width=16", "data.length=20", "trainer.epochs=2")
 EXPLODING = ("+experiment=exploding", "model.gain=1.5", "optimizer.momentum=0.9", "clip=norm", "expect=any", *SMALL)
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 def both(gradlab: Commands, folder: Path, *arguments: str) -> tuple[Result, Result]:

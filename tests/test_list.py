@@ -18,6 +18,7 @@ from gradlab.list import main
 from gradlab.loggers.local import Lines, read_lines
 from gradlab.option import Invalid
 from gradlab.report import query, runs
+from gradlab.run_folder import flat
 
 
 def make(folder: Path, verdict: str | None = "healthy", age: float = 0, *overrides: str, **numbers: Any) -> Path:
@@ -126,6 +127,7 @@ def test_a_sweep_counts_the_jobs_that_meet_the_conditions(root: Path, capsys: py
         (["--filter", "lrr>1"], "did you mean lr?"),
         (["--filter", "loss>abc"], "> must be followed by a number"),
         (["--filter", "verdict=explodng"], "did you mean exploding?"),
+        (["--filter", "verdict=spike"], "verdict must be one of healthy, nan_input"),  # a finding, and no verdict
         (["--filter", "verdict>1"], "= or != it"),
         (["--filter", "kind=job"], "must be one of run, sweep"),
         (["--sort", "nope"], "must be one of folder, kind, verdict"),
@@ -163,6 +165,20 @@ def test_a_short_name_that_two_fields_have_is_refused(root: Path) -> None:
 )
 def test_order(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], found: list[str]) -> None:
     assert names(listed(capsys, root, *arguments), root) == found
+
+
+def test_a_killed_run_has_the_evaluations_that_it_came_to(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed = make(root / "run" / "killed")
+    (killed / "diagnosis.json").unlink()
+    lines = Lines(killed / "metrics.jsonl")
+    for epoch, loss in ((0, 5.0), (1, 3.0), (2, 2.0)):
+        lines.write(
+            {"update": epoch, "attempt": epoch, "epoch": epoch, "eval/loss": loss, "eval/accuracy": 0.1 * epoch}
+        )
+    lines.close()
+    (row,) = listed(capsys, killed)
+    assert row["verdict"] == "killed" and (row["eval_loss"], row["accuracy"]) == (2.0, 0.2)
+    assert row["updates"] == 0 and row["loss"] is None
 
 
 def test_what_has_no_verdict_is_told_as_what_it_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +266,7 @@ def test_flat_reads_what_omegaconf_writes() -> None:
     from omegaconf import OmegaConf
 
     composed = compose(["+experiment=exploding", "clip=zclip"])
-    found = runs.flat(OmegaConf.to_yaml(composed))
+    found = flat(OmegaConf.to_yaml(composed))
     for name in ("optimizer.lr", "clip.z_max", "trainer.epochs", "diagnosis.exploding.growth", "seed", "model.cell"):
         assert found[name] == OmegaConf.select(composed, name), name
     assert found["expect"] == "exploding" and found["pretrain"] is None

@@ -3,7 +3,6 @@
 import json
 import math
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +16,12 @@ from gradlab.map import main
 from gradlab.option import Invalid
 from gradlab.sweep.map_advice import lines, recommend
 from gradlab.sweep.map_axis import axis_of, choose_axes
-from gradlab.sweep.map_edge import boundary, edge, sensitivity, widths
+from gradlab.sweep.map_edge import boundary, row_edge, sensitivity, widths
 from gradlab.sweep.map_grid import CAP, Grid, grids, limits
 from gradlab.sweep.results import read
 
 LRS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
 NAN = math.nan
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 def grid(folder: Path) -> Grid:
@@ -41,7 +33,7 @@ def grid(folder: Path) -> Grid:
 @given(st.integers(0, 8), st.integers(0, 8))
 def test_the_edge_lies_between_what_is_stable_and_what_is_not(low: int, high: int) -> None:
     x, stable = np.array(LRS), np.array([float(low <= i < high) for i in range(8)])
-    found = edge(x, stable)
+    found = row_edge(x, stable)
     if low >= high:
         assert found.stable is None and found.unstable == LRS[0] and found.value is None
     else:
@@ -52,13 +44,13 @@ def test_the_edge_lies_between_what_is_stable_and_what_is_not(low: int, high: in
 
 def test_an_edge_is_told_with_what_makes_it_doubtful() -> None:
     x = np.array(LRS)
-    found = edge(x, np.array([1, 1, 0, 1, 1, 0, 0, 0.0]))
+    found = row_edge(x, np.array([1, 1, 0, 1, 1, 0, 0, 0.0]))
     assert (found.stable, found.unstable, found.islands) == (0.02, 0.05, 2)
-    assert edge(x, np.array([1, 1, 2 / 3, 0, 0, 0, 0, 0])).stable == 0.02, "not under every seed"
-    found = edge(x, np.array([1, 1, NAN, NAN, 0, 0, 0, 0]))
+    assert row_edge(x, np.array([1, 1, 2 / 3, 0, 0, 0, 0, 0])).stable == 0.02, "not under every seed"
+    found = row_edge(x, np.array([1, 1, NAN, NAN, 0, 0, 0, 0]))
     assert (found.stable, found.unstable) == (0.02, 0.2) and found.value == pytest.approx(math.sqrt(0.004))
-    assert edge(x, np.full(8, NAN)) == edge(x[:0], np.array([]))
-    assert edge(np.array([1.0, 3.0]), np.array([1.0, 0.0]), log=False).value == 2.0
+    assert row_edge(x, np.full(8, NAN)) == row_edge(x[:0], np.array([]))
+    assert row_edge(np.array([1.0, 3.0]), np.array([1.0, 0.0]), log=False).value == 2.0
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0, NAN]), min_size=5, max_size=5), min_size=1, max_size=6))
@@ -121,7 +113,7 @@ def test_fields_that_are_no_axis_are_slices_and_seeds_are_repeats(tmp_path: Path
     found = grids(rows, "optimizer.lr", None)
     assert [g.slice for g in found] == [{"clip.max_norm": 1}, {"clip.max_norm": 10}]
     assert all(g.shape == (1, 8) and all(len(c.jobs) == 3 for c in g.cells.values()) for g in found)
-    assert [edge(np.array(LRS), g.array("stable")[0]).stable for g in found] == [0.1, 1.0]
+    assert [row_edge(np.array(LRS), g.array("stable")[0]).stable for g in found] == [0.1, 1.0]
 
 
 def test_a_point_is_as_good_as_its_worst_repeat(tmp_path: Path) -> None:
@@ -197,7 +189,7 @@ def test_the_direction_in_which_an_edge_may_lie_is_said_by_the_name_of_its_axis(
 
 def points(folder: Path, outcomes: dict[float, str]) -> Grid:
     """A sweep over the rate alone, whose jobs are of the outcomes asked for."""
-    losses = {"learnt": [2.0] * 10 + [1.0] * 20, "stalled": [2.0] * 30, "exploded": [2.0] * 10 + [9.0] * 20}
+    losses = {"learnt": [2.0] * 10 + [1.0] * 20, "unlearnt": [2.0] * 30, "exploded": [2.0] * 10 + [9.0] * 20}
     for i, (lr, outcome) in enumerate(outcomes.items()):
         verdict = "exploding" if outcome == "exploded" else "healthy"
         sweeps.job(folder / str(i), [f"optimizer.lr={lr}"], losses[outcome], verdict=verdict)
@@ -205,7 +197,7 @@ def points(folder: Path, outcomes: dict[float, str]) -> Grid:
 
 
 def test_where_learning_ends_before_stability_does_the_margin_is_from_there(tmp_path: Path) -> None:
-    made = points(tmp_path / "a", {0.1: "learnt", 0.2: "learnt", 0.5: "stalled", 1.0: "stalled", 2.0: "exploded"})
+    made = points(tmp_path / "a", {0.1: "learnt", 0.2: "learnt", 0.5: "unlearnt", 1.0: "unlearnt", 2.0: "exploded"})
     (line,) = lines(made)
     assert (line.edge.stable, line.learning.stable, line.learning.unstable) == (1.0, 0.2, 0.5)
     best = recommend(made, [line])
@@ -213,7 +205,7 @@ def test_where_learning_ends_before_stability_does_the_margin_is_from_there(tmp_
 
 
 def test_nothing_beyond_the_edge_is_recommended(tmp_path: Path) -> None:
-    made = points(tmp_path / "a", {0.1: "stalled", 0.2: "exploded", 0.5: "learnt", 1.0: "learnt", 2.0: "exploded"})
+    made = points(tmp_path / "a", {0.1: "unlearnt", 0.2: "exploded", 0.5: "learnt", 1.0: "learnt", 2.0: "exploded"})
     assert recommend(made, lines(made)).cell is None
     made = points(tmp_path / "b", {0.1: "learnt", 0.2: "exploded", 0.5: "learnt", 1.0: "exploded"})
     assert recommend(made, lines(made), 1.0).values == {"optimizer.lr": 0.1} and lines(made)[0].edge.islands == 1

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from forked import Commands
 
 from gradlab import environment
 from gradlab.report import compare, figures, run, template, thin
-from gradlab.report import folder as folders
 from gradlab.report.command import main
 from gradlab.report.folder import read
+from gradlab.run_folder import choices_of
+from gradlab.show import main as show
 
 SHORT = (
     "trainer.epochs=1",
@@ -30,13 +30,6 @@ SHORT = (
     "expect=any",
 )
 HOSTILE = "</script><img src=x onerror=alert(1)><!--{{data}}"
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 def held(page: Path, name: str) -> str:
@@ -150,10 +143,9 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
 
 def test_options_are_read_from_hydras_file(tmp_path: Path) -> None:
     text = "      clip: norm\n      model: custom\n      hydra/launcher: basic\n      remedy: null\n"
-    assert folders.choices_of(made.run(tmp_path / "run", [], choices=text) / ".hydra" / "hydra.yaml") == {
-        "clip": "norm",
-        "model": "custom",
-    }
+    run = made.run(tmp_path / "run", [], choices=text)
+    assert choices_of(run, {}) == {"clip": "norm", "model": "custom"}
+    assert choices_of(run, {"remedy": {"changed": {"clip": ["norm", "value"]}}})["clip"] == "value"
 
 
 def test_page_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,16 +304,20 @@ def test_figures_are_whole_and_the_same_each_time(tmp_path: Path) -> None:
     assert (folder / "figures" / "curves.svg").read_bytes() == before
 
 
-def test_figure_sums_a_layers_parameters(tmp_path: Path) -> None:
+def test_a_layer_is_the_same_in_figures_and_in_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [
         {"names": ["b.weight", "a.weight", "a.bias", "scale"], "order": ["a", "b"], "modules": [], "recurrent": []},
         {"attempt": 1, "grad/layer": [7.0, 3.0, 4.0, 2.0]},
         {"attempt": 6, "grad/layer": [None, math.inf, 1.0, 2.0]},
     ]
     lines = figures.Lines(made.run(tmp_path / "run", [made.line(1, 1.0)], None, records))
-    names, norms = figures.by_layer(lines)
+    names, norms = figures.table(lines)
     assert names == ["a", "b", "(the model)"] and norms[2].tolist() == [2.0, 2.0]
     assert norms[0].tolist() == [5.0, math.inf] and norms[1][0] == 7.0 and math.isnan(norms[1][1])
+    assert show([str(tmp_path / "run"), "--layers", "--at", "1"]) == 0
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line for line in told if "█" in "".join(line)]
+    assert [row[0] for row in rows] == ["a", "b", "(the"] and rows[0][1] == "5"
 
 
 def test_a_run_without_updates_has_no_figure(tmp_path: Path) -> None:

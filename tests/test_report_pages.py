@@ -13,6 +13,7 @@ import pytest
 from browser import Opened, opened
 
 from gradlab.report import compare, run, serve
+from gradlab.sweep.measure import measured
 
 
 @pytest.fixture
@@ -60,6 +61,23 @@ def test_page_opens_without_an_error(chromium: Any, collapsed: Path, dark: bool,
         ]
         assert first == sorted(first)
         assert seen.wrong == []
+
+
+def test_pages_show_the_losses_that_lists_and_tables_show(chromium: Any, tmp_path: Path) -> None:
+    lines = [made.line(i, 4.0 - i / 100 + i % 2 / 10) for i in range(1, 51)]
+    made.run(tmp_path / "a", lines, made.diagnosis())
+    kept = measured(tmp_path / "a")
+    assert kept["loss/final"] != lines[-1]["train/loss"]
+    folders = [made.run(tmp_path / name, lines, made.diagnosis(measured=kept)) for name in ("b", "c")]
+    first, last = (f"{kept[name]:.4g}" for name in ("loss/initial", "loss/final"))
+    with opened(chromium, run.write(folders[0])) as seen:
+        assert f"{first} → {last}" in seen.text("header")
+    with opened(chromium, compare.write(folders, tmp_path / "both.html")) as seen:
+        head = seen.page.locator("#runs th[scope=col]").all_inner_texts()
+        cells = seen.page.locator("#runs tbody tr").first.locator("th, td").all_inner_texts()
+        shown = dict(zip(head, cells, strict=True))
+        assert (shown["loss: first"], shown["last"]) == (first, last)
+        assert not seen.wrong
 
 
 def test_what_no_curve_shows_is_said(chromium: Any, collapsed: Path) -> None:

@@ -281,6 +281,57 @@ def test_a_range_of_an_axis_is_dragged_or_typed(sweep: Path, chromium: Browser) 
         assert not seen.wrong
 
 
+def test_curves_are_zoomed_by_dragging_and_by_keys(sweep: Path, chromium: Browser) -> None:
+    with opened(chromium, report.write(sweep), width=1500) as seen:
+        page = seen.page
+        page.locator("#table").get_by_role("checkbox", name="choose job 11", exact=True).check()
+        charts = page.locator("#details svg.curve")
+        page.locator("#details h3", has_text="job 11").wait_for()
+
+        def shown() -> list[tuple[int, int]]:
+            """First and last update of each chart."""
+            texts = [charts.nth(i).locator("text").all_text_contents() for i in (0, 1)]
+            return [(int(t[-2]), int(t[-1].removeprefix("update "))) for t in texts]
+
+        last = read(sweep)[11]["updates"]
+        assert shown() == [(0, last)] * 2 and page.get_by_role("button", name="all updates").is_hidden()
+        charts.first.scroll_into_view_if_needed()
+        box = charts.first.bounding_box()
+        assert box is not None
+        left, wide = box["x"] + box["width"] * 58 / 560, box["width"] * (560 - 58 - 8) / 560
+        page.mouse.move(left + 0.2 * wide, box["y"] + 80)
+        page.mouse.down()
+        page.mouse.move(left + 0.6 * wide, box["y"] + 90, steps=4)
+        page.mouse.up()
+        assert shown() == [(round(0.2 * last), round(0.6 * last))] * 2
+        page.get_by_role("button", name="all updates").click()
+        assert shown() == [(0, last)] * 2
+
+        page.keyboard.press("ArrowLeft")  # the curves have the focus
+        losses = data_of(sweep)["jobs"][11]["curves"][0]
+        told = charts.first.locator("text").first.text_content() or ""
+        assert f"update {last - 1}: " in told and float(told.split()[-1]) == pytest.approx(float(losses[-2]), rel=1e-3)
+        assert f"update {last - 1}: " in (charts.nth(1).locator("text").first.text_content() or "")
+        page.keyboard.press("+")
+        (low, high), other = shown()
+        assert (low, high) == other and high - low <= last / 2 + 1 and low <= last - 1 <= high
+        page.keyboard.press("Escape")
+        assert shown() == [(0, last)] * 2 and not seen.wrong
+
+
+@pytest.mark.parametrize("width", [400, 1500])
+def test_the_keyboard_scrolls_a_table_that_is_too_wide(tmp_path: Path, chromium: Browser, width: int) -> None:
+    with opened(chromium, report.write(remedies(tmp_path / "r")), width=width) as seen:
+        table = seen.page.get_by_role("region", name="remedies compared")
+        wide = table.evaluate("host => host.scrollWidth > host.clientWidth")
+        assert table.get_attribute("tabindex") == ("0" if wide else None) and (wide or width > 400)
+        if wide:
+            table.focus()
+            seen.page.keyboard.press("ArrowRight")
+            seen.page.wait_for_function("host => host.scrollLeft > 0", arg=table.element_handle())
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width and not seen.wrong
+
+
 def test_remedies_are_compared_with_their_effects_and_curves(tmp_path: Path, chromium: Browser) -> None:
     folder = remedies(tmp_path / "r")
     with opened(chromium, report.write(folder)) as seen:

@@ -71,6 +71,7 @@ def test_loggers_are_named_and_have_their_own_fields(overrides: tuple[str, ...],
     [
         (["logger=wand"], "logger=wand: must be one of"),
         (["logger=[wandb,x]"], "logger=x: must be one of"),
+        (["logger=[local,wandb]"], "none, tensorboard, wandb; the local files are written whatever is named"),
         (["logger.wandb.project=x"], "logger that logger= names; it names none"),
         (["logger=wandb", "logger.project=x"], "logger that logger= names; it names wandb"),
         (["logger=wandb", "logger.wandb.projct=x"], "did you mean project?"),

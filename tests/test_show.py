@@ -86,6 +86,20 @@ def test_killed_and_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([str(tmp_path)]) == 0 and "no update" in capsys.readouterr().out
 
 
+def test_marks_of_one_update_are_both_seen() -> None:
+    drawn = picture(draw(Plot("", range(100), [1.0] * 100, marks={"x": [10, 90], "!": [10]}), 60, 4, (0, 99)))
+    assert len(drawn) == 2 + 4
+    assert [drawn[0].count("x"), drawn[1].count("!")] == [2, 1] and drawn[0].index("x") == drawn[1].index("!")
+    assert len(draw(Plot("", range(100), [1.0] * 100, marks={"x": [], "!": [3]}), 60, 4, (0, 99))) == 1 + 4
+
+
+def test_a_curve_of_zeros_lies_on_the_axis_of_what_cannot_be_less() -> None:
+    lines = draw(Plot("", range(100), [0.0] * 100), 60, 4, (0, 99))
+    numbers = ["".join(c for c, _ in line).split("│")[0].strip() for line in lines]
+    assert (numbers[0], numbers[-1]) == ("1", "0")
+    assert picture(lines)[-1].strip() and not any(row.strip() for row in picture(lines)[:-1])
+
+
 def picture(lines: list[list[tuple[str, str]]]) -> list[str]:
     return ["".join(character for character, _ in line)[LABEL + 1 :] for line in lines]
 

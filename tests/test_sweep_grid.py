@@ -2,7 +2,6 @@
 
 import csv
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import hydra
@@ -17,13 +16,6 @@ from test_app import SHORT, runs, told
 from gradlab import cli
 from gradlab.config import conf_dir, to_config
 from gradlab.sweep import grid
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 def composed(*overrides: str) -> DictConfig:

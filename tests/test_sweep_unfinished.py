@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ from gradlab.sweep.unfinished import begun_with, clear, count, finished, turn
 GRADLAB = [sys.executable, "-m", "gradlab"]
 LONGER = ("model.layers=2", "model.width=8", "data.samples=320", "trainer.epochs=40", "trainer.progress=none")
 """Jobs of about half a second."""
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 def left(job: Path) -> dict[str, Any]:

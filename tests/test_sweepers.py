@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,6 @@ GD = (
     *("data.batch_size=64", "optimizer=sgd", "optimizer.momentum=0", "trainer.evaluate_every=0", "monitor=none"),
     *("trainer.epochs=100000", "trainer.progress=none"),
 )
-
-
-@pytest.fixture(scope="module")
-def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("commands"))
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

@@ -224,7 +224,6 @@ def test_lines_of_layers_are_few_and_bounded(tmp_path: Path) -> None:
     logs = numpy.log10([x for x in norms if x is not None and 0 < x < math.inf])
     assert counts == numpy.histogram(logs, bins=32)[0].tolist() and numpy.allclose(edges, numpy.histogram(logs, 32)[1])
     assert rows.decades([math.nan, None, 0.0]) is None and sum((rows.decades([1.0]) or ([],))[0]) == 1
-    assert rows.chosen(5, 10) == [0, 1, 2, 3, 4] and rows.chosen(5, 1) == [0]
 
 
 def test_layers_are_logged_at_their_cadence(tmp_path: Path, service: Service) -> None:

@@ -38,6 +38,9 @@ def sweep(folder: Path) -> Path:
     folder.mkdir(parents=True)
     task = ["+experiment=exploding", "optimizer.lr=1,2", "+remedy=none,clip_norm"]
     (folder / "multirun.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": task}}}))
+    (folder / "figures").mkdir()
+    for name in ("map.png", "map.svg", "seeds.png"):
+        (folder / "figures" / name).touch()
     job(folder / "0", ["+experiment=exploding", "optimizer.lr=1", "+remedy=none"], "exploding", "a | b <img onerror=x>")
     job(folder / "1", ["+experiment=exploding", "optimizer.lr=2", "+remedy=clip_norm"], "healthy")
     return folder
@@ -88,7 +91,9 @@ def test_a_report_has_verdicts_curves_run_sets_and_the_comparison(
     (parallel,) = [p["config"] for p in panels(made) if p["viewType"] == "Parallel Coordinates Plot"]
     axes = [column["accessor"] for column in parallel["columns"]]
     assert axes[:2] == ["config:optimizer.value.lr", "config:remedies.value"] and "summary:eval/loss" in axes
-    assert all(table in json.dumps(made) for table in ("findings", "comparison", "results", "figures/map"))
+    assert all(table in json.dumps(made) for table in ("findings", "comparison", "results"))
+    (media,) = (p["config"]["mediaKeys"] for p in panels(made) if p["viewType"] == "Media Browser")
+    assert media == ["figures/map", "figures/seeds"]  # those that its sweep has
 
 
 def test_a_swept_group_is_an_axis_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,4 +7,8 @@ import sys
 from gradlab.audit.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.setrecursionlimit(4000)  # a long chain of `elif`, or of `+`, is a deep tree
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

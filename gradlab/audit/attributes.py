@@ -67,6 +67,9 @@ def attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> 
         owner = value.data.get("class")
         if owner is not None and text:
             made.kind = class_usage(it, value, name, text) or known.by_name(name) or "unknown"
+        elif text and value.kind in ("model", "ddp"):
+            made.kind = usage(it.scope.node).kind(text) or "unknown"
+            made.data["within"] = value
         elif text and value.kind in ("unknown", "instance", "accelerator", "arguments"):
             made.kind = usage(it.scope.node).kind(text) or known.by_name(name) or "unknown"
         if value.data.get("framework"):
@@ -90,6 +93,8 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         if found is not None and (top := top_level(it, found[0], getattr(found[1], "name", ""))) is not None:
             return top
         return Value("external", dotted_name, birth=0)
+    if value.kind == "unknown" and name == "grad":
+        return Value("gradient", data={"of": value, "guess": True}, birth=value.birth)
     if value.kind == "param" and name == "grad":
         return Value("gradient", data={"of": value}, birth=value.birth)
     if value.kind in ("gradient", "param") and name == "data":

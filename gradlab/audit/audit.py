@@ -6,7 +6,8 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from gradlab.audit import rules, scope
+from gradlab.audit import rules
+from gradlab.audit.doubts import doubts, heard
 from gradlab.audit.entering import enter, instance
 from gradlab.audit.finding import Finding, finding
 from gradlab.audit.interpreter import Interpreter
@@ -16,12 +17,13 @@ from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
-TRAINING = re.compile(r"backward\s*\(|scaler\s*\(", re.I)
-"""A file without any of these has no loop to follow."""
-TEXT = re.compile(r"torch|lightning|Trainer|loss", re.I)
+TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad", re.I)
+"""A file without any of these has no loop to follow; its backward pass may be in another file."""
+TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 RATE = re.compile(r"(^|[\W_])(lr|learning_rate|weight_decay|wd|decay)([\W_]|$)", re.I)
-IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,]+)\])?")
+IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,-]+)\])?")
 
 
 @dataclass
@@ -29,6 +31,8 @@ class Result:
     source: Source
     findings: list[Finding] = field(default_factory=list)
     undecided: list[tuple[int, str]] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
+    lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
 
 
 def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> Result:
@@ -37,20 +41,28 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
         line, column, message = source.error
         result.findings = [Finding("GL000", "error", message, str(source.path), line, column)]
     elif source.tree is not None and TEXT.search(source.text):
-        module = project.add(source)
         found: dict[tuple, Finding] = {}
         try:
+            module = project.add(source)
             if TRAINING.search(source.text):
-                for unit in loops(module, project):
+                followed = loops(module, project, result)
+                for unit in followed:
                     unit.compensated = compensated(module, unit)
                     judge(unit, selected, found, result)
+                heard(followed, module, result)
             for rule in selected.values():
                 for node in rule.text(module) if rule.text is not None else ():
-                    keep(found, finding(rule.code, rule.severity, rule.message, module.path, node))
+                    keep(found, finding(rule.code, rule.severity, rule.message, module.path, node, rule.name))
         except RecursionError:
             result.undecided.append((1, "nested too deeply to be followed"))
-        result.findings = [f for f in found.values() if f.path == module.path and not silenced(source, f)]
-        scope.USAGES.clear()
+        lines = source.text.split("\n")
+        for one in found.values():
+            one.column, one.end_column = (
+                characters(lines, one.line, one.column),
+                characters(lines, one.end_line, one.end_column),
+            )
+        result.findings = [f for f in found.values() if f.path == str(source.path) and not silenced(lines, f)]
+    result.undecided += source.notes
     for one in result.findings:
         one.place = source.place(one.line, one.column)
     result.findings.sort(key=lambda f: f.key)
@@ -63,23 +75,23 @@ def keep(found: dict[tuple, Finding], one: Finding) -> None:
 
 def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Finding], result: Result) -> None:
     runs = unit.runs()
+    silent: dict[int, list[str]] = {}
     for rule in selected.values():
+        unit.doubts.clear()
         places = rules.shown(rule, unit, runs) if rule.runs is not None else rule.unit(unit) if rule.unit else ()
         for path, node in places:
-            keep(found, finding(rule.code, rule.severity, rule.message, path, node))
-    for event in unit.events:
-        if event.kind == "opaque":
-            handed = ", ".join(sorted(event.data["receives"]))
-            text = f"{event.data['name']}() could not be followed (it has {handed}): rules on what it may do are silent"
-            if event.path == str(result.source.path):
-                result.undecided.append((getattr(event.node, "lineno", 1), text))
+            keep(found, finding(rule.code, rule.severity, rule.message, path, node, rule.name))
+        for event in {id(event): event for event in unit.doubts}:
+            silent.setdefault(event, []).append(rule.code)
+    result.undecided += doubts(unit, silent, str(result.source.path))
 
 
 def compensated(module: Module, unit: Unit) -> bool:
     """Whether a rate or a weight decay is multiplied or divided by the length of the window: the sum is meant."""
     keys = [unit.period, *(atom.key for atom in unit.boundary)]
     names = {name.split(".")[-1] for key in keys for name in re.findall(r"([A-Za-z_][\w.]*)#", key)}
-    for node in ast.walk(module.source.tree or ast.Pass()):
+    nodes = module.source.nodes
+    for node in [*nodes.of(ast.AugAssign), *nodes.of(ast.Assign), *nodes.of(ast.Call)]:
         if isinstance(node, ast.AugAssign):
             pairs = [(ast.unparse(node.target), node.value)]
         elif isinstance(node, ast.Assign):
@@ -91,15 +103,15 @@ def compensated(module: Module, unit: Unit) -> bool:
         for target, made in pairs:
             if RATE.search(target) and (
                 isinstance(node, ast.AugAssign)
-                or any(isinstance(p, ast.BinOp) and isinstance(p.op, (ast.Mult, ast.Div)) for p in ast.walk(made))
+                or any(isinstance(p, ast.BinOp) and isinstance(p.op, (ast.Mult, ast.Div)) for p in walk(made))
             ):
-                parts = {p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "") for p in ast.walk(made)}
+                parts = {p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "") for p in walk(made)}
                 if names & parts:
                     return True
     return False
 
 
-def loops(module: Module, project: Project) -> list[Unit]:
+def loops(module: Module, project: Project, result: Result) -> list[Unit]:
     """The training loops of a file: what its top level runs first, then what nothing in it calls."""
     visited: set[ast.AST] = set()
     found: list[Unit] = []
@@ -110,6 +122,7 @@ def loops(module: Module, project: Project) -> list[Unit]:
             found += of_class(interpreter, node, module, visited)
         elif node not in visited:
             found += whole(interpreter, node, module, None)
+    result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in interpreter.cut]
     return found
 
 
@@ -121,7 +134,7 @@ def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value
 
 def roots(module: Module) -> list:
     """Functions and classes, those first that no other function of the file calls."""
-    called = {dotted(n.func) for n in ast.walk(module.source.tree or ast.Pass()) if isinstance(n, ast.Call)}
+    called = {dotted(n.func) for n in module.source.nodes.of(ast.Call)}
     return sorted(module.names.values(), key=lambda node: getattr(node, "name", "") in called)
 
 
@@ -130,7 +143,7 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     if all(m in visited for m in methods) or not any(
         isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step")
         for m in methods
-        for p in ast.walk(m)
+        for p in walk(m)
     ):
         return []
 
@@ -146,14 +159,23 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     owner = made[0]
     configure(interpreter, owner)
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
-    called = {
-        n.attr for m in methods for n in ast.walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
-    }
+    every = inherited(owner)
+    called = {n.attr for m, _ in every for n in walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"}
     found = []
-    for method in sorted(methods, key=lambda m: m.name in called):
+    for method, there in sorted(every, key=lambda pair: pair[0].name in called):
         if method not in visited and method.name != "__init__":
-            found += whole(interpreter, method, module, owner)
+            found += whole(interpreter, method, there, owner)
     return found
+
+
+def inherited(owner: Value) -> list[tuple[Function, Module]]:
+    """The methods of a class and of its bases in the project, which may call those that it defines anew."""
+    found: dict[str, tuple[Function, Module]] = {}
+    for node, module in zip(owner.data.get("lineage", []), owner.data.get("modules", [])):
+        for item in node.body:
+            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.setdefault(item.name, (item, module))
+    return list(found.values())
 
 
 def configure(interpreter: Interpreter, owner: Value) -> None:
@@ -173,12 +195,18 @@ def configure(interpreter: Interpreter, owner: Value) -> None:
         owner.attributes["configured"] = value
 
 
-def silenced(source: Source, one: Finding) -> bool:
+def characters(lines: list[str], line: int, column: int) -> int:
+    """A column counted in characters; the parser counts bytes of UTF-8."""
+    if not 0 < line <= len(lines) or lines[line - 1].isascii():
+        return column
+    return len(lines[line - 1].encode("utf-8", "replace")[: column - 1].decode("utf-8", "ignore")) + 1
+
+
+def silenced(lines: list[str], one: Finding) -> bool:
     """`# gradlab: ignore[CODE]` on the line, or on the last one of the statement."""
-    lines = source.text.split("\n")
     for number in {one.line, one.end_line}:
         if 0 < number <= len(lines) and (match := IGNORED.search(lines[number - 1])) is not None:
             codes = [c.strip() for c in (match[1] or "").split(",") if c.strip()]
-            if not codes or one.code in codes:
+            if not codes or one.code in [c.upper() for c in codes] or one.name in codes:
                 return True
     return False

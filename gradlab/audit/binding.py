@@ -28,10 +28,16 @@ def name_result(it: Interpreter, target: ast.expr, value: Value) -> None:
 
 def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
     if isinstance(target, ast.Name):
+        if value.kind == "unknown" and not value.name and not value.data:
+            value.kind = usage(it.scope.node).kind(target.id) or "unknown"
         it.scope.names[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.value(target.value)
         owner.attributes[target.attr] = value
+        if owner.kind in ("model", "ddp") and value.kind == "model" and value is not owner:
+            value.data.setdefault("within", owner)
+        if target.attr == "last_epoch":
+            owner.data["rewound"] = True
         if target.attr == "require_backward_grad_sync":
             it.emit("sync", target, owner)
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -46,8 +52,10 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 if value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
+                    roots = value.data.get("roots", frozenset()) | {next(births)}  # each may be a number
                     beside = i > 0 and value.data.get("source") == "criterion"  # a tensor, or a number for the log
-                    item = Value("tensor", dotted(part), {**value.data, "unsure": beside, "range": ""})
+                    held = {"roots": roots, "unpacked": True, "unsure": beside, "range": ""}
+                    item = Value("tensor", dotted(part), {**value.data, **held})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
         it.value(target.value)

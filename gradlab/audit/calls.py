@@ -13,6 +13,7 @@ from gradlab.audit.effects import forward, loss
 from gradlab.audit.entering import ACTING, follow, instance, opaque, parent
 from gradlab.audit.externals import external
 from gradlab.audit.known import dotted
+from gradlab.audit.language import unpacked
 from gradlab.audit.methods import loss_scaler, method
 from gradlab.audit.objects import method_of
 from gradlab.audit.tree import If
@@ -20,10 +21,6 @@ from gradlab.audit.values import Value, members
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
-
-
-DUE = {"need_update", "update_grad", "clip_grad", "parameters", "create_graph"}
-"""What timm's loss scaler and those made after it are told when they are called."""
 
 
 def call(it: Interpreter, node: ast.Call) -> Value:
@@ -36,8 +33,7 @@ def call(it: Interpreter, node: ast.Call) -> Value:
 
 def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     owner = it.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    args = [it.value(a) for a in node.args]
-    keywords = {k.arg or "**": it.value(k.value) for k in node.keywords}
+    args, keywords = unpacked(it, node)
     if owner is not None and isinstance(node.func, ast.Attribute):
         if owner.kind == "super":
             return parent(it, node, owner, node.func.attr, args, keywords)
@@ -46,13 +42,7 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
         result = method(it, node, owner, node.func.attr, args, keywords)
         if result is not None:
             return result
-    callee = it.value(node.func)
-    if "choice" in callee.data:
-        contexts = [(when, context(v)) for when, v in callee.data["choice"]]
-        if all(made is not None for _, made in contexts):
-            return choice([(when, made) for when, made in contexts if made is not None])
-        callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
-    return called(it, node, callee, owner, args, keywords)
+    return applied(it, node, it.value(node.func), owner, args, keywords)
 
 
 def alternatives(owner: Value, name: str) -> list[tuple[Formula, Value]]:
@@ -73,7 +63,7 @@ def of_each(
         outer, it.out = it.out, []
         result = method(it, node, one, node.func.attr, args, keywords)
         if result is None:
-            result = called(it, node, attribute(it, one, node.func.attr, node.func), one, args, keywords)
+            result = applied(it, node, attribute(it, one, node.func.attr, node.func), one, args, keywords)
         done.append(it.out)
         it.out = outer
         results.append((when, result))
@@ -85,23 +75,37 @@ def of_each(
     return choice(results)
 
 
-def called(
-    it: Interpreter, node: ast.Call, callee: Value, owner: Value | None, args: list[Value], keywords: dict[str, Value]
+def applied(
+    it: Interpreter,
+    node: ast.Call,
+    callee: Value,
+    owner: Value | None,
+    args: list[Value],
+    keywords: dict[str, Value],
 ) -> Value:
+    if "choice" in callee.data:
+        contexts = [(when, context(v)) for when, v in callee.data["choice"]]
+        if all(made is not None for _, made in contexts):
+            return choice([(when, made) for when, made in contexts if made is not None])
+        callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
     if callee.kind == "maker":
         return context(callee) or Value()
     if callee.kind in ("function", "method"):
         return follow(it, node, callee, args, keywords)
+    if callee.kind == "partial":
+        first = callee.data["call"]
+        whole = ast.Call(first.func, [*first.args, *node.args], [*first.keywords, *node.keywords])
+        args, keywords = [*callee.data["args"], *args], {**callee.data["keywords"], **keywords}
+        return applied(it, ast.copy_location(whole, node), callee.data["callee"], None, args, keywords)
     if callee.kind == "lambda":
         return it.value(callee.data["node"].body)
     if callee.kind == "class":
         return instance(it, callee, args, keywords, node)
     if callee.kind == "external":
         return external(it, node, callee.name, args, keywords)
-    timm = callee.kind == "scaler" and callee.data.get("given") and bool(DUE & keywords.keys())
-    if callee.kind == "loss_scaler" or timm:
+    if callee.kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
         return loss_scaler(it, node, callee, args, keywords)
-    if callee.kind in ("model", "ddp"):
+    if callee.kind in ("model", "ddp", "engine"):
         return forward(it, node, callee, args)
     if callee.kind == "criterion":
         return loss(it, callee.data, args)
@@ -110,9 +114,12 @@ def called(
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
         named = isinstance(node.func, (ast.Name, ast.Attribute))
         if named and not callee.data.get("framework"):
-            return loss(it, {}, args)
+            made = loss(it, {}, args)
+            made.data["guessed"] = True
+            return made
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-    return opaque(it, node, name or "call", owner, args, keywords)
+    handled = owner if owner is not None or not callee.data.get("framework") else callee
+    return opaque(it, node, name or "call", handled, args, keywords)
 
 
 def context(callee: Value) -> Value | None:

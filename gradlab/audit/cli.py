@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from gradlab.audit import output, rules
-from gradlab.audit.audit import audit
-from gradlab.audit.finding import SEVERITIES, Finding
+from gradlab.audit.audit import Result, audit
+from gradlab.audit.finding import Finding
 from gradlab.audit.project import Project
+from gradlab.audit.selection import checked, choose, codes, one
 from gradlab.audit.settings import Wrong, settings
-from gradlab.audit.sources import find, read
+from gradlab.audit.sources import Source, find, read
+from gradlab.codes import CODES, SEVERITIES, Code, explained
+
+MANY, PART = 200, 40
+"""From how many files on they are shared out among processes, and how many a process takes at a time."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,90 +42,135 @@ def parser() -> Parser:
     made.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text")
     made.add_argument("--explain", metavar="CODE", help="why a rule is there, and what to write instead")
     made.add_argument("--list", action="store_true", help="the rules")
+    made.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
+    made.add_argument(
+        "--fix", action="store_true", help="mend what can be mended safely; the diff is shown, then written"
+    )
     made.add_argument("--verbose", action="store_true", help="say too what could not be decided")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
+    for out in (sys.stdout, sys.stderr):
+        if hasattr(out, "reconfigure"):
+            out.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
     try:
-        return work(parser().parse_args(arguments))
-    except Wrong as error:
-        print(f"gradlab.audit: {error}", file=sys.stderr)
-        return 2
+        code = work(parser().parse_args(arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Wrong as error:
+        print(f"gradlab.audit: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"gradlab.audit: {error}", file=sys.stderr)
+    return 2
 
 
 def work(args: argparse.Namespace) -> int:
     known = rules.load()
     if args.explain:
-        print(output.explained(known[one(args.explain, known)]))
+        print(explained(CODES[one(args.explain)]))
         return 0
     if args.list:
-        print("\n".join(f"{r.code}  {r.severity:8} {r.name}" for r in known.values()))
+        print("\n".join(listed(code, code.code in known) for code in CODES.values()))
         return 0
     if not args.paths:
         raise Wrong("no path given; see python -m gradlab.audit --help")
+    if args.diff and args.format != "text":
+        raise Wrong(f"--diff shows a diff, and no --format {args.format}")
     paths = [Path(p) for p in args.paths]
     for path in paths:
         if not path.exists():
             raise Wrong(f"{path}: no such file or folder")
-    chosen = settings(paths[0] if paths[0].is_dir() else paths[0].parent)
-    severity = args.severity or chosen.severity
-    if severity not in SEVERITIES:
-        raise Wrong(f"severity is {severity!r}, allowed are {', '.join(SEVERITIES)}")
-    selected = choose(known, codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore], severity)
-    findings: list[Finding] = []
-    undecided: list[str] = []
-    project = Project()
-    for path in find(paths, chosen.exclude):
-        result = audit(read(path), project, selected)
-        findings += result.findings
-        project.forget()
-        undecided += [f"{path}:{line}: {text}" for line, text in dict.fromkeys(result.undecided)]
+        if not path.is_file() and not path.is_dir():
+            raise Wrong(f"{path}: neither a file nor a folder")
+    chosen = checked(settings(paths[0] if paths[0].is_dir() else paths[0].parent))
+    select, ignore = codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore]
+    selected = choose(known, select, ignore, args.severity or chosen.severity)
+    files = list(find(paths, chosen.exclude, lambda error: print(f"gradlab.audit: {error}", file=sys.stderr)))
+    if not files:
+        print(f"gradlab.audit: no Python file in {', '.join(args.paths)}", file=sys.stderr)
+    if args.diff or args.fix:
+        from gradlab.audit.fixes.command import mend
+
+        out = sys.stdout if args.diff or args.format == "text" else sys.stderr
+        done = mend(files, selected, args.fix and not args.diff, out, coloured(out))
+        if args.diff:
+            return 1 if done else 0
+    results = over(files, list(selected))
+    findings = [one for result in results for one in result.findings]
     say(args.format, findings, known)
-    if args.verbose:
-        print("\n".join(["", f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
+    hear(results, args.verbose)
     return 1 if findings else 0
+
+
+def over(paths: list[Path], selected: list[str]) -> list[Result]:
+    """What is found in files, of many by as many processes as may run."""
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    if len(paths) < MANY or workers == 1:
+        return several(paths, selected)
+    from concurrent.futures import ProcessPoolExecutor
+
+    parts = [paths[i : i + PART] for i in range(0, len(paths), PART)]
+    with ProcessPoolExecutor(workers) as pool:
+        return [result for part in pool.map(several, parts, [selected] * len(parts)) for result in part]
+
+
+def several(paths: list[Path], selected: list[str]) -> list[Result]:
+    known, project = rules.load(), Project()
+    return [answered(path, project, {code: known[code] for code in selected}) for path in paths]
+
+
+def answered(path: Path, project: Project, selected: dict[str, rules.Rule]) -> Result:
+    """Whatever a file holds, there is an answer."""
+    try:
+        result = audit(read(path), project, selected)
+    except Exception as error:
+        print(f"{path}: a fault of gradlab.audit, no answer: {type(error).__name__}: {error}", file=sys.stderr)
+        result = Result(Source(path))
+    project.forget()
+    result.source = Source(path)  # the text and its tree are not needed any more
+    return result
+
+
+def hear(results: list[Result], verbose: bool) -> None:
+    """What was understood, and what was not."""
+    heard = [r for r in results if r.loops or r.lost]
+    lost = [r.source.path for r in heard if not r.loops]
+    if verbose:
+        undecided = [
+            f"{r.source.path}:{line}: {text}" for r in results for line, text in sorted(dict.fromkeys(r.undecided))
+        ]
+        followed = [f"{r.source.path}: {loops(r)}" for r in heard]
+        print("\n".join(["", *followed, f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
+    elif lost:
+        what = f"{lost[0]} has" if len(lost) == 1 else f"{len(lost)} files have"
+        print(f"{what} a backward(), but no training loop that could be followed; see --verbose", file=sys.stderr)
+
+
+def loops(result: Result) -> str:
+    lines = list(dict.fromkeys(result.loops))
+    text = f"{len(lines)} loop{'' if len(lines) == 1 else 's'} followed"
+    return text + (f" (line {', '.join(lines)})" if lines else "")
+
+
+def coloured(out: TextIO) -> bool:
+    return out is not None and out.isatty() and not os.environ.get("NO_COLOR")
 
 
 def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> None:
     if form == "text":
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(output.text(findings, known, colour))
+        print(output.text(findings, known, coloured(sys.stdout)))
         return
     said = {"json": output.as_json, "sarif": output.sarif, "github": output.github}[form](findings, known)
     if said:
         print(said)
 
 
-def codes(given: list[str] | None) -> list[str]:
-    return [code.strip() for text in given or [] for code in text.split(",") if code.strip()]
-
-
-def one(code: str, known: dict[str, rules.Rule]) -> str:
-    by_name = {rule.name: rule.code for rule in known.values()}
-    found = code.upper() if code.upper() in known else by_name.get(code)
-    if found is None:
-        close = difflib.get_close_matches(code, [*known, *by_name], n=1)
-        raise Wrong(f"no rule {code!r}" + (f" (did you mean {close[0]}?)" if close else "; --list shows them"))
-    return found
-
-
-def choose(known: dict[str, rules.Rule], select: list[str], ignore: list[str], severity: str) -> dict[str, rules.Rule]:
-    for code in [*select, *ignore]:
-        if code != "ALL" and not any(name.startswith(code) for name in [*known, "GL000"]):
-            one(code, known)
-    taken = {
-        c: r
-        for c, r in known.items()
-        if (r.default if not select else any(c.startswith(s) or s == "ALL" for s in select))
-    }
-    lowest = SEVERITIES.index(severity)
-    return {
-        c: r
-        for c, r in taken.items()
-        if not any(c.startswith(i) for i in ignore) and SEVERITIES.index(r.severity) >= lowest
-    }
+def listed(code: Code, here: bool) -> str:
+    """A line of `--list`; here: whether it is found in the text."""
+    return f"{code.code}  {code.severity:8} {code.name}{'' if here else '  (seen at run time, by gradlab.watch)'}"

@@ -48,6 +48,8 @@ def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE)
     if value.kind == "context":
         there = joined("and", [when, value.data.get("when", TRUE)])
         return [Region(value.data["word"], there, node, value.data.get("model"), value.data)]
+    if value.kind == "stack":
+        return [Region("null", when, node, value)]
     if value.kind in ("unknown", "instance"):
         return [Region("unknown", when, node, value)]
     if value.kind == "method" and value.data["node"].name in ("no_sync", "accumulate"):
@@ -75,6 +77,8 @@ def assign_gradient(
     owner = it.value(grad.value)
     value = Value("gradient", data={"of": owner})
     if op is None and isinstance(right, ast.Constant) and right.value is None:
+        if owner.kind not in ("param", "instance", "list") and owner.name:
+            return True  # of an input, perhaps
         it.emit("zero", node, value, by_hand=True)
     elif isinstance(op, (ast.Div, ast.Mult)):
         it.emit(
@@ -94,16 +98,20 @@ def assign_gradient(
     return True
 
 
-def kept(it: Interpreter, node: ast.AST, target: ast.expr, old: Value, value: Value) -> frozenset[int]:
-    """Note a tensor that is added to what outlives the batch; a loss made of the sum has the token among its roots."""
-    if old.birth >= it.entered or value.kind != "tensor" or not value.data.get("roots") or value.data.get("unsure"):
-        return frozenset()
+def kept(it: Interpreter, node: ast.AugAssign | ast.Call, target: ast.expr, old: Value, value: Value) -> int | None:
+    """A tensor with its graph is added to what outlives the turn of the loop; the mark of the sum is given back."""
+    grads = all(v.kind == "tensor" and v.data.get("roots") for v in members(value)) and value.kind == "tensor"
+    grads = grads and not value.data.get("unsure")
+    if old.kind not in ("number", "unknown", "list", "tensor") or not grads:
+        return None
+    since = max(it.bound.get((id(it.scope.node), dotted(target)), 0), 0 if old.kind == "tensor" else old.birth)
     if any(region.kind == "no_grad" for region in it.regions):
-        return frozenset()
-    token = next(births)
-    it.tokens.add(token)
-    it.emit("keep", node, value, into=dotted(target), token=token)
-    return frozenset([token])
+        return None
+    base = target.value if isinstance(target, ast.Subscript) else target
+    mark = next(births)
+    named = "loss" in ast.unparse(node).lower()
+    it.emit("keep", node, value, into=dotted(base), since=since, named=named, mark=mark)
+    return mark
 
 
 def combined(
@@ -149,5 +157,5 @@ def sum_or_product(
     elif other.kind == "unknown" and other.data.get("opaque"):
         data["opaque"] = True
     if other.kind == "tensor":
-        data["roots"] = data.get("roots", frozenset()) | other.data.get("roots", frozenset())
+        data["roots"] = data.get("roots", frozenset()) | (other.data.get("roots", frozenset()) & it.tokens)
     return Value("tensor", "", data)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gradlab.audit import known
+from gradlab.audit import effects, known
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of, object_of, settle
 from gradlab.audit.project import Function, Module
 from gradlab.audit.scope import Scope, usage
-from gradlab.audit.tree import Block
-from gradlab.audit.values import Value, every, members, number
+from gradlab.audit.tree import Block, Event
+from gradlab.audit.tree import walk as tree_walk
+from gradlab.audit.values import Value, dictionary, every, members, number
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -31,12 +32,18 @@ ACTING = {
 """What a call must be handed to be able to do something to gradients."""
 
 
+CONTEXTS = {"autocast", "no_grad", "inference_mode"}
+"""Contexts that decorate functions, too."""
 DEPTH, CALLS = 7, 400
 """How deep calls are entered, and how many from one beginning."""
 
 
 def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     target = callee.data["node"]
+    if abstract(target):
+        unknown = Value("unknown", "", {"framework": True})
+        return opaque(it, node, target.name, callee.data.get("self") and unknown, args, keywords)
+    args, keywords = [*callee.data.get("args", []), *args], {**callee.data.get("keywords", {}), **keywords}
     names = {dotted(d.func if isinstance(d, ast.Call) else d).split(".")[-1] for d in target.decorator_list}
     closure = callee.data.get("scope") or it.world(callee.data["module"])
     result = enter(it, target, callee.data["module"], args, keywords, callee.data.get("self"), node, closure)
@@ -53,6 +60,9 @@ def opaque(
     """A call that cannot be followed: what it was handed says what it might do."""
     handed = [v for a in [*args, *keywords.values()] for v in members(a)]
     receives = {v.kind for v in handed} & ACTING
+    for value in handed:
+        if value.kind == "stack" and "region" in value.data:
+            value.data["region"].kind = "unknown"  # what it enters is not seen
     if owner is not None and (owner.data.get("framework") or owner.kind in ACTING):
         receives.add("self" if owner.data.get("framework") else owner.kind)
     if any(v.kind == "tensor" for v in handed) and receives:
@@ -60,6 +70,8 @@ def opaque(
     name = name.split(".")[-1]
     if receives and not known.HARMLESS.match(name):
         it.emit("opaque", node, owner, name=name, receives=receives)
+    if len(args) == 1 and args[0].kind in ("function", "method"):
+        return args[0]  # compiled, or wrapped otherwise
     return Value("unknown", "", {"made": True, "opaque": True})
 
 
@@ -119,7 +131,7 @@ def enter(
     closure: Scope,
 ) -> Value | None:
     """Follow a function's body; None where it cannot be entered."""
-    if node in it.stack or len(it.stack) >= DEPTH or it.calls >= CALLS:
+    if node in it.stack or len(it.stack) >= DEPTH or it.calls >= CALLS or (at is not node and abstract(node)):
         return None
     it.calls += 1
     it.visited.add(node)
@@ -135,17 +147,23 @@ def enter(
     for name, annotation in annotations.items():
         position = names.index(name) if name in names else len(args)
         value = args[position] if position < len(args) else keywords.get(name)
+        handed = value is not None
         default = defaults.get(name)
         if value is None and default is not None and at is not node:
             value = constant(it, default)
         if value is None:
             value = Value("unknown", name, {"given": True})
         if value.kind == "unknown" and "choice" not in value.data:
-            refine(it, value, name, uses, annotation)
+            refine(it, value, "" if handed and value.name else name, uses, annotation, name)
         scope.names[name] = value
     if node.args.vararg:
         scope.names[node.args.vararg.arg] = Value("list", data={"items": args[len(names) :]})
+    if node.args.kwarg:
+        scope.names[node.args.kwarg.arg] = dictionary({k: v for k, v in keywords.items() if k not in annotations})
     outer, it.scope, regions = it.scope, scope, it.regions
+    for decorator in node.decorator_list:
+        if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1] in CONTEXTS:
+            it.regions = [*it.regions, *effects.regions(it, it.value(decorator), decorator)]
     it.stack.append(node)
     it.returned.append([])
     it.selves.append(args[0] if owner is not None and args else it.selves[-1])
@@ -153,8 +171,19 @@ def enter(
     it.selves.pop()
     it.stack.pop()
     it.scope, it.regions = outer, regions
-    it.out.append(Block(node, module.path, body, node.name))
+    if any(isinstance(item, Event) for item in tree_walk(body)):
+        it.out.append(Block(node, module.path, body, node.name))
     return together(it.returned.pop())
+
+
+def abstract(node: Function) -> bool:
+    """A method that subclasses define: its own body says nothing of what happens."""
+    if any(dotted(d).split(".")[-1] == "abstractmethod" for d in node.decorator_list):
+        return True
+    body = [n for n in node.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    return all(isinstance(n, ast.Raise) and "NotImplemented" in ast.unparse(n) for n in body) and (
+        bool(body) or any(isinstance(n, ast.Expr) and ast.unparse(n) == "..." for n in node.body)
+    )
 
 
 def constant(it: Interpreter, node: ast.expr) -> Value:
@@ -163,7 +192,15 @@ def constant(it: Interpreter, node: ast.expr) -> Value:
     return Value("unknown", "default")
 
 
-def refine(it: Interpreter, value: Value, name: str, uses: known.Usage, annotation: ast.AST | None = None) -> None:
+def refine(
+    it: Interpreter,
+    value: Value,
+    name: str,
+    uses: known.Usage,
+    annotation: ast.AST | None = None,
+    parameter: str = "",
+) -> None:
+    """`name` tells what a value is if nothing else does; a parameter's name says nothing of what it is handed."""
     if annotation is not None:
         text = ast.unparse(annotation)
         for word, kind in (
@@ -181,7 +218,7 @@ def refine(it: Interpreter, value: Value, name: str, uses: known.Usage, annotati
                 value.kind = kind
                 value.data["given"] = "None" in text or "Optional" in text
                 return
-    value.kind = uses.kind(name) or known.by_name(name) or value.kind
+    value.kind = uses.kind(parameter or name) or known.by_name(name) or value.kind
 
 
 def together(values: list[Value]) -> Value:

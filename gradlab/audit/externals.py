@@ -11,6 +11,7 @@ from gradlab.audit.conditions import TRUE
 from gradlab.audit.effects import loss
 from gradlab.audit.entering import opaque
 from gradlab.audit.formulas import formula, truthy
+from gradlab.audit.language import language
 from gradlab.audit.values import Value, every, members, several, tensor
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ SAME = {
 
 
 def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
+    if (value := language(it, node, name, args, keywords)) is not None:
+        return value
     tail = name.split(".")[-1]
     if tail in known.CLIPS:
         params = args[0] if args else keywords.get("parameters")
@@ -59,6 +62,8 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         start = keywords.get("start", args[1] if len(args) > 1 else None)
         first = start.data.get("value") if start is not None and start.kind == "number" else 0
         return Value("enumerated", data={"inner": args[0], "start": first if isinstance(first, int) else 0})
+    if tail == "partial" and args and args[0].kind in ("function", "method"):
+        return Value(args[0].kind, args[0].name, {**args[0].data, "args": args[1:], "keywords": keywords})
     if tail in ("range", "trange", "count"):
         return Value("counted")
     if tail == "zip":
@@ -85,10 +90,13 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in args):
             it.emit("look", node)
             return Value("measured")
+        if marks := frozenset().union(*(a.data.get("marks", frozenset()) for a in args)):
+            return tensor(roots=marks, factors=[], opaque=True)
         inner = [v for a in args for v in members(a) if v.kind == "tensor"]
         if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad", tail):
             data = {**inner[0].data}
-            data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
+            tokens = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner)) & it.tokens
+            data["roots"] = data.get("roots", frozenset()) | tokens
             if tail == "sum":
                 data["reduction"] = "sum"
             partial = len(args) > 1 or "dim" in keywords
@@ -110,6 +118,8 @@ def construct(
     data: dict = {"call": node, "type": name, "path": it.module.path}
     if kind == "wrapper":
         made = args[0] if args else Value("model")
+        if made.kind in ("function", "method", "lambda"):
+            return made
         return made if made.kind in ("model", "ddp") else Value("model", name, data)
     if kind == "ddp":
         inner = args[0] if args else keywords.get("module")

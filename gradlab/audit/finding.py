@@ -6,8 +6,6 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-SEVERITIES = ("advice", "warning", "error")
-
 
 @dataclass
 class Finding:
@@ -20,16 +18,17 @@ class Finding:
     end_line: int = 0
     end_column: int = 0
     place: str = ""
+    name: str = ""
 
     @property
     def key(self) -> tuple[Any, ...]:
         return (self.path, self.line, self.column, self.code)
 
 
-def finding(code: str, severity: str, message: str, path: str, node: ast.AST) -> Finding:
+def finding(code: str, severity: str, message: str, path: str, node: ast.AST, name: str = "") -> Finding:
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
     end_line, end_column = (
         getattr(node, "end_lineno", None) or line,
         (getattr(node, "end_col_offset", None) or column - 1) + 1,
     )
-    return Finding(code, severity, message, path, line, column, end_line, end_column)
+    return Finding(code, severity, message, path, line, column, end_line, end_column, name=name)

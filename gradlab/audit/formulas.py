@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit.conditions import FALSE, TRUE, WINDOW, Atom, Formula, joined, negation
 from gradlab.audit.known import dotted
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -46,7 +47,11 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
         return negation(formula(it, node.operand))
     if isinstance(node, ast.Constant):
         return TRUE if node.value else FALSE
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+    if isinstance(node, ast.Compare):
+        if len(node.ops) > 1:  # a < b < c
+            ends = [node.left, *node.comparators]
+            pairs = [ast.Compare(one, [op], [two]) for one, op, two in zip(ends, node.ops, ends[1:])]
+            return joined("and", [formula(it, pair) for pair in pairs])
         left, right, op = node.left, node.comparators[0], node.ops[0]
         if (
             isinstance(right, ast.Constant)
@@ -113,7 +118,7 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
         return ("atom", Atom(key, birth, "finite"))
     if isinstance(node, ast.BinOp):  # i % n, as a truth value
         text += " != 0"
-    modulo = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node))
+    modulo = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in walk(node))
     if at is not None and modulo and len(periods) <= 1:
         inverted = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq)
         period = next(iter(periods), "")
@@ -208,6 +213,6 @@ def youngest(it: Interpreter, node: ast.AST) -> int:
 
 def parts(it: Interpreter, node: ast.AST) -> list[Value]:
     """The values of the names in an expression, without following its calls again."""
-    return [it.value(part) for part in ast.walk(node) if isinstance(part, ast.Name)] + [
-        it.value(part) for part in ast.walk(node) if isinstance(part, ast.Attribute) and dotted(part)
+    return [it.value(part) for part in walk(node) if isinstance(part, ast.Name)] + [
+        it.value(part) for part in walk(node) if isinstance(part, ast.Attribute) and dotted(part)
     ]

@@ -59,6 +59,8 @@ def fabric(
     if name == "clip_gradients":
         it.emit("clip", node, args[0] if args else None, call=node, through=owner)
     elif name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders"):
+        if name == "setup_optimizers":
+            args = [a if a.kind == "optimizer" else Value("optimizer", a.name, {"given": True}) for a in args]
         for value in args:
             value.data["prepared"] = owner
         return args[0] if len(args) == 1 else several(args)

@@ -11,6 +11,7 @@ from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births
+from gradlab.audit.walking import walk
 
 
 class Interpreter:
@@ -22,6 +23,9 @@ class Interpreter:
         self.returned: list[list[Value]] = []
         self.entered = 0
         self.calls = 0
+        self.cut: list[ast.AST] = []
+        self.branches = 0
+        self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False
         self.origins: dict[tuple[int, str], ast.expr] = {}
         self.memo: dict[int, Value] = {}
@@ -74,7 +78,7 @@ class Interpreter:
         """An expression's text with local names replaced by what they were assigned."""
         text = ast.unparse(node)
         if depth < 4:
-            for part in ast.walk(node):
+            for part in walk(node):
                 if isinstance(part, ast.Name) and (origin := self.origins.get((id(self.scope), part.id))) is not None:
                     text += " <- " + self.traced(origin, depth + 1)
         return text
@@ -83,8 +87,15 @@ class Interpreter:
 
     def block(self, body: list[ast.stmt]) -> None:
         for node in body:
-            if (work := statements.WORK.get(type(node).__name__)) is not None:
+            if (work := statements.WORK.get(type(node).__name__)) is None:
+                continue
+            state = self.scope, self.regions, len(self.stack), len(self.returned), len(self.selves)
+            try:
                 work(self, node)
+            except RecursionError:  # an expression of a thousand parts: the statement is passed over
+                self.scope, self.regions = state[:2]
+                del self.stack[state[2] :], self.returned[state[3] :], self.selves[state[4] :]
+                self.cut.append(node)
 
     def value(self, node: ast.expr | None) -> Value:
         if node is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from gradlab.audit.walking import walk
+
 OPTIMIZER = re.compile(
     r"^(Fused|Distributed|PagedAdamW|Sparse)?(Adam\w*|SGD\w*|RMSprop\w*|Adagrad|Adadelta|LBFGS|Lion\w*|LAMB|Lamb|NAdam|RAdam"
     r"|Adafactor|Muon|ASGD|Rprop|Ranger\w*|Lookahead|Prodigy|Shampoo|create_optimizer(_v2)?)$"
@@ -88,7 +90,7 @@ class Usage:
         self.methods: dict[str, set[str]] = {}
         self.handed: dict[str, set[str]] = {}
         self.called: set[str] = set()
-        for node in ast.walk(scope):
+        for node in walk(scope):
             if isinstance(node, ast.Attribute) and (name := dotted(node.value)):
                 self.methods.setdefault(name, set()).add(node.attr)
             if isinstance(node, ast.Call):
@@ -104,6 +106,8 @@ class Usage:
             return "scaler"
         if ({"zero_grad", "step"} <= methods) or "param_groups" in methods or handed & {"unscale_", "master_params"}:
             return "optimizer"
+        if {"backward", "step"} <= methods:
+            return "engine"
         if methods & {"sync_gradients", "accumulate", "prepare", "unwrap_model"}:
             return "accelerator"
         if methods & {"no_backward_sync", "clip_gradients"} and "backward" in methods:

@@ -11,6 +11,7 @@ from gradlab.audit.effects import combined, forward, kept
 from gradlab.audit.entering import ACTING, follow
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
+from gradlab.audit.language import engine, entered, of_dictionary
 from gradlab.audit.objects import method_of
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, births, several, tensor
@@ -18,7 +19,10 @@ from gradlab.audit.values import Value, births, several, tensor
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
-DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"}
+DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"} | {
+    *("argmax", "argmin", "argsort", "eq", "ne", "gt", "lt", "ge", "le", "bool", "int", "long", "byte"),
+    *("size", "dim", "numel", "isnan", "isinf", "isfinite"),
+}  # and what has no gradient
 PARAMS = {"parameters", "named_parameters", "trainable_parameters"}
 KEEPING = {
     "train",
@@ -41,8 +45,18 @@ def method(
 ) -> Value | None:
     """A call of a method on a value whose kind is known; None where the callee itself must be looked up."""
     kind = owner.kind
-    if "class" in owner.data and method_of(owner, name) is not None:
+    own = kind in ("optimizer", "scheduler") and name in ("step", "zero_grad")  # followed, it would be arithmetic
+    if "class" in owner.data and method_of(owner, name) is not None and not own:
         return None
+    if kind == "engine" and name in ("backward", "step"):
+        return engine(it, node, owner, name, args)
+    if kind == "stack" and name == "enter_context":
+        return entered(it, node, owner, args)
+    if kind == "dict":
+        return of_dictionary(it, owner, name, args)
+    if kind == "unknown" and name == "zero_grad":
+        it.emit("zero", node, None, whose="unknown")
+        return Value()
     if name == "backward":
         return backward(it, node, owner, args)
     if kind == "optimizer":
@@ -57,7 +71,7 @@ def method(
         if name in ("step", "step_update", "batch_step"):
             it.emit("schedule", node, owner, arguments=len(args) + len(keywords))
         return Value()
-    if kind in ("model", "ddp", "instance", "criterion"):
+    if kind in ("model", "ddp", "instance", "criterion", "engine"):
         return module(it, node, owner, name, args, keywords)
     if kind == "accelerator":
         return accelerator(it, node, owner, name, args, keywords)
@@ -70,12 +84,10 @@ def method(
     if kind == "params":
         return owner
     if name in ("append", "extend") and args:
-        if kind in ("list", "unknown") and args[0].kind == "tensor":
-            into = node.func.value  # type: ignore[attr-defined]
-            roots = args[0].data.get("roots", frozenset()) | kept(it, node, into, owner, args[0])
-            if kind == "list":
-                held = Value("tensor", "", {**args[0].data, "roots": roots, "opaque": True})
-                owner.data["items"] = [*owner.data["items"], held]
+        if kind in ("list", "unknown"):
+            mark = kept(it, node, node.func.value, owner, args[0])  # type: ignore[attr-defined]
+            if mark is not None:
+                owner.data["marks"] = owner.data.get("marks", frozenset()) | {mark}
         if kind == "list" and name == "append" and args[0].kind in ACTING:
             owner.data["items"] = [*owner.data["items"], args[0]]
         return Value()
@@ -89,10 +101,12 @@ def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -
         if "choice" in owner.data:
             for when, value in owner.data["choice"]:
                 events = it.collect(
-                    lambda value=value: it.emit("backward", node, value, perhaps=owner.data.get("perhaps"))
+                    lambda value=value: it.emit(
+                        "backward", node, value, perhaps=owner.data.get("perhaps"), text=ast.unparse(node.func)
+                    )
                 )
                 it.out.append(If(when, events, []))
-        elif owner.kind in ("tensor", "unknown", "list", "number"):
+        else:
             it.emit("backward", node, owner, text=ast.unparse(node.func))
     else:
         it.emit("opaque", node, owner, name="backward", receives={"framework"})
@@ -110,7 +124,7 @@ def optimizer(
                 it.value(closure.data["node"].body)
         it.emit("step", node, owner)
         return tensor() if args else Value()
-    if name == "zero_grad":
+    if name in ("zero_grad", "clear_grad"):
         it.emit("zero", node, owner)
     elif name in ("first_step", "second_step", "clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
         it.emit("opaque", node, owner, name=name, receives={"framework"})
@@ -207,6 +221,8 @@ def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: li
 
 def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
     if owner.kind == "gradient":
+        if owner.data.get("guess") and name in ("zero_", "detach_", "clamp_", "clip_"):
+            return Value()  # of an input, perhaps
         if name in ("zero_", "detach_"):
             it.emit("zero", node, owner, by_hand=True)
         elif name in ("div_", "mul_") and args:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Function, Module
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -77,20 +79,29 @@ def lineage(
 def settle(value: Value) -> None:
     """After __init__: attributes that methods count up are indices, flags that they set anew are not known."""
     for node in value.data.get("lineage", []):
-        for function in node.body:
-            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
+        for name, counted in assigned(node):
+            old = value.attributes.get(name)
+            if old is None or old.kind not in ("number", "bool", "none"):
                 continue
-            for part in ast.walk(function):
-                targets = part.targets if isinstance(part, ast.Assign) else []
-                if isinstance(part, ast.AugAssign):
-                    targets = [part.target]
-                for target in targets:
-                    if not (isinstance(target, ast.Attribute) and dotted(target.value) == "self"):
-                        continue
-                    old = value.attributes.get(target.attr)
-                    if old is None or old.kind not in ("number", "bool", "none"):
-                        continue
-                    if isinstance(part, ast.AugAssign) and isinstance(part.value, ast.Constant):
-                        value.attributes[target.attr] = Value("index", target.attr, {"offset": 0})
-                    elif old.kind != "none":
-                        value.attributes[target.attr] = Value("unknown", f"self.{target.attr}")
+            if counted:
+                value.attributes[name] = Value("index", name, {"offset": 0})
+            elif old.kind != "none":
+                value.attributes[name] = Value("unknown", f"self.{name}")
+
+
+@lru_cache(maxsize=300)
+def assigned(node: ast.ClassDef) -> list[tuple[str, bool]]:
+    """Attributes of self that a class's methods assign, and whether they are counted up."""
+    found: dict[tuple[str, bool], None] = {}
+    for function in node.body:
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name == "__init__":
+            continue
+        for part in walk(function):
+            targets = part.targets if isinstance(part, ast.Assign) else []
+            if isinstance(part, ast.AugAssign):
+                targets = [part.target]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                    counted = isinstance(part, ast.AugAssign) and isinstance(part.value, ast.Constant)
+                    found[(target.attr, counted)] = None
+    return list(found)

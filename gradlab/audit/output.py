@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+from gradlab import __version__
 from gradlab.audit.finding import Finding
 from gradlab.audit.rules import Rule
 
@@ -48,6 +50,24 @@ def as_json(findings: list[Finding], rules: dict[str, Rule]) -> str:
     return json.dumps(rows, indent=2)
 
 
+def location(path: str) -> dict[str, str]:
+    """A reference that viewers can follow: relative to where the audit ran, else a file's address."""
+    from urllib.parse import quote
+
+    absolute = Path(path).absolute()
+    try:
+        return {"uri": quote(absolute.relative_to(Path.cwd()).as_posix()), "uriBaseId": "%SRCROOT%"}
+    except (ValueError, OSError):
+        return {"uri": absolute.as_uri()}
+
+
+def region(one: Finding) -> dict[str, int]:
+    found = {"startLine": one.line, "startColumn": one.column}
+    if (one.end_line, one.end_column) > (one.line, one.column):
+        found |= {"endLine": one.end_line, "endColumn": one.end_column}
+    return found
+
+
 def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
     levels = {"error": "error", "warning": "warning", "advice": "note"}
     used = sorted({f.code for f in findings if f.code in rules})
@@ -59,8 +79,8 @@ def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
             "locations": [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": f.path},
-                        "region": {"startLine": f.line, "startColumn": f.column},
+                        "artifactLocation": location(f.path),
+                        "region": region(f),
                     }
                 }
             ],
@@ -73,11 +93,12 @@ def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
             "name": rules[code].name,
             "shortDescription": {"text": rules[code].message},
             "fullDescription": {"text": rules[code].why},
-            "help": {"text": rules[code].mend},
+            "help": {"text": f"{rules[code].mend}:\n\n{rules[code].example}"},
         }
         for code in used
     ]
-    run = {"tool": {"driver": {"name": "gradlab.audit", "rules": described}}, "results": results}
+    driver = {"name": "gradlab.audit", "semanticVersion": __version__, "rules": described}
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2)
 
@@ -88,15 +109,18 @@ def escaped(text: str, more: str = "") -> str:
     return text
 
 
+def relative(path: str) -> str:
+    from urllib.parse import unquote
+
+    here = location(path)
+    return unquote(here["uri"]) if "uriBaseId" in here else path
+
+
 def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
     words = {"error": "error", "warning": "warning", "advice": "notice"}
     return "\n".join(
-        f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(f.path, 'all')},line={f.line},col={f.column}"
+        f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(relative(f.path), 'all')},line={f.line},"
+        f"col={f.column}"
         f"::{escaped(f.message)}"
         for f in findings
     )
-
-
-def explained(rule: Rule) -> str:
-    mend = "\n".join("    " + line for line in rule.mend.split("\n"))
-    return f"{rule.code} {rule.name} ({rule.severity})\n\n{rule.message}.\n\nWhy: {rule.why}\n\nInstead:\n\n{mend}"

@@ -34,25 +34,26 @@ class Module:
 
 def module(source: Source) -> Module:
     found = Module(source)
-    for node in ast.walk(source.tree) if source.tree else ():
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                name = alias.asname or alias.name.split(".")[0]
-                found.imports[name] = (alias.name if alias.asname else name, 0)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                dotted = f"{node.module}.{alias.name}" if node.module else alias.name
-                found.imports[alias.asname or alias.name] = (dotted, node.level)
+    for plain in source.nodes.of(ast.Import):
+        for alias in plain.names:
+            name = alias.asname or alias.name.split(".")[0]
+            found.imports[name] = (alias.name if alias.asname else name, 0)
+    for node in source.nodes.of(ast.ImportFrom):
+        for alias in node.names:
+            dotted = f"{node.module}.{alias.name}" if node.module else alias.name
+            found.imports[alias.asname or alias.name] = (dotted, node.level)
     top(source.tree.body if source.tree else [], found)
     return found
 
 
 def top(body: list[ast.stmt], found: Module) -> None:
-    for node in body:
+    left = [*reversed(body)]
+    while left:
+        node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.names.setdefault(node.name, node)
         elif isinstance(node, (ast.If, ast.Try)):
-            top([*node.body, *node.orelse], found)
+            left += reversed([*node.body, *node.orelse])
 
 
 class Project:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 
 from gradlab.audit.known import Usage
 from gradlab.audit.values import Value
@@ -22,10 +23,6 @@ class Scope:
         return None
 
 
-USAGES: dict[int, tuple[ast.AST, Usage]] = {}
-
-
+@lru_cache(maxsize=1000)
 def usage(node: ast.AST) -> Usage:
-    if id(node) not in USAGES:
-        USAGES[id(node)] = (node, Usage(node))
-    return USAGES[id(node)][1]
+    return Usage(node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +18,7 @@ class Settings:
     ignore: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     severity: str = "advice"
+    path: Path | None = None
 
 
 def settings(start: Path) -> Settings:
@@ -29,8 +29,10 @@ def settings(start: Path) -> Settings:
         if not path.is_file():
             continue
         try:
+            import tomllib
+
             table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("gradlab", {}).get("audit")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, AttributeError) as error:
             raise Wrong(f"{path}: {error}") from None
         if table is not None:
             return made(table, path)
@@ -51,4 +53,4 @@ def made(table: object, path: Path) -> Settings:
         if not right:
             wanted = "a word" if name == "severity" else "a list of words"
             raise Wrong(f"{path}: tool.gradlab.audit.{name} is {value!r}, expected {wanted}")
-    return Settings(**table)
+    return Settings(**table, path=path)

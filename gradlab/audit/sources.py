@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+
+from gradlab.audit.walking import Nodes
 
 SKIPPED = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
 """Folders that are passed over when they are met below a given one; a given one never is."""
@@ -20,7 +22,12 @@ class Source:
     text: str = ""
     tree: ast.Module | None = None
     error: tuple[int, int, str] | None = None
+    notes: list[tuple[int, str]] = field(default_factory=list)  # what of it was passed over
     cells: list[tuple[int, int]] = field(default_factory=list)  # of a notebook: (number of the cell, its first line)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        return Nodes(self.tree)
 
     def place(self, line: int, column: int) -> str:
         """line:column, or cell:line of a notebook."""
@@ -30,12 +37,15 @@ class Source:
         return f"{line}:{column}"
 
 
-def find(paths: list[Path], exclude: list[str] | None = None) -> Iterator[Path]:
+def find(
+    paths: list[Path], exclude: list[str] | None = None, closed: Callable[[OSError], None] | None = None
+) -> Iterator[Path]:
+    """Files, and those below folders; `closed` is told of each folder that cannot be read."""
     for path in paths:
         if not path.is_dir():
             yield path
             continue
-        for folder, folders, files in os.walk(path):
+        for folder, folders, files in os.walk(path, onerror=closed):
             folders[:] = sorted(
                 name
                 for name in folders
@@ -43,7 +53,8 @@ def find(paths: list[Path], exclude: list[str] | None = None) -> Iterator[Path]:
                 if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             )
             for name in sorted(files):
-                if name.endswith((".py", ".ipynb")) and not name.startswith(".") and name not in (exclude or []):
+                wanted = name.endswith((".py", ".ipynb")) and not name.startswith(".")
+                if wanted and name not in (exclude or []) and os.path.isfile(os.path.join(folder, name)):
                     yield Path(folder, name)
 
 
@@ -52,7 +63,9 @@ def read(path: Path) -> Source:
     try:
         raw = path.read_bytes()
         if path.suffix == ".ipynb":
-            notebook(source, raw)
+            from gradlab.audit.notebooks import notebook
+
+            notebook(source, decode(raw))
         else:
             source.text = decode(raw)
         parse(source)
@@ -63,39 +76,18 @@ def read(path: Path) -> Source:
 
 def decode(raw: bytes) -> str:
     """The text; the encoding that a file declares is obeyed where it can be, and no byte is a reason to stop."""
-    import io
-    import tokenize
-
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        text = raw.decode(encoding)
+        text = raw.decode(encoding_of(raw))
     except (SyntaxError, UnicodeDecodeError, LookupError):
         text = raw.decode("utf-8", errors="replace")
     return text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def notebook(source: Source, raw: bytes) -> None:
-    lines: list[str] = []
-    try:
-        cells = json.loads(decode(raw)).get("cells", [])
-        for i, cell in enumerate(cells):
-            if cell.get("cell_type") != "code":
-                continue
-            text = cell.get("source", "")
-            text = text if isinstance(text, str) else "".join(text)
-            if text.lstrip().startswith("%%"):
-                continue
-            source.cells.append((i + 1, len(lines) + 1))
-            lines += [masked(line) for line in text.split("\n")]
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        source.error = (1, 1, "not a notebook: its JSON is broken")
-    source.text = "\n".join(lines) + "\n"
+def encoding_of(raw: bytes) -> str:
+    import io
+    import tokenize
 
-
-def masked(line: str) -> str:
-    """IPython's magics and shell lines are statements that do nothing here."""
-    bare = line.lstrip()
-    return line[: len(line) - len(bare)] + "pass" if bare.startswith(("%", "!", "?")) else line
+    return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
 
 
 def parse(source: Source) -> None:

@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING
 from gradlab.audit import effects
 from gradlab.audit.binding import bind, element, name_result
 from gradlab.audit.choices import either
-from gradlab.audit.conditions import Atom
+from gradlab.audit.conditions import TRUE, Atom, Formula, joined
 from gradlab.audit.effects import combined
 from gradlab.audit.entering import refine
-from gradlab.audit.formulas import formula
+from gradlab.audit.formulas import canonical, formula, youngest
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
-from gradlab.audit.tree import If, Jump, Loop
-from gradlab.audit.values import Value, births, several
+from gradlab.audit.tree import If, Jump, Loop, events
+from gradlab.audit.values import Value, births, number, several
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 
-SEVERAL = ("optimizer", "scheduler", "model", "ddp", "scaler", "list")
+WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list"}
+ONCE = {"params", "groups", "optimizers", "modules", "optimizer", "scheduler"}
+"""What a loop is over that is no iteration of the training."""
 
 
 def do_Expr(it: Interpreter, node: ast.Expr) -> None:
@@ -61,12 +64,23 @@ def do_If(it: Interpreter, node: ast.If) -> None:
     if dotted(node.test) == "TYPE_CHECKING":
         return
     it.value(node.test)
-    test = formula(it, node.test)
-    before = dict(it.scope.names)
-    then = it.collect(lambda: it.block(node.body))
+    branch(it, node.test, formula(it, node.test), lambda: it.block(node.body), lambda: it.block(node.orelse))
+
+
+def branch(
+    it: Interpreter, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
+) -> None:
+    before, outer = dict(it.scope.names), it.regions
+    it.branches += 1
+    then = it.collect(work)
     after_then, it.scope.names = it.scope.names, dict(before)
-    other = it.collect(lambda: it.block(node.orelse))
-    it.out.append(If(test, then, other))
+    entered, it.regions = it.regions[len(outer) :], outer
+    other = it.collect(otherwise)
+    it.branches -= 1
+    for region in entered:  # of an ExitStack
+        region.when = joined("and", [test, region.when])
+    it.regions = [*it.regions, *entered]
+    it.out.append(If(test, then, other, node))
     if leaves(then) and not leaves(other):
         return
     if leaves(other) and not leaves(then):
@@ -78,28 +92,25 @@ def do_If(it: Interpreter, node: ast.If) -> None:
 
 def do_For(it: Interpreter, node: ast.For) -> None:
     over = it.value(node.iter)
-    if (turns := unrolled(it, node.iter, over)) is not None:
-        for item in turns:
-            bind(it, node.target, item)
-            it.block(node.body)
-        return
-    loop(it, node, over)
+    turns = turned(it, node, over)
+    for item in turns:
+        bind(it, node.target, item)
+        it.block(node.body)
+    if not turns:
+        loop(it, node, over)
 
 
-def unrolled(it: Interpreter, node: ast.expr, over: Value) -> list[Value] | None:
-    """The turns of a loop over a few optimizers, models and their like, told one by one."""
-    if over.kind == "list" and 0 < len(over.data["items"]) <= 4:
-        return over.data["items"] if all(v.kind in SEVERAL for v in over.data["items"]) else None
+def turned(it: Interpreter, node: ast.For, over: Value) -> list[Value]:
+    """What each turn binds, of a loop over a few optimizers, models or schedulers; such a loop is written out."""
+    if over.kind == "enumerated":
+        return [several([number(i), item]) for i, item in enumerate(turned(it, node, over.data["inner"]))]
     if over.kind == "zipped":
-        sides = [unrolled(it, node, side) for side in over.data["items"]]
-        length = min((len(side) for side in sides if side is not None), default=0)
-        if length:
-            return [
-                several([side[i] if side is not None else element(it, node, whole) for side, whole in pairs])
-                for i in range(length)
-                for pairs in [list(zip(sides, over.data["items"]))]
-            ]
-    return None
+        columns = [turned(it, node, item) for item in over.data["items"]]
+        count = min((len(column) for column in columns if column), default=0)
+        pairs = list(zip(columns, over.data["items"]))
+        return [several([c[i] if c else element(it, node.iter, v) for c, v in pairs]) for i in range(count)]
+    items = over.data["items"] if over.kind == "list" else []
+    return items if len(items) <= 4 and all(item.kind in WRITTEN_OUT for item in items) else []
 
 
 def do_While(it: Interpreter, node: ast.While) -> None:
@@ -110,19 +121,23 @@ def do_While(it: Interpreter, node: ast.While) -> None:
 def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value | None) -> None:
     entered, it.entered = it.entered, next(births)
     carried(it, node)
-    turn = element(it, node.iter, over) if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None else None
-    if turn is not None and not isinstance(node, ast.While):
-        if turn.kind == "unknown" and "choice" not in turn.data and over is not None and over.kind == "list":
-            refine(it, turn, dotted(node.target), usage(it.scope.node))
-        bind(it, node.target, turn)
+    if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None:
+        first = element(it, node.iter, over)
+        if first.kind == "unknown" and "choice" not in first.data and over.kind == "list":
+            refine(it, first, dotted(node.target), usage(it.scope.node))
+        bind(it, node.target, first)
     birth = it.entered
     before = dict(it.scope.names)
     body = it.collect(lambda: it.block(node.body))
     for name, value in before.items():
         if it.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
             it.scope.names[name] = value
-    once = over is not None and over.kind in ("params", "groups", "optimizers", "modules", "optimizer", "scheduler")
-    once = once or (turn is not None and turn.kind in ("optimizer", "scheduler"))
+    turn = it.scope.names.get(getattr(getattr(node, "target", None), "id", ""))
+    once = over is not None and (
+        (turn is not None and turn.kind in ("optimizer", "scheduler"))
+        or over.kind in ONCE
+        or (over.kind == "zipped" and any(v.kind in ONCE for v in over.data["items"]))
+    )
     it.out.append(Loop(node, it.module.path, body, birth, over, once))
     it.entered = entered
     it.block(node.orelse)
@@ -130,7 +145,7 @@ def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value 
 
 def carried(it: Interpreter, node: ast.AST) -> None:
     """Names that the loop counts up are its index; others that it assigns anew are not what they were before it."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Add) and isinstance(part.target, ast.Name):
             old = it.scope.find(part.target.id)
             one = isinstance(part.value, ast.Constant) and part.value.value == 1
@@ -150,6 +165,8 @@ def do_With(it: Interpreter, node: ast.With) -> None:
         value = it.value(item.context_expr)
         found = effects.regions(it, value, item.context_expr)
         it.regions = [*it.regions, *found]
+        if value.kind == "stack":
+            value.data["region"] = found[0]
         if item.optional_vars is not None:
             bind(it, item.optional_vars, value.data.get("as", value))
     it.block(node.body)
@@ -157,14 +174,38 @@ def do_With(it: Interpreter, node: ast.With) -> None:
 
 
 def do_Try(it: Interpreter, node: ast.Try) -> None:
-    it.block([*node.body, *node.orelse, *node.finalbody])
+    """A handler with a backward pass of its own is another way through; what others do is no part of the loop."""
+    tried = it.collect(lambda: it.block([*node.body, *node.orelse]))
+    for handler in node.handlers:
+        before = dict(it.scope.names)
+        caught = it.collect(lambda handler=handler: it.block(handler.body))
+        it.scope.names = before
+        if any(event.kind == "backward" for event in events(caught)):
+            tried = [If(("atom", Atom(f"raised at {handler.lineno}", 0, "raised")), caught, tried)]
+    it.out += tried
+    it.block(node.finalbody)
 
 
 def do_Match(it: Interpreter, node: ast.Match) -> None:
     it.value(node.subject)
-    for i, case in enumerate(node.cases):
-        test = ("atom", Atom(f"case {i} of {node.lineno}", next(births)))
-        it.out.append(If(test, it.collect(lambda case=case: it.block(case.body)), []))
+    match_cases(it, node, node.cases)
+
+
+def match_cases(it: Interpreter, node: ast.Match, cases: list[ast.match_case]) -> None:
+    if not cases:
+        return
+    text, sure = ast.unparse(cases[0].pattern), cases[0].guard is None and ast.unparse(cases[0].pattern) == "_"
+    atom = Atom(f"{canonical(it, node.subject)} matches {text}", youngest(it, node.subject))
+
+    def first() -> None:
+        for part in ast.walk(cases[0].pattern):
+            for name in (getattr(part, "name", None), getattr(part, "rest", None)):
+                if isinstance(name, str):
+                    it.scope.names[name] = Value("unknown", name)
+        it.value(cases[0].guard)
+        it.block(cases[0].body)
+
+    branch(it, node.subject, TRUE if sure else ("atom", atom), first, lambda: match_cases(it, node, cases[1:]))
 
 
 def do_Assign(it: Interpreter, node: ast.Assign) -> None:
@@ -179,14 +220,20 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
         it.origins[(id(it.scope), node.targets[0].id)] = node.value
     if value.kind == "unknown" and value.data.get("made") and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
         name_result(it, node.targets[0], value)
+    elif value.kind == "unknown" and isinstance(node.targets[0], ast.Name):
+        value.kind = usage(it.scope.node).kind(node.targets[0].id) or "unknown"
     if (
         value.kind in ("unknown", "number")
         and isinstance(node.targets[0], (ast.Name, ast.Attribute))
         and not value.name
     ):
         value.name = dotted(node.targets[0])
+    given = node.value.args[:1] if isinstance(node.value, ast.Call) else []
+    if value.kind == "ddp" and it.branches and [dotted(a) for a in given] == [dotted(node.targets[0])]:
+        value.root().data.pop("wrapped", None)  # the other branch calls the same name, rightly
     for target in node.targets:
         bind(it, target, value)
+        it.bound[(id(it.scope.node), dotted(target))] = next(births)
 
 
 def onto_itself(node: ast.Assign) -> ast.AugAssign | None:
@@ -211,13 +258,16 @@ def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
     if effects.assign_gradient(it, node, node.target, node.value, node.op):
         return
     old, value = it.value(node.target), it.value(node.value)
-    one = value.kind == "number" and value.data.get("value") == 1
-    if isinstance(node.op, ast.Add) and old.kind in ("index", "number", "unknown") and one:
-        bind(it, node.target, Value("index", old.name, {"offset": old.data.get("offset", 0) + 1}))
-        return
+    kept: int | None = None
+    if isinstance(node.op, ast.Add):
+        if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.data.get("value") == 1:
+            offset = old.data.get("offset", 0)
+            bind(it, node.target, Value("index", old.name, {"offset": offset + 1}))
+            return
+        kept = effects.kept(it, node, node.target, old, value)
     made = combined(it, node.op, old, value, node.value)
-    if isinstance(node.op, ast.Add) and old.kind in ("number", "unknown") and made.kind == "tensor":
-        made.data["roots"] = made.data.get("roots", frozenset()) | effects.kept(it, node, node.target, old, value)
+    if kept is not None:
+        made.data["roots"] = made.data.get("roots", frozenset()) | {kept}
     bind(it, node.target, made)
 
 

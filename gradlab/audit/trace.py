@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from gradlab.audit.conditions import WINDOW, Atom, atoms, holds, literals, negation
 from gradlab.audit.effects import sync_atom
@@ -47,31 +48,43 @@ class Unit:
     after: list[Event] = field(default_factory=list)
     boundary: dict[Atom, bool] = field(default_factory=dict)
     period: str = ""
-    inner: bool = False  # the window is a loop of its own inside this one
+    doubts: list[Event] = field(default_factory=list)  # calls for which a rule was silent
     compensated: bool = False  # the length of the window is in the learning rate or the weight decay
-    windows: set[int] = field(default_factory=set)  # the events inside such loops
+    inner: bool = False  # the window is a loop of its own inside this one
 
     def __post_init__(self) -> None:
         self.body = pruned(self.body)
         self.events = events(self.body)
         self.atoms = self.found_atoms()
-        loops = [item for item in walk(self.body) if isinstance(item, Loop) and not item.once]
-        for inside in (events(item.body) for item in loops):
-            kinds = {e.kind for e in inside}
-            if "backward" in kinds and "step" not in kinds and any(e.kind == "step" for e in self.events):
-                self.windows |= {id(e) for e in inside}
-        self.inner = bool(self.windows)
+        self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills(item)]
+        self.inner = bool(self.window_loops)
+        self.in_window = {id(event): item for item in self.window_loops for event in events(item.body)}
         self.find_boundary()
-
-    @property
-    def accumulating(self) -> bool:
-        return bool(self.boundary) or self.inner
 
     @property
     def window(self) -> int:
         if not self.boundary:
             return 1
         return int(self.period) if self.period.isdigit() and 1 < int(self.period) <= ITERATIONS // 2 else WINDOW
+
+    def fills(self, loop: Loop) -> bool:
+        """Whether the gradients of a loop inside this one reach a step: none is set to zero in between."""
+        inside = {id(e): e.kind for e in events(loop.body)}
+        kinds = set(inside.values())
+        if loop.once or "backward" not in kinds or "step" in kinds or all(e.kind != "step" for e in self.events):
+            return False
+        for values in cases(self.atoms, 4):
+            pending = False
+            out: list[Step] = []
+            follow(self.body, flipped(values, None, False), 0, 0, frozenset(), out)
+            for step in out:
+                if step.kind == "backward" and id(step.event) in inside:
+                    pending = True
+                elif step.kind == "zero" and id(step.event) not in inside:
+                    pending = False
+                elif step.kind == "step" and pending:
+                    return True
+        return False
 
     def optimizers(self) -> list[Value]:
         found: list[Value] = []
@@ -100,9 +113,16 @@ class Unit:
 
     def find_boundary(self) -> None:
         """Atoms that decide whether an iteration with a backward pass ends in a step."""
+        inner = {
+            atom
+            for loop in walk(self.body) if isinstance(loop, Loop)
+            for item in walk(loop.body) if isinstance(item, If)
+            for atom in atoms(item.test) if atom.birth > loop.birth
+        }  # fmt: skip
         candidates = [
-            a for a in self.atoms if a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth)
-        ]
+            a for a in self.atoms
+            if a not in inner and (a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth))
+        ]  # fmt: skip
         whole, self.body = self.body, pruned(self.body, ("backward", "step"))
         relevant = set(self.found_atoms())
         candidates = [a for a in candidates if a in relevant]
@@ -123,18 +143,6 @@ class Unit:
                         self.period = atom.period
                     break
         self.body = whole
-
-    def varying(self, step: Step) -> set[tuple[str, bool]]:
-        """What must hold for a step and may be otherwise in the next turn of the loop."""
-        made = {a.key for a in self.atoms if a.birth > self.birth}
-        return {guard for guard in step.guards if any(key in made for key in guard[0].split(" | "))}
-
-    def each(self, step: Step, run: Run) -> bool:
-        """Whether a step happens in every turn of the loop that is the window of this unit."""
-        if id(step.event) not in self.windows:
-            return False
-        mates = [s for s in run.of("backward") if s.k == step.k and id(s.event) in self.windows]
-        return any(self.varying(step) <= self.varying(mate) for mate in mates)
 
     def iteration(self, k: int, truth: Callable[[Atom], bool]) -> tuple[list[Step], str]:
         out: list[Step] = []
@@ -180,6 +188,27 @@ class Run:
             if self.status in ("break", "raise") or (self.status == "return" and unit.loop is not None):
                 break
 
+    @cached_property
+    def accumulating(self) -> bool:
+        """Whether micro-batches add up in this case: a flag may say that each is an update of its own."""
+        backwards = self.of("backward")
+        if not self.of("step"):
+            return False
+        if self.unit.boundary and any(not self.ends(step.k) for step in backwards):
+            return True
+        return any(id(step.event) in self.unit.in_window for step in backwards)
+
+    def partial(self, step: Step) -> bool:
+        """Whether a step comes before all micro-batches of its window have been added up."""
+        loop = self.unit.in_window.get(id(step.event))
+        if loop is not None:  # not where a condition may pick one of its turns
+            keys = {atom.key for atom in self.unit.atoms if atom.birth > loop.birth}
+            return not any(key in guard for guard, _ in step.guards for key in keys)
+        return bool(self.unit.boundary) and not self.ends(step.k)
+
+    def before(self, step: Step) -> list[Step]:
+        return self.steps[: self.steps.index(step)]
+
     def of(self, *kinds: str) -> list[Step]:
         return [step for step in self.steps if step.kind in kinds]
 
@@ -187,7 +216,7 @@ class Run:
         return any(step.kind == "step" and step.k == k for step in self.steps)
 
 
-def flipped(values: dict[str, bool], atom: Atom, value: bool) -> Callable[[Atom], bool]:
+def flipped(values: dict[str, bool], atom: Atom | None, value: bool) -> Callable[[Atom], bool]:
     return lambda other: value if other == atom else values.get(other.key, False)
 
 
@@ -270,7 +299,7 @@ def pruned(items: list, kinds: tuple[str, ...] = ()) -> list:
         if isinstance(item, If):
             then, other = pruned(item.then, kinds), pruned(item.other, kinds)
             if then or other:
-                kept.append(If(item.test, then, other))
+                kept.append(If(item.test, then, other, item.node))
         elif isinstance(item, (Loop, Block)):
             body = pruned(item.body, kinds)
             if any(isinstance(part, Event) or (isinstance(part, Jump) and part.kind == "raise") for part in walk(body)):
@@ -308,13 +337,14 @@ def trains(found: list[Event]) -> bool:
 def search(
     items: list, outer: list[Loop], before: list[Event], after: list[Event], path: str, found: list[Unit]
 ) -> None:
+    own = [events([item]) for item in items]
     for i, item in enumerate(items):
-        earlier = before + events(items[:i])
-        later = events(items[i + 1 :]) + after
+        inside = own[i]
+        if isinstance(item, Event) or not trains(inside):
+            continue
+        earlier = before + [e for one in own[:i] for e in one]
+        later = [e for one in own[i + 1 :] for e in one] + after
         if isinstance(item, Loop) and not item.once:
-            inside = events(item.body)
-            if not trains(inside):
-                continue
             count = len(found)
             search(item.body, [*outer, item], earlier, later, path, found)
             covered = {id(e) for unit in found[count:] for e in unit.events}

@@ -46,6 +46,7 @@ class If:
     test: Formula
     then: list
     other: list
+    node: ast.AST | None = None
     both: set[int] | None = None  # what happens in both branches, once it was looked for
     jumps: tuple[bool, bool] | None = None
 

@@ -45,6 +45,12 @@ def several(values: list[Value]) -> Value:
     return Value("list", data={"items": values})
 
 
+def dictionary(items: dict[str, Value]) -> Value:
+    made = Value("dict", data={"items": list(items.values())})
+    made.attributes = {f"[{key!r}]": value for key, value in items.items()}
+    return made
+
+
 def members(value: Value) -> list[Value]:
     """The values that an argument carries: itself, the items of a list, the alternatives of a choice."""
     if value.kind == "list":

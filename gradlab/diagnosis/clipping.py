@@ -44,6 +44,7 @@ class ClipIdle(Clipping):
     """Clipping never acts."""
 
     code = "clip_idle"
+    aside = True
     causes = ("max_norm is far above the usual norm of the gradient",)
 
     def find(self, run: Run) -> Finding | None:

@@ -93,7 +93,7 @@ def plain_verdict(run: Run) -> tuple[str, str]:
     h = run.history
     if run.status == "interrupted":
         return "interrupted", f"stopped after {h.attempts} updates"
-    says = f"the loss went from {h.loss_first:.4g} to {h.loss_last:.4g}"
+    says = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
     return "healthy", says if run.long else f"{says}; {h.attempts} updates are too few to judge it by"
 
 
@@ -103,9 +103,9 @@ def summary(run: Run) -> dict[str, Any]:
     numbers = {
         "updates": h.attempts,
         "skipped": h.skipped,
-        "loss_first": h.loss_first,
-        "loss_best": h.loss_best,
-        "loss_last": h.loss_last,
+        "loss_first": h.losses.initial,
+        "loss_best": h.losses.best,
+        "loss_last": h.losses.final,
         "usual_grad_norm": h.usual_norm,
         "largest_grad_norm": h.largest,
         "largest_grad_norm_at": h.largest_at,

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 
 from gradlab.clip import layers_of
+from gradlab.levels import Levels
 
 EARLY = 5
 """Updates that say where a run began."""
@@ -92,6 +93,8 @@ class History:
         """Whether the last update was applied although its loss was not finite."""
         self.finite = 0
         """Losses that were."""
+        self.losses = Levels()
+        """What is told of them."""
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
@@ -122,6 +125,7 @@ class History:
             self.coefficients.add(coefficient)
             if "update/ratio" in line:
                 self.update_ratios.add(line["update/ratio"])
+        self.losses.add(loss)
         finite = math.isfinite(loss)
         self.broken = not (skipped or finite)
         if skipped or not finite:
@@ -168,7 +172,7 @@ class History:
 
     @property
     def loss_first(self) -> float:
-        return self.first[0] if self.first else math.nan
+        return self.losses.initial
 
     @property
     def loss_early(self) -> float:
@@ -176,12 +180,14 @@ class History:
         return statistics.median(self.first) if self.first else math.nan
 
     @property
-    def loss_last(self) -> float:
+    def loss_late(self) -> float:
+        """The usual loss at the end, of those that are finite."""
         return statistics.median(self.last) if self.last else math.nan
 
     @property
-    def loss_best(self) -> float:
-        return min(self.best, self.loss_last) if self.first else math.nan
+    def loss_lowest(self) -> float:
+        """The least mean of a window, or the usual loss at the end."""
+        return min(self.best, self.loss_late) if self.first else math.nan
 
     @property
     def improvement(self) -> float:

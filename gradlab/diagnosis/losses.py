@@ -32,14 +32,16 @@ class Diverged(Rule):
         if run.status == "given_up":
             return self.found("critical", str(run.error))
         if run.rose(self.factor):
-            return self.found("critical", f"the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}")
+            return self.found("critical", f"the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}")
         began = max(h.loss_first, h.loss_early)
         reference = began if run.constant is None else min(began, run.constant)
-        fallen, back = reference - h.loss_best, h.loss_last - h.loss_best
-        apart = bool(h.last) and h.loss_best < min(h.last)  # else both may be one noisy level
+        fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
+        apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be one noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
-            says = f"the loss came down from {reference:.3g} to {h.loss_best:.3g}, and is back at {h.loss_last:.3g}"
-            return self.found("critical", f"{says}: what was learnt is lost", best=h.loss_best, last=h.loss_last)
+            says = (
+                f"the loss came down from {reference:.3g} to {h.losses.best:.3g}, and is back at {h.losses.final:.3g}"
+            )
+            return self.found("critical", f"{says}: what was learnt is lost", best=h.losses.best, last=h.losses.final)
         return None
 
     def unable(self, run: Run) -> str | None:
@@ -75,7 +77,7 @@ class Stalled(Rule):
             return self.found("critical", says, ratio=ratio)
         if h.improvement >= self.flat or improved:
             return None
-        says = f"the loss has not moved: {h.loss_early:.4g} at first, {h.loss_best:.4g} at best"
+        says = f"the loss has not moved: {h.loss_early:.4g} at first, {h.losses.best:.4g} at best"
         return self.found("warning", says, ratio=ratio)
 
 
@@ -148,7 +150,7 @@ class SmallButHealthy(Rule):
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
-        if not h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_last >= h.loss_early:
+        if not h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_late >= h.loss_early:
             return None
         says = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: {h.loss_early:.4g} to"
-        return self.found("info", f"{says} {h.loss_best:.4g}. Small is no fault", norm=h.usual_norm)
+        return self.found("info", f"{says} {h.losses.best:.4g}. Small is no fault", norm=h.usual_norm)

@@ -58,7 +58,7 @@ class Exploding(Rule):
         if self.early and h.attempts > h.window and not (grew or run.rose(self.lost)):
             return None  # large all along, as sums over a batch are
         says = f"the gradient norm passed {self.norm:g} at update {self.at} and reached {h.largest:.3g}"
-        says += f"; the loss went from {h.loss_first:.3g} to {h.loss_last:.3g}"
+        says += f"; the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
         return self.found("critical", says, self.at, largest=h.largest, usual=h.usual_norm)
 
 
@@ -67,6 +67,7 @@ class Spike(Rule):
     """Single norms far outside of the usual range, by a robust z-score."""
 
     code = "spike"
+    aside = True
     needs = ("long",)
     causes = ("a batch of outliers", "a steep place of the loss")
     z: float = 10.0
@@ -101,6 +102,7 @@ class Spike(Rule):
 class Trend(Rule):
     """The norm drifts over the whole run by a large factor, most of the way in one direction."""
 
+    aside = True
     needs = ("long",)
     factor: float = 10.0
     """Norm of the end over that of the beginning, or the reverse."""
@@ -171,7 +173,7 @@ class ZeroGradient(Rule):
 
     def find(self, run: Run) -> Finding | None:
         h = run.history
-        if self.zeros < self.updates or not abs(h.loss_last) > 1e-6 * abs(h.loss_first):
+        if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
             return None
         severity = "info" if run.learns else "critical"
         return self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)

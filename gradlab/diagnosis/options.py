@@ -66,7 +66,7 @@ class Thresholds:
 
 
 CODES = tuple(rule.code for rule in Thresholds().rules())
-VERDICTS = ("healthy", *CODES, "interrupted")
+VERDICTS = ("healthy", *(rule.code for rule in Thresholds().rules() if not rule.aside), "interrupted")
 """Every verdict that a run can get."""
 
 

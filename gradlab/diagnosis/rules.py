@@ -50,9 +50,9 @@ class Run:
         h = self.history
         reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
         if self.long and h.last:
-            spread = 1.4826 * median(sorted(abs(v - h.loss_last) for v in h.last))
+            spread = 1.4826 * median(sorted(abs(v - h.loss_late) for v in h.last))
             doubt = 1.25 * spread / len(h.last) ** 0.5  # standard error of a median
-            rise, least = h.loss_last - reference, (factor - 1) * abs(reference)
+            rise, least = h.loss_late - reference, (factor - 1) * abs(reference)
             every = min(h.last) - reference > least  # a loss that grows without end has a large spread, and no doubt
             return rise > least and (rise > 5 * doubt or every)
         latest = list(h.last)[-3:]  # too few to average: only what is beyond doubt
@@ -78,8 +78,8 @@ class Run:
         """
         if self.constant is None:
             return False
-        found = [v for v in self.history.evaluations if v == v] or [self.history.loss_last]
-        by_heart = self.history.loss_last < self.constant / 2
+        found = [v for v in self.history.evaluations if v == v] or [self.history.loss_late]
+        by_heart = self.history.loss_late < self.constant / 2
         return min(found) > (1 - self.learning) * self.constant and not by_heart
 
     @property
@@ -92,7 +92,7 @@ class Run:
         """How far a run has come that has not learnt."""
         h = self.history
         if h.improvement >= self.learning:
-            return f"the loss ({h.loss_last:.4g}) is about that of a constant answer ({self.constant:.4g})"
+            return f"the loss ({h.losses.final:.4g}) is about that of a constant answer ({self.constant:.4g})"
         return f"the loss improved by {h.improvement:.1%} only"
 
     @property
@@ -109,6 +109,8 @@ class Rule:
     causes: ClassVar[tuple[str, ...]] = ()
     fallback: ClassVar[bool] = False
     """Whether it says nothing where another rule found what is critical."""
+    aside: ClassVar[bool] = False
+    """Whether what it finds is worth knowing, and never the verdict."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What it cannot do without: long, layers, steps or look."""
 

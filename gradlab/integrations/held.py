@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
 from typing import Any
 
+from gradlab.watch.parts import check
 from gradlab.watch.session import Watch
+from gradlab.watch.where import site, written
 
 
 class Held:
@@ -13,14 +16,18 @@ class Held:
 
     def __init__(self, **given: Any) -> None:
         """given: what `Watch` takes beside the loop's own parts."""
+        check(Watch.__init__, given)
         self.given = given
         self.watch: Watch | None = None
         self.active = False
 
-    def begin(self, *parts: Any) -> None:
-        """parts: model, optimizer, scaler, schedule."""
+    def begin(self, *parts: Any, called: Sequence[Any] = ()) -> None:
+        """parts: model, optimizer, scaler, schedule. called: functions that the trainer calls, the first that is the
+        user's own is told for what happens in the trainer itself."""
         self.end()
         self.watch = Watch(*parts, **self.given)
+        self.watch.loop.outer = site()
+        self.watch.loop.home = next((where for each in called if (where := written(each))), None)
         self.watch.__enter__()
         self.active = True
         atexit.register(self.end)

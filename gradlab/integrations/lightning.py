@@ -26,11 +26,11 @@ class LightningWatch(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self.held.begin(trainer.model, trainer.optimizers, scaler, schedules)
+        self.held.begin(trainer.model, trainer.optimizers, scaler, schedules, called=[pl_module.training_step])
 
     def on_train_batch_start(self, *_: Any) -> None:
         if self.watch is not None:
-            self.watch.forwards += 1  # Lightning calls `training_step`, and not the module
+            self.watch.loop.passes.count += 1  # Lightning calls `training_step`, and not the module
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.held.end()

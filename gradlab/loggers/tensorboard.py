@@ -30,6 +30,7 @@ from gradlab.loggers import wandb_rows as rows
 from gradlab.loggers.local import FLUSH_BYTES, FLUSH_SECONDS, number, read_run
 from gradlab.loggers.options import About, Layers, TensorBoardOption
 from gradlab.loggers.summary import summary
+from gradlab.run_folder import dotted
 
 FOLDER = "tensorboard"
 NULL = "null"
@@ -119,19 +120,10 @@ def distributions(layers: Layers) -> Iterable[Summary.Value]:
             yield Summary.Value(tag=tag, histo=histogram(np.log10(seen)))
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+def flat(config: dict[str, Any]) -> dict[str, bool | float | str]:
     """Dotted field -> plain value; lists as text, null as «null»."""
-    found: dict[str, bool | float | str] = {}
-    for name, value in config.items():
-        if not prefix and name in UNTOLD:
-            continue
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = (
-                value if isinstance(value, (bool, int, float, str)) else NULL if value is None else str(value)
-            )
-    return found
+    told = dotted({name: value for name, value in config.items() if name not in UNTOLD})
+    return {k: v if isinstance(v, (bool, int, float, str)) else NULL if v is None else str(v) for k, v in told.items()}
 
 
 def histogram(values: np.ndarray) -> HistogramProto:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradlab.loggers.options import Layers
+from gradlab.report.thin import even
 
 PER_LAYER = {"grad/layer": "grad/layer", "update/ratio": "update/ratio"}
 """Columns of layers.jsonl that are logged, and the beginning of their names in W&B."""
@@ -23,19 +24,12 @@ def visible(metrics: dict[str, Any]) -> dict[str, Any]:
     return metrics | {f"nonfinite/{name}": 1 for name, value in metrics.items() if not finite(value)}
 
 
-def chosen(count: int, most: int) -> list[int]:
-    """At most `most` of `count` places, evenly spaced, the first and the last among them."""
-    if count <= most:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / max(most - 1, 1)) for i in range(most)})
-
-
 def of_layers(names: Sequence[str], layers: Layers, most: int) -> dict[str, Any]:
     """Values of at most `most` parameters, and how many of all are not finite."""
     made: dict[str, Any] = {}
     for column, prefix in PER_LAYER.items():
         values = layers.get(column) or []
-        for i in chosen(min(len(names), len(values)), most):
+        for i in even(min(len(names), len(values)), most):
             if values[i] is not None:
                 made[f"{prefix}/{names[i]}"] = values[i]
     bad = sum(not finite(value) for value in layers.get("grad/layer") or [])

@@ -80,8 +80,8 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbOption, exper
         try:
             for name, (columns, data) in tables(folder, rows).items():
                 run.summary[name] = wandb.Table(columns=[*columns], data=data, allow_mixed_types=True)
-            if figures := sorted((folder / "figures").glob("*.png"))[:FIGURES]:
-                run.log({f"figures/{path.stem}": wandb.Image(str(path)) for path in figures})
+            if found := figures(folder):
+                run.log({name: wandb.Image(str(path)) for name, path in found.items()})
         except Exception as error:
             failed.append(error)
 
@@ -94,6 +94,11 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbOption, exper
     service.tell(run, *(f"{within}/{at}wandb/offline-run-*" for at in ("*/", "")))
     if ended and failed:
         raise failed[0]
+
+
+def figures(folder: Path) -> dict[str, Path]:
+    """Name in W&B -> file, of the figures of a sweep."""
+    return {f"figures/{path.stem}": path for path in sorted((folder / "figures").glob("*.png"))[:FIGURES]}
 
 
 def tables(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str], list[list[Any]]]]:

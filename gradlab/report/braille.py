@@ -37,7 +37,10 @@ class Plot:
 
 
 def draw(plot: Plot, width: int, height: int, span: tuple[float, float], ascii: bool = False) -> list[list[Cell]]:
-    """Lines of width characters: marks, then `height` lines with numbers beside them. span: the first and last x."""
+    """Lines of width characters: one a kind of marks, then `height` lines with numbers beside them.
+
+    span: the first and last x.
+    """
     columns, rows = max(width - LABEL - 1, 4), max(height, 2)
     place = Place(span, limits(plot), columns * 2, rows * 4, plot.log)
     dots = [[0] * columns for _ in range(rows)]
@@ -51,11 +54,10 @@ def draw(plot: Plot, width: int, height: int, span: tuple[float, float], ascii: 
     for x, value in plot.points:
         if (y := place.row(value)) is not None:
             grid[y // 4][place.column(x) // 2] = ("o" if ascii else "●", "point")
-    above: list[Cell] = [(" ", "")] * columns
+    lines = []
     for mark, places in plot.marks.items():
-        for x in places:
-            above[place.column(x) // 2] = (mark, "mark")
-    lines = [above] if any(plot.marks.values()) else []
+        seen = {place.column(x) // 2 for x in places}
+        lines += [[(mark, "mark") if column in seen else (" ", "") for column in range(columns)]] * bool(seen)
     numbers = [""] * len(lines) + [number(place.high, plot), *[""] * (rows - 2), number(place.low, plot)]
     bar = "|" if ascii else "│"
     return [
@@ -84,6 +86,8 @@ def limits(plot: Plot) -> tuple[float, float]:
         near = (low / 100, high * 100) if plot.log else (2 * low - high, 2 * high - low)
         if near[0] <= plot.level <= near[1]:
             low, high = min(low, plot.level), max(high, plot.level)
+    if low == high == 0:
+        return 0.0, 1.0
     if low == high:
         apart = low * 0.5 if plot.log else abs(low) * 0.1 or 1.0
         low, high = low - apart, high + apart

@@ -10,6 +10,8 @@ from gradlab.command import Parser, exit_code
 from gradlab.errors import Usage
 from gradlab.option import Invalid, require
 from gradlab.report import wandb_report
+from gradlab.report.run import began
+from gradlab.run_folder import jobs_of, runs_below
 
 DESCRIPTION = """\
 Pages to look at, in a browser, with no network. Of one run: its report.html, made again. Of a sweep: its report.html.
@@ -66,12 +68,10 @@ def kind(folder: Path) -> str:
         raise Invalid("FOLDER", folder, "is a file" if folder.exists() else "no such folder")
     if any((folder / name).is_file() for name in ("multirun.yaml", "results.csv")):
         return "sweep"
-    if any((folder / name).is_file() for name in ("metrics.jsonl", "diagnosis.json")):
+    if began(folder):
         return "run"
-    jobs = sorted({str(p.parent.relative_to(folder)) for p in folder.rglob("metrics.jsonl")})
-    more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
-    below = f"; runs are in {', '.join(jobs[:5])}{more}" if jobs else ""
-    raise Invalid("FOLDER", folder, f"must be the folder of a run or of a sweep (it holds no metrics.jsonl){below}")
+    says = f"must be the folder of a run or of a sweep (it holds no metrics.jsonl){runs_below(folder)}"
+    raise Invalid("FOLDER", folder, says)
 
 
 def of_run(folder: Path, draws: bool) -> int:
@@ -95,17 +95,11 @@ def of_sweep(folder: Path, draws: bool) -> int:
     return 0
 
 
-def jobs_of(sweep: Path) -> list[Path]:
-    """The folders of a sweep's jobs, in the order of their numbers."""
-    found = {p.parent for name in ("metrics.jsonl", "diagnosis.json") for p in sweep.glob(f"*/{name}")}
-    return sorted(found, key=lambda p: (int(p.name) if p.name.isdigit() else 10**9, p.name))
-
-
 def several(folders: list[Path], file: Path, draws: bool) -> int:
     from gradlab.report import compare
 
-    runs = [run for folder in folders for run in (jobs_of(folder) if kind(folder) == "sweep" else [folder])]
-    runs = list(dict.fromkeys(runs))
+    every = [run for folder in folders for run in (jobs_of(folder) if kind(folder) == "sweep" else [folder])]
+    runs = list(dict.fromkeys(filter(began, every)))
     require(len(runs) <= COMPARED, "FOLDER", f"{len(runs)} runs", f"at most {COMPARED} runs on one page")
     if file.is_dir():
         file = file / "comparison.html"

@@ -12,6 +12,7 @@ from gradlab.loggers.local import write_whole
 from gradlab.report import folder as folders
 from gradlab.report.run import NAME
 from gradlab.report.template import embedded, filled, joined, part
+from gradlab.run_folder import dotted
 
 STYLES = ("base.css", "uplot.css", "run.css")
 PROGRAMS = ("base.js", "uplot.js", "curves.js", "parts.js", "compare.js")
@@ -41,18 +42,11 @@ def of(run: folders.Folder, file: Path) -> dict[str, Any]:
 
 def differing(runs: Sequence[folders.Folder]) -> list[dict[str, Any]]:
     """The fields in which the configurations differ, with each run's value; None where a run has no such field."""
-    flat = [run.choices | flattened(run.config) for run in runs]
+    flat = [run.choices | {name: worded(v) for name, v in dotted(run.config).items()} for run in runs]
     names = dict.fromkeys(name for values in flat for name in values if not name.startswith("remedy."))
     rows = [{"field": name, "values": [values.get(name) for values in flat]} for name in names if name not in OF_NO_RUN]
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
 
 
-def flattened(config: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """{"clip": {"max_norm": 1}} -> {"clip.max_norm": "1"}."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat |= flattened(value, f"{before}{name}.")
-        else:
-            flat[f"{before}{name}"] = "null" if value is None else str(value)
-    return flat
+def worded(value: Any) -> str:
+    return "null" if value is None else str(value)

@@ -12,6 +12,7 @@ import numpy as np
 from gradlab.loggers.local import read_lines
 from gradlab.option import Invalid
 from gradlab.report import folder as folders
+from gradlab.report.layers import by_layer
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 DASHES = ("-", "--", ":")
@@ -137,7 +138,7 @@ def flow(lines: Lines, title: str, path: Path) -> list[Path]:
 
     from gradlab.sweep.map_figure import pyplot
 
-    layers, norms = by_layer(lines)  # (L,), (L, R)
+    layers, norms = table(lines)  # (L,), (L, R)
     x = np.array([record["attempt"] for record in lines.records])
     good = np.isfinite(norms) & (norms > 0)
     if not good.any():
@@ -179,17 +180,11 @@ def flow(lines: Lines, title: str, path: Path) -> list[Path]:
     return save(figure, path)
 
 
-def by_layer(lines: Lines) -> tuple[list[str], np.ndarray]:
-    """Names of the layers in the order in which they run, and (L, R) norms of their parameters together.
-
-    Parameters that no called module owns come last, as on the page.
-    """
-    owner = [name.rpartition(".")[0] for name in lines.header["names"]]
-    layers = [name for name in dict.fromkeys([*lines.header["order"], *owner]) if name in owner]
-    every = [[math.nan if v is None else float(v) for v in record["grad/layer"]] for record in lines.records]
-    values = np.array(every, dtype=np.float64).T  # (P, R)
-    rows = [values[[i for i, of in enumerate(owner) if of == layer]] for layer in layers]
-    return [name or "(the model)" for name in layers], np.array([np.hypot.reduce(row, axis=0) for row in rows])
+def table(lines: Lines) -> tuple[list[str], np.ndarray]:
+    """Names of the layers in the order in which they run, and (L, R) norms of their parameters together."""
+    names, order = lines.header["names"], lines.header["order"]
+    rows = [by_layer(names, order, record["grad/layer"]) for record in lines.records]
+    return list(rows[0]), np.array([[math.nan if v is None else v for v in row.values()] for row in rows]).T
 
 
 def save(figure: Any, path: Path) -> list[Path]:

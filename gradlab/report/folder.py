@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 from gradlab.command import command, kept
 from gradlab.option import Invalid
 from gradlab.report.thin import telling, thinned
+from gradlab.run_folder import choices_of
 
 BYTES = 1_500_000
 """Of metrics.jsonl, and as much of layers.jsonl, that a page holds; of longer ones some lines."""
@@ -85,8 +85,7 @@ def read(path: Path, most: int = BYTES, config: dict[str, Any] | None = None) ->
             if counts:
                 run.thinned[f"{name}.jsonl"] = counts
         run.config = yaml_of(path / ".hydra" / "config.yaml") if config is None else config
-        run.choices = choices_of(path / ".hydra" / "hydra.yaml")
-        run.choices = treated(run.choices, run.diagnosis.get("remedy"))
+        run.choices = choices_of(path, run.diagnosis)
         run.overrides = run.diagnosis.get("overrides") or yaml_of(path / ".hydra" / "overrides.yaml") or []
     except ValueError as error:
         said = " ".join(str(error).split())[:200]
@@ -112,26 +111,6 @@ def yaml_of(path: Path) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path.name}: {error}") from None
-
-
-def choices_of(path: Path) -> dict[str, str]:
-    """Group -> option, from Hydra's own file, without its own groups.
-
-    Not through a YAML reader, which takes longer than all the rest: a sweep has many jobs.
-    """
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    block = re.search(r"^    choices:\n((?:      .*\n)+)", text, re.MULTILINE)
-    pairs = re.findall(r"^      ([\w-]+): (.+)$", block[1], re.MULTILINE) if block else []
-    return {group: name.strip("'\"") for group, name in pairs if name != "null"}
-
-
-def treated(choices: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any]:
-    """Group -> option of a run, from Hydra's choices, which are those before its remedies.
-
-    record: diagnosis.json's `remedy`.
-    """
-    changed = (record or {}).get("changed") or {}
-    return choices | {name: new for name, (_, new) in changed.items() if name in choices}
 
 
 def lines_of(path: Path, most: int, keep: Callable[..., set[int]]) -> tuple[str, list[int]]:

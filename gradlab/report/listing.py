@@ -21,7 +21,8 @@ from gradlab.sweep.results import swept
 DESCRIPTION = """\
 Lists the runs and sweeps below FOLDER, newest first. A sweep is one line: how many of its jobs had which verdict, the
 lowest of their losses, the largest of their norms, and sums of updates, skipped ones and seconds; of the folder of a
-sweep its jobs are listed. Loss: the median of the last updates; max norm: the largest before clipping.
+sweep its jobs are listed. Loss: the median of the last 20 updates, or of a fifth of a short run; max norm: the largest
+before clipping.
 
 running: a process is at work there (on file systems that have locks); killed: it ended without a word."""
 CONDITIONS = (query.__doc__ or "").partition("\n\n")[2]

@@ -15,9 +15,10 @@ from gradlab.diagnosis.ranges import Range
 from gradlab.diagnosis.remedies import Try
 from gradlab.loggers.local import number
 from gradlab.option import Invalid
-from gradlab.report.runs import flat, locked, state, text, typed
+from gradlab.report.runs import locked, state, typed
+from gradlab.run_folder import fields_of, runs_below, told_by
 from gradlab.sweep.measure import lines_of
-from gradlab.sweep.results import refused, told_by
+from gradlab.sweep.results import refused
 from gradlab.trainer import Outcome
 
 T = TypeVar("T")
@@ -47,12 +48,12 @@ def read(folder: Path) -> Past:
     if not folder.is_dir():
         raise Invalid("FOLDER", folder, "no such folder")
     if not any((folder / name).exists() for name in (".hydra", "metrics.jsonl", "diagnosis.json")):
-        raise Invalid("FOLDER", folder, f"must be the folder of a run{instead(folder)}")
+        raise Invalid("FOLDER", folder, f"must be the folder of a run (it holds no metrics.jsonl){runs_below(folder)}")
     try:
         every = [{k: number(v) for k, v in line.items()} for line in lines_of(folder / "metrics.jsonl")]
     except ValueError as error:
         raise Invalid("FOLDER", folder, f"holds a metrics.jsonl that cannot be read ({error})") from None
-    config = flat(text(folder / ".hydra" / "config.yaml") or text(folder / "config.yaml"))
+    config = fields_of(folder)
     told, there = told_by(folder), (folder / "diagnosis.json").exists()
     updates = [line for line in every if "train/loss" in line]
     if there and not told:
@@ -66,12 +67,6 @@ def read(folder: Path) -> Past:
         past = ended(folder, told, config)
     past.updates, past.evaluations, past.config = updates, [line for line in every if "eval/loss" in line], config
     return past
-
-
-def instead(folder: Path) -> str:
-    """Where runs are."""
-    jobs = sorted({str(p.parent.relative_to(folder)) for p in folder.rglob("metrics.jsonl")})
-    return f"; runs are in {', '.join(jobs[:5])}{', ...' * (len(jobs) > 5)}" if jobs else " (it holds no metrics.jsonl)"
 
 
 def ended(folder: Path, told: dict[str, Any], config: dict[str, Any]) -> Past:

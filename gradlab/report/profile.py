@@ -7,24 +7,11 @@ from typing import Any
 
 from gradlab.loggers.local import read_lines
 from gradlab.option import Invalid
+from gradlab.report.layers import by_layer
 
 Line = list[tuple[str, str]]
 BAR = 12
 """Characters that a bar is worth having."""
-
-
-def layer_of(name: str, order: list[str]) -> str:
-    """The layer that a parameter belongs to: the longest of them that its name begins with."""
-    return max((o for o in order if name == o or name.startswith(f"{o}.")), key=len, default=name)
-
-
-def by_layer(names: list[str], order: list[str], norms: list[float | None]) -> dict[str, float]:
-    """Norm of each layer, in their order: the root of the sum of squares over its parameters (hypot: no overflow)."""
-    parts: dict[str, list[float]] = {layer: [] for layer in order}
-    for name, norm in zip(names, norms, strict=True):
-        if norm is not None:
-            parts.setdefault(layer_of(name, order), []).append(norm)
-    return {layer: math.hypot(*found) for layer, found in parts.items() if found}
 
 
 def lines(run: Any, at: int | None, wide: int, ascii: bool) -> list[Line]:
@@ -42,7 +29,7 @@ def lines(run: Any, at: int | None, wide: int, ascii: bool) -> list[Line]:
     shown = {line["attempt"]: line for line in (records[0], records[len(records) // 2], chosen)}
     names, order = content[0]["names"], content[0].get("order") or []
     profiles = {attempt: by_layer(names, order, line["grad/layer"]) for attempt, line in shown.items()}
-    main = profiles[chosen["attempt"]]
+    main = {layer: norm for layer, norm in profiles[chosen["attempt"]].items() if norm is not None}
     seen = [v for v in main.values() if 0 < v < math.inf]
     low, high = (math.log10(f(seen, default=1.0)) for f in (min, max))
     width = max(map(len, main))
@@ -52,7 +39,8 @@ def lines(run: Any, at: int | None, wide: int, ascii: bool) -> list[Line]:
         [(f"{'layer':<{width}}{heads}  norm of its gradient at {chosen['attempt']}, log scale", "bold")]
     ]
     for layer, norm in main.items():
-        numbers = "".join(f"{profile.get(layer, math.nan):>10.3g}" for profile in profiles.values())
+        every = [profile[layer] for profile in profiles.values()]
+        numbers = "".join(f"{'-':>10}" if v is None else f"{v:>10.3g}" for v in every)
         part = (math.log10(norm) - low) / (high - low) if 0 < norm < math.inf and high > low else float(norm > 0)
         bar = ("#" if ascii else "█") * max(round(part * room), 1 if norm > 0 else 0)
         text, style = (bar, "curve") if math.isfinite(norm) else ("! not finite", "mark")

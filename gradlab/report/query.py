@@ -20,7 +20,7 @@ from typing import Any
 from gradlab.errors import did_you_mean
 from gradlab.option import Invalid
 from gradlab.report.runs import STATES, Run, natural
-from gradlab.sweep.results import value
+from gradlab.run_folder import value
 
 NUMBERS = ("updates", "planned", "loss", "eval_loss", "accuracy", "grad_norm", "skipped", "seconds", "exit_code")
 FIELDS = ("folder", "kind", "verdict", *NUMBERS, "time")

@@ -33,8 +33,13 @@ def finished(folder: Path, config: dict[str, Any] | None = None) -> None:
 def complete(jobs: Iterable[Path]) -> None:
     """Write the pages that are missing: of jobs of a sweep that were killed as they ended, or are older than pages."""
     for job in jobs:
-        if not (job / NAME).is_file() and any((job / name).is_file() for name in ("metrics.jsonl", "diagnosis.json")):
+        if not (job / NAME).is_file() and began(job):
             finished(job)
+
+
+def began(folder: Path) -> bool:
+    """Whether a run has left anything to show."""
+    return any((folder / name).is_file() for name in ("metrics.jsonl", "diagnosis.json"))
 
 
 def write(folder: Path, shared: bool = False, config: dict[str, Any] | None = None) -> Path:

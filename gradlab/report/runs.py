@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.loggers.local import number
-from gradlab.report.folder import treated
-from gradlab.sweep.measure import measured
-from gradlab.sweep.results import overrides_of, refused, swept, told_by, value
+from gradlab.run_folder import choices_of, fields_of, overrides_of, told_by, value
+from gradlab.sweep.measure import evaluated, measured
+from gradlab.sweep.results import refused, swept
 
 STATES = ("running", "killed", "error", "does not apply", "broken", "pretrained")
 """What stands for the verdict of a run that has none. killed: it left no diagnosis.json and nobody is at it. broken:
 what it left cannot be read. pretrained: weights that other runs begin with."""
 WRITTEN = ("diagnosis.json", "metrics.jsonl", ".hydra", "config.yaml")
 """What tells when a run was last at work, the first that is there."""
-LINE = re.compile(r"( *)([^\s#'\"-][^:\s]*):(?: (.*))?$")
-CHOICE = re.compile(r"^      (\w+): (\S+)$", re.MULTILINE)
 
 
 @dataclass
@@ -56,34 +54,8 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Dotted field -> value of its configuration; a group's name -> the option that was chosen."""
-        hydra = text(self.path / ".hydra" / "hydra.yaml").partition("\n    choices:\n")[2]
-        composed = text(self.path / ".hydra" / "config.yaml") or text(self.path / "config.yaml")
-        choices = treated(dict(CHOICE.findall(hydra)), told_by(self.path).get("remedy"))
-        return flat(composed) | {group: value(str(option)) for group, option in choices.items()}
-
-
-def text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def flat(yaml: str) -> dict[str, Any]:
-    """Dotted field -> value, of what OmegaConf writes: a hundred times as fast as YAML's parser, scalars only."""
-    found: dict[str, Any] = {}
-    above: list[tuple[int, str]] = []
-    for line in yaml.splitlines():
-        if (read := LINE.match(line)) is None:
-            continue
-        depth, name, given = len(read[1]), read[2], read[3]
-        while above and above[-1][0] >= depth:
-            above.pop()
-        full = f"{above[-1][1]}.{name}" if above else name
-        above.append((depth, full))
-        if given:
-            found[full] = value(given.strip("'\""))
-    return found
+        choices = choices_of(self.path, told_by(self.path))
+        return fields_of(self.path) | {group: value(str(option)) for group, option in choices.items()}
 
 
 def find(root: Path) -> list[Run]:
@@ -191,8 +163,7 @@ def numbers(path: Path, told: dict[str, Any]) -> dict[str, Any]:
     """The key numbers of a run."""
     kept = told.get("measured") or measured(path)
     outcome = told.get("outcome") or {}
-    evaluated = [e for e in outcome.get("eval") or [] if e.get("epoch")]
-    last = evaluated[-1] if evaluated else {}
+    last = evaluated(path, told)
     return {
         "updates": kept["updates"],
         "planned": told.get("planned"),

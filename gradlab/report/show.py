@@ -60,7 +60,9 @@ def follow(args: Any) -> None:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while (run := past.read(args.folder)).running:
-                args.height = max(2, (console.height - 4) // max(len(plots(run)), 1) - 2)
+                charts = plots(run)
+                over = 4 + sum(1 + sum(map(bool, chart.marks.values())) for chart in charts)  # titles, marks
+                args.height = max(2, (console.height - over) // max(len(charts), 1))
                 lines = [[(f"{args.folder}: {run.lines[1]}", "label")], *drawn(run, args, console.width)]
                 live.update(styled(lines[: console.height]), refresh=True)
                 time.sleep(SECONDS)

@@ -13,10 +13,11 @@ from gradlab.option import Invalid
 from gradlab.report import sweep_map, sweep_parts
 from gradlab.report.short import short
 from gradlab.report.template import page
+from gradlab.run_folder import overrides_of
 from gradlab.sweep.map_axis import Axis, axis_of, swept_fields
 from gradlab.sweep.measure import curve
 from gradlab.sweep.outcome import NAMES, OUTCOMES, UNJUDGED
-from gradlab.sweep.results import REFUSED, overrides_of
+from gradlab.sweep.results import REFUSED
 
 if TYPE_CHECKING:
     from gradlab.sweep.maps import Drawn
@@ -42,7 +43,7 @@ NUMBERS = (
 """Columns of results.csv that the page shows of a job."""
 FILES = ("results.csv", "map.json", "comparison.csv", "edges.csv", "cells.json", "figures/map.png", "figures/map.svg")
 """What else a sweep's folder may hold."""
-VIEWS = ("curves", "map", "remedies", "edges", "lines", "table")
+VIEWS = ("charts", "curves", "map", "remedies", "edges", "lines", "table")
 PROGRAMS = ("base.js", "sweep.js", *(f"sweep_{view}.js" for view in VIEWS), "sweep_begin.js")
 
 

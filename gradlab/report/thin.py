@@ -26,9 +26,9 @@ def thinned(lines: Sequence[bytes], most: int, keep: Callable[[Sequence[dict[str
 
 
 def even(count: int, wanted: int) -> list[int]:
-    """Indices spread evenly over range(count), first and last among them."""
-    if wanted <= 1:
-        return [0] * min(count, wanted)
+    """At most so many indices spread evenly over range(count), first and last among them."""
+    if wanted <= 1 or count <= wanted:
+        return list(range(min(count, wanted)))
     return sorted({round(i * (count - 1) / (wanted - 1)) for i in range(wanted)})
 
 

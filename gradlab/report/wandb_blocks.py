@@ -9,8 +9,6 @@ from typing import Any
 
 SHOWN = 100
 """Runs whose verdicts are in the text."""
-FIGURES = ["figures/map", "figures/curves"]
-"""Media of the run that shows a sweep as a whole."""
 
 
 @dataclass
@@ -23,6 +21,8 @@ class Told:
     """Rows of the comparison of remedies, as text."""
     swept: list[str] = field(default_factory=list)
     """Fields in which the runs differ."""
+    figures: list[str] = field(default_factory=list)
+    """Names of the images that the runs of whole sweeps hold."""
 
 
 def cell(value: Any) -> str:
@@ -95,10 +95,11 @@ def build(entity: str, project: str, group: str | None, told: Told) -> Any:
         columns = list(told.comparison[0])
         blocks.append(wr.MarkdownBlock(text=markdown(columns, [[row[c] for c in columns] for row in told.comparison])))
     tables = [wr.WeavePanelSummaryTable(table_name=name) for name in ("comparison", "map", "results")]
+    media = [wr.MediaBrowser(media_keys=told.figures)] if told.figures else []
     blocks += [
         wr.PanelGrid(runsets=[runs("runs", False)], panels=compared),
         wr.H2(text="The sweep as a whole"),
-        wr.PanelGrid(runsets=[runs("sweep", True)], panels=[*tables, wr.MediaBrowser(media_keys=FIGURES)]),
+        wr.PanelGrid(runsets=[runs("sweep", True)], panels=[*tables, *media]),
     ]
     title = f"gradlab: {group or project}"[:128]
     first = f"{len(told.runs)} runs. Made by python -m gradlab.report --wandb." if told.runs else ""

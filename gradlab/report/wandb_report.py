@@ -14,10 +14,12 @@ from typing import Any
 from gradlab.errors import Usage
 from gradlab.loggers import wandb_place as place
 from gradlab.loggers import wandb_service as service
+from gradlab.loggers import wandb_sweep
 from gradlab.loggers.local import number
 from gradlab.loggers.summary import summary
 from gradlab.option import Invalid
 from gradlab.report.wandb_blocks import Told, build
+from gradlab.run_folder import jobs_of, overrides_of, told_by
 
 SECONDS = 30
 """Longest wait for W&B's service."""
@@ -63,14 +65,6 @@ def specification(made: Any) -> dict[str, Any]:
     return json.loads(made._to_model().model_dump_json(by_alias=True, exclude_none=True))
 
 
-def read(folder: Path) -> dict[str, Any]:
-    try:
-        told = json.loads((folder / "diagnosis.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
 def of_folders(folders: Sequence[Path]) -> Told:
     """From runs and sweeps on this machine."""
     from gradlab.sweep import results
@@ -79,13 +73,14 @@ def of_folders(folders: Sequence[Path]) -> Told:
     for folder in folders:
         if not folder.is_dir():
             raise Invalid("FOLDER", folder, "is a file" if folder.exists() else "no such folder")
-        jobs = [folder] if (folder / ".hydra").is_dir() else results.jobs_of(folder)
+        jobs = [folder] if (folder / ".hydra").is_dir() else jobs_of(folder)
         if not jobs:
             raise Invalid("FOLDER", folder, "must be the folder of a run or of a sweep")
-        typed = [results.overrides_of(job) for job in jobs]
+        typed = [overrides_of(job) for job in jobs]
         made.swept += [name for name in results.swept(typed) if name not in made.swept]
         for job, overrides in zip(jobs, typed):
-            made.runs.append({"name": place.name_of(job, overrides)} | summary(read(job)))
+            made.runs.append({"name": place.name_of(job, overrides)} | summary(told_by(job)))
+        made.figures += [name for name in wandb_sweep.figures(folder) if name not in made.figures]
         if (folder / "comparison.json").is_file():
             from gradlab.comparison import shown
 
@@ -127,7 +122,9 @@ def of_service(entity: str, project: str, group: str | None) -> Told:
     from gradlab.sweep import results
 
     rows = [{"name": name} | {k: v for k, v in values.items() if k in KEPT} for name, _, values in trained]
-    return Told(rows, swept=results.swept(typed))
+    images = [name for _, kind, _, values in found if kind == "sweep" for name in values]
+    figures = [name for name in dict.fromkeys(images) if name.startswith("figures/")]
+    return Told(rows, swept=results.swept(typed), figures=figures)
 
 
 KEPT = ("verdict", "sentence", "status", "first_failing_update", "eval/loss", "update")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from gradlab.run_folder import told_by
 from gradlab.sweep import outcome
 from gradlab.sweep.outcome import LOST
 
@@ -32,11 +32,8 @@ class Seen:
 
 def read(folder: Path) -> dict[str, Any]:
     """The parts of a diagnosis.json that judging needs; empty if there is none, or half of one."""
-    try:
-        told = json.loads((folder / "diagnosis.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return {key: told[key] for key in KEPT if key in told} | {"lost": lost(told)} if isinstance(told, dict) else {}
+    told = told_by(folder)
+    return {key: told[key] for key in KEPT if key in told} | {"lost": lost(told)} if told else {}
 
 
 KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_code", "remedy")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradlab.sweep.map_axis import Axis, label
-from gradlab.sweep.map_edge import Edge, edge, sensitivity
+from gradlab.sweep.map_edge import RowEdge, row_edge, sensitivity
 from gradlab.sweep.map_grid import Cell, Grid
 
 MARGIN = 2.0
@@ -28,9 +28,9 @@ class Line:
     """One row of a map."""
 
     y: Any
-    edge: Edge
+    edge: RowEdge
     """Of stability."""
-    learning: Edge
+    learning: RowEdge
     """Of learning, which may end before stability does."""
     sensitivity: float
     best: float
@@ -49,7 +49,7 @@ def lines(grid: Grid, margin: float = MARGIN) -> list[Line]:
     initial = grid.array("loss/initial")
     found = []
     for i, y in enumerate(grid.y.values):
-        ends, learns = edge(x, stable[i], log), edge(x, learnt[i], log)
+        ends, learns = row_edge(x, stable[i], log), row_edge(x, learnt[i], log)
         kept = np.where(stable[i] >= 1, loss[i], np.nan)
         at = int(np.nanargmin(kept)) if not np.isnan(kept).all() else None
         began = float(np.nanmedian(initial[i])) if not np.isnan(initial[i]).all() else math.inf
@@ -62,7 +62,7 @@ def lines(grid: Grid, margin: float = MARGIN) -> list[Line]:
 
 
 def picked(
-    x: np.ndarray, learnt: np.ndarray, loss: np.ndarray, ends: Edge, learns: Edge, margin: float, log: bool
+    x: np.ndarray, learnt: np.ndarray, loss: np.ndarray, ends: RowEdge, learns: RowEdge, margin: float, log: bool
 ) -> tuple[int | None, float]:
     """The largest value that learns and keeps the margin below the edge; if none does, the smallest that learns;
     if no edge is known, that of the lowest loss. And what room it has.
@@ -142,7 +142,7 @@ def keeps(row: Line, margin: float, under: str, x: Axis) -> str:
     return f"the largest run that learns{under} a factor {margin:g} or more ({row.room:.2g}) below {between}"
 
 
-def open_end(found: Edge, x: Axis) -> str:
+def open_end(found: RowEdge, x: Axis) -> str:
     """Where the edge may be of a row that has none towards larger values."""
     first, last = label(x.values[0]), label(found.stable)
     if found.stable != x.values[-1]:

@@ -9,7 +9,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Edge:
+class RowEdge:
     """The end of stability along a row, towards larger values."""
 
     stable: float | None
@@ -30,7 +30,7 @@ class Edge:
         return math.sqrt(self.stable * self.unstable) if self.log else (self.stable + self.unstable) / 2
 
 
-def edge(x: np.ndarray, stable: np.ndarray, log: bool = True) -> Edge:
+def row_edge(x: np.ndarray, stable: np.ndarray, log: bool = True) -> RowEdge:
     """x: (n,) increasing. stable: (n,) share of repeats that are stable, NaN unknown; a value is stable if all are.
 
     What is unstable below the first stable value (fp16 underflows at rates that are too low) is another edge.
@@ -38,14 +38,14 @@ def edge(x: np.ndarray, stable: np.ndarray, log: bool = True) -> Edge:
     known = ~np.isnan(stable)
     values, good = x[known], stable[known] >= 1
     if not good.any():
-        return Edge(None, float(values[0]) if len(values) else None, log=log)
+        return RowEdge(None, float(values[0]) if len(values) else None, log=log)
     first = int(np.argmax(good))
     before = float(values[first - 1]) if first else None
     bad = np.flatnonzero(~good[first:]) + first
     if not len(bad):
-        return Edge(float(values[-1]), None, log=log, before=before)
+        return RowEdge(float(values[-1]), None, log=log, before=before)
     end = int(bad[0])
-    return Edge(float(values[end - 1]), float(values[end]), int(good[end:].sum()), log, before)
+    return RowEdge(float(values[end - 1]), float(values[end]), int(good[end:].sum()), log, before)
 
 
 def boundary(stable: np.ndarray) -> list[tuple[float, float, float, float]]:

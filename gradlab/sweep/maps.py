@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from gradlab import table
 from gradlab.command import command, key
 from gradlab.loggers.local import plain
+from gradlab.run_folder import overrides_of
 from gradlab.sweep.outcome import NAMES
-from gradlab.sweep.results import REPEATS, overrides_of
+from gradlab.sweep.results import REPEATS
 
 if TYPE_CHECKING:
     from gradlab.sweep.map_advice import Line, Recommendation

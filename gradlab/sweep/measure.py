@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.effect import final, quantile
+from gradlab.effect import quantile
+from gradlab.levels import Levels
 from gradlab.loggers.local import number
 from gradlab.sweep.outcome import LOST
 
-LAST = 20
-"""Losses at most that the final one is the median of; of a short run a fifth."""
 CURVE = ("train/loss", "grad/norm")
 
 
@@ -32,14 +29,14 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def measured(folder: Path, began: int | None = None) -> dict[str, Any]:
     """What is kept of a run's metrics. began: the update (attempt) with which it began to be lost."""
     updates = [line for line in lines_of(folder / "metrics.jsonl") if "train/loss" in line]
-    losses = [number(line["train/loss"]) for line in updates]
+    losses = Levels(number(line["train/loss"]) for line in updates)
     norms = [v for v in (number(line["grad/norm"]) for line in updates) if math.isfinite(v)]
     last = updates[-1] if updates else {}
     applied = last.get("update", 0)
     return {
-        "loss/initial": next((v for v in losses if math.isfinite(v)), None),
-        "loss/best": lowest(losses),
-        "loss/final": final(losses, window(losses)) if losses else None,
+        "loss/initial": losses.initial if math.isfinite(losses.initial) else None,
+        "loss/best": losses.best if math.isfinite(losses.best) else None,
+        "loss/final": losses.final if updates else None,
         "grad/norm_median": quantile(norms, 0.5) if norms else None,
         "grad/norm_p95": quantile(norms, 0.95) if norms else None,
         "grad/norm_max": max(norms, default=None),
@@ -50,23 +47,18 @@ def measured(folder: Path, began: int | None = None) -> dict[str, Any]:
     }
 
 
+def evaluated(folder: Path, told: dict[str, Any]) -> dict[str, Any]:
+    """The last evaluation since training began, from the run's metrics where its end did not say it; empty if none."""
+    seen = (told.get("outcome") or {}).get("eval")
+    if seen is None:
+        seen = [line for line in lines_of(folder / "metrics.jsonl") if "eval/loss" in line]
+    return next((e for e in reversed(seen) if e.get("epoch")), {})
+
+
 def lost_at(told: dict[str, Any]) -> int | None:
     """The attempt with which a run began to be lost, by its diagnosis.json; None of one that was not, or not seen."""
     code, findings = told.get("verdict"), told.get("findings") or []
     return next((f["began"] for f in findings if f["code"] == code), None) if code in LOST else None
-
-
-def window(losses: Sequence[float]) -> int:
-    """Losses over which a level is taken."""
-    return max(1, min(LAST, len(losses) // 5))
-
-
-def lowest(losses: Sequence[float]) -> float | None:
-    """The lowest median of successive, separate windows; None where no loss is finite."""
-    finite = [v for v in losses if math.isfinite(v)]
-    size = window(finite)
-    levels = [statistics.median(finite[end - size : end]) for end in range(len(finite), size - 1, -size)]
-    return min(levels, default=None)
 
 
 def curve(path: Path, points: int = 200) -> list[list[float | None]]:

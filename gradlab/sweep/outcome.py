@@ -29,7 +29,7 @@ class Outcome:
 OUTCOMES = (
     Outcome("learnt", "came to its end with a lower loss", "#0072B2", "L"),
     Outcome("spiked", "learnt, through spikes of the loss", "#56B4E9", "P"),
-    Outcome("stalled", "came to its end, and has not learnt", "#B8B8B8", "S"),
+    Outcome("unlearnt", "came to its end, and has not learnt", "#B8B8B8", "U"),
     Outcome("diverged", "the loss ended far above its beginning, or lost what was learnt", "#E69F00", "D"),
     Outcome("exploded", "the gradient exploded, or something was not finite", "#D55E00", "X"),
     Outcome("collapsed", "the fp16 loss scale fell to nothing, or fp16 overflowed", "#CC79A7", "C"),
@@ -39,7 +39,7 @@ OUTCOMES = (
 """From the best to the worst; repeats of one point count as their worst."""
 NAMES = tuple(o.name for o in OUTCOMES)
 LEARNT = ("learnt", "spiked")
-STABLE = ("learnt", "spiked", "stalled")
+STABLE = ("learnt", "spiked", "unlearnt")
 """Came to the end with the loss not lost."""
 UNJUDGED = ("stopped", "error")
 """Neither stable nor unstable."""
@@ -82,7 +82,7 @@ def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: f
         return "exploded"
     if verdict == "loss_spike_recovered":
         return "spiked"
-    return "learnt" if learnt else "stalled"
+    return "learnt" if learnt else "unlearnt"
 
 
 def worst(names: list[str]) -> str:

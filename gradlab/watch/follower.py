@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
 
-from gradlab.watch.graph import Weight
+from gradlab.watch.events import Backward, Clip, Move
 from gradlab.watch.where import Site
 
 SAMPLED = 16
 """Gradients that are looked at, by version and never by value, to see whether anybody has written to them."""
-
-
-@dataclass(eq=False)
-class Backward:
-    """One backward pass that added to an optimizer's gradients."""
-
-    site: Site | None
-    loss: Any
-    """A number, or a () tensor on a device; None where it is no single number. Without the loss scale."""
-    weight: Weight
-    scaled: bool
-    half: bool
-    """Whether the forward pass before it was in fp16."""
-    forwards: int
-    """Forward passes of the model since the backward pass before."""
-    synced: bool | None
-    """Whether DDP averages over ranks after it; None without DDP."""
-    scaler_updates: int
-    token: Any = None
-    """Tells whether its graph is alive."""
-    versions: dict[int, int] = field(default_factory=dict)
-    """Optimizer -> version of a weight of its own, when it ran."""
-    used: set[int] = field(default_factory=set)
-    """Optimizers that have stepped on it."""
-
-
-@dataclass
-class Clip:
-    """A call that clips."""
-
-    site: Site | None
-    held: int
-    """Backward passes in the gradient at the time."""
-
-
-@dataclass
-class Move:
-    """A move of a schedule."""
-
-    schedule: int
-    site: Site | None
-    held: int
-    """Unused backward passes in the gradient at the time."""
 
 
 @dataclass(eq=False)
@@ -63,8 +20,7 @@ class Follower:
 
     index: int
     optimizer: torch.optim.Optimizer
-    names: list[str]
-    params: list[torch.Tensor]
+    named: InitVar[dict[torch.Tensor, str]]
     held: list[Backward] = field(default_factory=list)
     """What the gradients are the sum of."""
     dropped: list[tuple[Backward, Site | None]] = field(default_factory=list)
@@ -100,17 +56,55 @@ class Follower:
     """Whether a call that clips values is, or was, the last that wrote to the gradients."""
     looks: int = 0
     cleared_by_hand: bool = True
+    backwards: int = 0
+    """Passes that added to its gradients, since the beginning."""
+    unscaled_site: Site | None = None
+    updated_site: Site | None = None
+    """Where the scaler was updated though the optimizer has not stepped on what its gradients hold."""
+    stepped_site: Site | None = None
+    """Where the scaler stepped last."""
+    locked: bool = False
+    """Whether an overflow was given up without the scaler, since its last update."""
+    reduced: bool = False
+    """Whether somebody has summed the gradients over ranks, since the last step."""
+    kept: tuple[torch.Tensor, torch.Tensor] | None = None
+    """A small parameter and its gradient after the latest backward pass, to tell what is done to it by hand."""
+    shrunk: list[float] = field(default_factory=list)
+    """By what numbers all gradients were multiplied by hand, since the last step."""
+    heads: list[Site | None] = field(default_factory=list)
+    """Where schedules moved before anything else happened."""
 
-    def __post_init__(self) -> None:
-        every = max(1, -(-len(self.params) // SAMPLED))
-        self.sample = self.params[::every] + self.params[-1:]
-        self.ids = {id(p) for p in self.params}
+    def __post_init__(self, named: dict[torch.Tensor, str]) -> None:
+        self.find(named)
         self.mark = self.versions()
         self.by_hand = any(v != -1 for v in self.mark)
 
+    def find(self, named: dict[torch.Tensor, str]) -> None:
+        """The parameters that are trained, with names: those of the models, where they are theirs."""
+        groups = self.optimizer.param_groups
+        self.params = [p for group in groups for p in group["params"] if p.requires_grad]
+        if not self.params:
+            raise ValueError("watch: an optimizer without parameters to train")
+        self.names = [named.get(p, f"parameter{i}") for i, p in enumerate(self.params)]
+        every = max(1, -(-len(self.params) // SAMPLED))
+        self.sample = self.params[::every] + self.params[-1:]
+        self.spread = any(hasattr(p, "_local_tensor") for p in self.sample)
+        self.small = min(self.params, key=lambda p: p.numel() or 1 << 60)
+        self.ids = {id(p) for p in self.params}
+        self.mark = self.versions()
+
+    def changed(self) -> bool:
+        """Whether parameters were frozen, or are trained that were not."""
+        return sum(p.requires_grad for group in self.optimizer.param_groups for p in group["params"]) != len(
+            self.params
+        )
+
     def versions(self) -> list[int]:
         """Of the sampled gradients; -1 where there is none."""
-        return [-1 if (g := p.grad) is None else id(g) + g._version for p in self.sample]
+        grads = [p.grad for p in self.sample]
+        if self.spread:
+            grads = [getattr(g, "_local_tensor", g) for g in grads]
+        return [-1 if g is None else id(g) + g._version for g in grads]
 
     def settle(self) -> None:
         """What has happened to the gradients up to now was followed."""
@@ -126,8 +120,35 @@ class Follower:
                 self.clear(None)
             else:
                 self.by_hand = True
+                self.compare()
             self.mark = now
         return now
+
+    def keep(self) -> None:
+        """A backward pass is over: what a small gradient is now."""
+        grad = self.small.grad
+        plain = grad is not None and not grad.is_sparse and not self.spread
+        self.kept = (self.small, grad.detach().clone()) if plain and grad is not None else None
+
+    def compare(self) -> None:
+        """Gradients were written to by hand: were they multiplied by one number?"""
+        if self.kept is None or not self.new or len(self.shrunk) > 1:
+            return
+        grad = self.kept[0].grad
+        if grad is None or grad.shape != self.kept[1].shape:
+            return
+        before, after = self.kept[1].double(), grad.detach().double()
+        ratio = float((before * after).sum() / before.square().sum())
+        if 0 < ratio < 0.999 and torch.allclose(after, ratio * before, rtol=1e-3, atol=0):
+            self.shrunk.append(ratio)
+
+    def forget(self) -> None:
+        """The loop went on unwatched for a while."""
+        self.held, self.dropped, self.clips, self.scheduled, self.shrunk = [], [], [], [], []
+        self.unscaled = self.stepping = self.closure = self.clamped = self.reduced = self.locked = False
+        self.stage, self.kept, self.updated_site = "ready", None, None
+        self.mark = self.versions()
+        self.by_hand = any(v != -1 for v in self.mark)
 
     def zeros(self) -> bool:
         """Whether gradients that somebody wrote to are zeros. Looked at three times at most, as it waits."""
@@ -154,8 +175,8 @@ class Follower:
         """The gradients were set to zero or None."""
         if not self.stepping:
             self.dropped += [(b, site) for b in self.held if not b.used and self.unmoved(b)]
-        self.held, self.unscaled, self.clips = [], False, []
-        self.by_hand = False
+        self.held, self.unscaled, self.clips, self.shrunk = [], False, [], []
+        self.by_hand, self.updated_site = False, None
 
     def stepped(self) -> None:
         """The optimizer has stepped, or was held back."""
@@ -163,6 +184,7 @@ class Follower:
             b.used.add(self.index)
         self.dropless += not self.dropped
         self.dropped_last = len(self.dropped)
-        self.dropped, self.clips, self.scheduled = [], [], []
-        self.by_hand = False
+        self.dropped, self.clips, self.scheduled, self.shrunk = [], [], [], []
+        self.by_hand = self.reduced = False
+        self.updated_site = None
         self.settle()

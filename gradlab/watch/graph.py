@@ -23,6 +23,8 @@ class Weight:
     kind: str = "other"
     scaled: int = 0
     """How often the loss scale is among them; it does not count as a factor."""
+    count: float | None = None
+    """Targets, or the sum of their weights, that a mean was taken over; None where that cannot be told for nothing."""
 
     @property
     def product(self) -> float:
@@ -58,6 +60,7 @@ def follow(node: Any, scale: torch.Tensor | None, deep: int) -> Weight:
             return sum_of(weight, branches)
         else:
             weight.kind = kind(node, name)
+            weight.count = count(node, weight.kind)
             return weight
     return weight
 
@@ -91,6 +94,11 @@ def kind(node: Any, name: str) -> str:
     if name.startswith("SumBackward"):
         return "sum"
     return REDUCTIONS.get(getattr(node, "_saved_reduction", None), "other")  # type: ignore[arg-type]
+
+
+def count(node: Any, kind: str) -> float | None:
+    total = getattr(node, "_saved_total_weight", None) if kind == "mean" else None
+    return total.item() if total is not None and total.device.type == "cpu" else None
 
 
 class Token:

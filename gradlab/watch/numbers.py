@@ -32,17 +32,23 @@ class Numbers:
         params: list[torch.Tensor],
         write: Write,
     ) -> None:
-        self.names, self.params, self.write = names, params, write
-        self.observed = Observed(monitor, model, names, params, [], compiled=True)  # no hooks on its modules
+        self.write = write
+        here = [local(p) for p in params]
+        self.observed = Observed(monitor, model, names, here, [], compiled=True)  # no hooks on its modules
         self.device = params[0].device
-        alike = {(p.device, p.dtype) for p in params}
-        self.alike = len(alike) == 1 and params[0].dtype in (torch.float32, torch.float64)
+        self.grown(names, params)
         self.attempts = self.written = self.applied = self.clipped = 0
         self.line: dict[str, Any] | None = None
         """Of the latest update, until its loss scale is known too."""
         self.under_way: list[tuple[dict[str, Any], list[str], HostCopy | None, Record | None, HostCopy | None]] = []
         self.packed: HostCopy | None = None
         self.begin()
+
+    def grown(self, names: list[str], params: list[torch.Tensor]) -> None:
+        """These are all parameters now; of those that came later only the norm of the whole is recorded."""
+        self.names, self.params = names, params
+        alike = {(p.device, p.dtype) for p in params}
+        self.alike = len(alike) == 1 and params[0].dtype in (torch.float32, torch.float64)
 
     def begin(self) -> None:
         """Forget what was measured: another update begins."""
@@ -60,7 +66,7 @@ class Numbers:
             return
         due = self.observed.record(self.attempts + 1)
         if due is None and total is not None:
-            self.norm = total if scale is None else total / scale
+            self.norm = (total if scale is None else total / scale).detach()
             return
         gradients = self.gradients(scale)
         self.norm = gradients.total
@@ -72,7 +78,7 @@ class Numbers:
     def gradients(self, scale: Any = None) -> Gradients:
         """Norms of all that there are; scale: what they are still multiplied with."""
         having = [(n, p, g) for n, p in zip(self.names, self.params, strict=True) if (g := p.grad) is not None]
-        grads = [g for _, _, g in having]
+        grads = [local(g) for _, _, g in having]
         if self.alike and not any(g.is_sparse for g in grads):
             norms = tensor_norms(grads, self.device)
         else:
@@ -134,6 +140,11 @@ class Numbers:
         self.finish(scale)
         while self.under_way:
             self.settle()
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part, where a tensor is spread over several."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
 
 
 def coefficient_of(norm: float, line: dict[str, Any]) -> float:

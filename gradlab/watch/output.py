@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gradlab.loggers.local import RunFiles
 from gradlab.recorder import Layers
 from gradlab.report import run as page
 from gradlab.trainer import Outcome
-from gradlab.verdict import checked, write
+from gradlab.verdict import write
 from gradlab.watch.faults import Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.numbers import Numbers
@@ -28,15 +29,19 @@ class Output:
         self.numbers = Numbers(monitor, model, follower.names, follower.params, self.take)
         self.stream = Stream(Thresholds(), follower.names)
         self.files = RunFiles()
+        self.kept = [0, 0]
+        """Bytes of the files, where the watch has been there before."""
         self.status = "completed"
         self.error: str | None = None
         self.lines = self.skipped = 0
+        self.began = self.seconds = 0.0
         self.clips = self.half = False
         self.final: Diagnosis | None = None
 
     def open(self) -> None:
+        self.began = time.monotonic()
         if self.writes:
-            self.files = RunFiles(self.folder, self.numbers.observed.header())
+            self.files = RunFiles(self.folder, self.numbers.observed.header(), self.kept)
 
     def take(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in a line."""
@@ -62,28 +67,32 @@ class Output:
     def close(self, scale: Any, faults: list[Seen], status: str, error: str | None, scaled: bool) -> None:
         """Write what there is. A loop without a single update leaves its files all the same."""
         self.status, self.error = status, error
+        self.seconds += time.monotonic() - self.began
         try:
             self.numbers.close(scale)
+            self.kept = self.files.flush()
         finally:
             self.files.close()
         self.final = self.diagnose(faults, scaled)
         if not self.writes:
             return
         environment.record(self.folder, self.numbers.device)
-        outcome = Outcome(status, error, self.lines, self.numbers.applied)
+        outcome = Outcome(status, error, self.lines, self.numbers.applied, seconds=self.seconds)
         job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": True}
         write(self.folder, self.final, outcome, None, int(self.final.ill or status == "failed"), job)
         page.finished(self.folder, {})
 
     def report(self, faults: list[Seen], scaled: bool) -> list[str]:
+        """What was found, first what is wrong with the loop."""
         found = self.final or self.diagnose(faults, scaled)
         name = f"optimizer {self.follower.index}: " if self.follower.index else ""
-        lines = [f"{name}verdict: {found.verdict} ({self.lines} updates, {self.skipped} of them skipped)"]
+        skipped = f", {self.skipped} of them skipped" if self.skipped else ""
+        own, lines = {seen.name for seen in faults}, []
+        says = "" if found.verdict in own else f": {found.sentence}"
+        lines.append(f"{name}verdict: {found.verdict} ({self.lines} updates{skipped}){says}")
         for seen in faults:
-            lines.append(f"{seen.line} (update {seen.update}, {seen.times} times)")
-        own = {seen.code for seen in faults}
-        if found.verdict not in own:
-            lines.append(found.sentence)
+            lines += [seen.line, f"    {seen.when}"]
         lines += [f"{f.severity}: {f.sentence}" for f in remaining(found) if f.code not in own]
         lines += [f"it ended with: {self.error}"] * bool(self.error)
-        return [*lines, checked(found)]
+        unable = f", {len(found.unchecked)} could not be: diagnosis.json says why" if found.unchecked else ""
+        return [*lines, f"{len(found.checked)} rules were applied to the numbers{unable}"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import Any
 
-from gradlab.watch.follower import Backward, Follower
+import torch
+
+from gradlab.codes.bounds import extreme, tight
+from gradlab.watch.events import Backward, Found
+from gradlab.watch.follower import Follower
 from gradlab.watch.where import Site
+from gradlab.watch.windows import accumulation, cleared, clearing, one_loop
 
-Found = tuple[str, "Site | None", str]
-"""Code, place, detail."""
+__all__ = ["Found", "at_backward", "at_bound", "at_clip", "at_step", "at_unscale", "cleared", "needless_scale"]
+
 KEPT = 4
 """Updates in a row whose losses are all alive: then they are kept."""
 
@@ -28,76 +31,66 @@ def at_clip(f: Follower, site: Site | None, scaler: bool, forwards: int) -> Iter
         yield "clip-every-micro-batch", site, ""
 
 
-def at_step(f: Follower, site: Site | None, direct: bool, ranks: int) -> Iterator[Found]:
-    """When an optimizer steps on what its gradients hold. direct: past the scaler that is watched."""
+def at_bound(bound: float | None, site: Site | None, resnet: bool) -> Iterator[Found]:
+    """Of a call that clips; None: by value. resnet: the model is one."""
+    if bound is None:
+        yield "clip-by-value", site, ""
+    elif extreme(bound):
+        yield "max-norm-extreme", site, f"{bound:g}"
+    elif resnet and tight(bound):
+        yield "resnet-clipped-tightly", site, f"{bound:g}"
+
+
+def at_backward(f: Follower, b: Backward, in_autocast: bool) -> Iterator[Found]:
+    """After a pass that added to gradients, which held `f.new` before."""
+    if in_autocast:
+        yield "backward-inside-autocast", b.site, ""
+    if f.updated_site and f.new and b.scaled:
+        yield "update-every-micro-batch", f.updated_site, ""
+    if f.shrunk and f.new and b.forwards and b.site == f.new[-1].site and not b.weight.factors:
+        yield "gradients-scaled-by-hand", b.site, f"multiplied by {f.shrunk[0]:.3g} after backward"
+
+
+def needless_scale(new: list[Backward]) -> Iterator[Found]:
+    """Of an optimizer whose scaler steps, in a loop in which nothing ran in fp16."""
+    if not new or not all(b.scaled and b.types is not None for b in new):
+        return
+    if any(torch.bfloat16 in (b.types or ()) for b in new):
+        yield "bf16-with-scaler", new[-1].site, ""
+    else:
+        yield "forward-outside-autocast", new[-1].forward or new[-1].site, ""
+
+
+def at_step(
+    f: Follower, site: Site | None, scaler: bool | None, ranks: int = 1, no_sync: Site | None = None
+) -> Iterator[Found]:
+    """When an optimizer steps on what its gradients hold.
+
+    scaler: whether it is the scaler that steps; None: there is none. no_sync: where it was called last.
+    """
     new = f.new
-    if direct and any(b.scaled for b in new):
+    if scaler is False and any(b.scaled for b in new):
         yield "step-past-scaler", site, ""
     if not f.by_hand:
         yield from clearing(f, new, site)
         if len(f.inside) < 2:  # a closure that is called again and again
             yield from accumulation(f, new)
-        for b in new:
+        for b in new if not scaler else ():
             if b.half and not b.scaled and abs(b.weight.product) <= 1:
                 yield "fp16-without-scaler", b.site, ""
                 break
-    if ranks > 1:
-        yield from synchronisation(new)
+    if ranks > 1 and not f.by_hand and not f.reduced:
+        yield from synchronisation(f, new, no_sync)
     moves = f.scheduled[-1:]
     if new and moves and moves[0].held == len(new) and len(f.scheduled) == 1:
         yield "schedule-before-step", moves[0].site, ""
     yield from keeping(f, new)
 
 
-def clearing(f: Follower, new: list[Backward], site: Site | None) -> Iterator[Found]:
-    dropped = [(b, where) for b, where in f.dropped if finite(b.loss)]
-    if not f.held and dropped and len(dropped) == len(f.dropped):
-        yield "zero-before-step", dropped[-1][1] or site, ""
-    if new and any(f.index in b.used for b in f.held):
-        yield "zero-grad-missing", site, ""
-    if not new or f.dropless or f.length is not None or {b.site for b, _ in dropped} != {new[-1].site}:
-        return
-    # Once may be a guard that skips; losses that are divided, or as many the time before, are micro-batches.
-    if f.dropped_last == len(dropped) or all(0 < b.weight.product < 1 for b in [*new, *(b for b, _ in dropped)]):
-        yield "zero-grad-in-window", dropped[-1][1] or new[-1].site, f"{len(dropped)} of {len(dropped) + len(new)} lost"
-
-
-def accumulation(f: Follower, new: list[Backward]) -> Iterator[Found]:
-    """Weights of the losses against their number."""
-    k, products = len(new), [b.weight.product for b in new]
-    if not new or len(new) != len(f.held) or len({b.site for b in new}) > 1:
-        return
-    if one_loop(new):
-        if all(b.weight.kind == "mean" and not b.weight.factors for b in new):
-            yield "accumulation-unscaled", new[0].site, f"{k} micro-batches"
-        if all(len(b.weight.factors) > 1 and close(b.weight.product, 1 / k**2) for b in new):
-            yield "loss-divided-twice", new[0].site, f"{k} micro-batches, each weighed {products[0]:.3g}"
-        if all(close(p, 1 / k) for p in products):
-            f.length = k
-    n = f.length
-    if n and k != n and all(close(p, 1 / n) for p in products):
-        if k < n:
-            yield "remainder-underscaled", new[0].site, f"{k} micro-batches, each weighed 1/{n}"
-        elif k < 2 * n:
-            yield "remainder-left", new[0].site, f"{k} micro-batches, each weighed 1/{n}"
-
-
-def one_loop(new: list[Backward]) -> bool:
-    """Whether these are micro-batches: the same line again, each after a forward pass of its own."""
-    return len(new) > 1 and len({b.site for b in new}) == 1 and all(b.forwards for b in new)
-
-
-def finite(loss: Any) -> bool:
-    return loss is None or math.isfinite(float(loss))
-
-
-def close(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-4)
-
-
-def synchronisation(new: list[Backward]) -> Iterator[Found]:
+def synchronisation(f: Follower, new: list[Backward], no_sync: Site | None) -> Iterator[Found]:
     if new and new[-1].synced is False:
-        yield "no-sync-on-the-last", new[-1].site, ""
+        short = f.length is not None and len(new) < f.length
+        yield "remainder-unsynchronised" if short else "no-sync-on-the-last", no_sync or new[-1].site, ""
     elif one_loop(new) and all(b.synced for b in new):
         yield "no-sync-missing", new[0].site, f"{len(new)} times"
 
@@ -110,16 +103,16 @@ def keeping(f: Follower, new: list[Backward]) -> Iterator[Found]:
         del f.tokens[:-KEPT]
 
 
-def at_schedule(f: Follower, schedule: int, site: Site | None) -> Iterator[Found]:
-    """When a schedule moves. Once between two steps is right, with a backward pass in between twice is not."""
-    before = [m for m in f.scheduled if m.schedule == schedule]
-    if before and before[-1].held < len(f.new):
-        yield "schedule-every-micro-batch", site, ""
-
-
 def at_unscale(f: Follower, site: Site | None) -> Iterator[Found]:
+    if f.locked:
+        return
     if f.stage == "stepped":
-        yield "update-missing", site, ""
-    elif f.stage == "unscaled":
-        again = "unscale-every-micro-batch" if f.unscaled_at < len(f.held) else "unscale-twice"
-        yield (again if f.unscaled else "update-missing"), site, ""
+        yield "update-missing", f.stepped_site, ""
+    elif f.stage == "unscaled" and f.unscaled_at == len(f.held):  # what was added since was told when it was
+        yield ("unscale-twice" if f.unscaled else "update-missing"), site, ""
+
+
+def at_reduce(f: Follower, site: Site | None) -> Iterator[Found]:
+    """Before gradients are summed over ranks by hand."""
+    if any(b.synced for b in f.new):
+        yield "reduced-by-hand-too", site, ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 Site = tuple[CodeType, int]
 """Code and line of a call."""
@@ -47,6 +49,12 @@ def site() -> Site | None:
             library = frame.f_code, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return library
+
+
+def written(function: Any) -> Site | None:
+    """Where a function or method begins, if it is the user's."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return None if code is None or foreign(code.co_filename) else (code, code.co_firstlineno)
 
 
 def told(site: Site | None) -> str:

@@ -86,3 +86,53 @@ def test_neither_torch_nor_the_script_is_imported():
     code = f"import sys; from gradlab.audit.cli import main; main([{CLIP!r}]); {heavy}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+DOUBTFUL = """\
+import torch
+from helpers_elsewhere import adjust
+
+def train(model, optimizer, loader, args):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        adjust(model, optimizer)
+        if args.clip > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        optimizer.step()
+"""
+
+
+def test_verbose_says_what_was_followed_and_what_was_not_decided(tmp_path, capsys):
+    (tmp_path / "a.py").write_text(DOUBTFUL.replace("        optimizer.zero_grad()\n", ""))
+    assert main(["--verbose", str(tmp_path)]) == 0
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/a.py: 1 loop followed (line 5)\n" in said
+    assert "a.py:8: adjust() could not be followed (it has model, optimizer); silent for it: " in said
+    assert "GL305" in said.split("silent for it: ")[1].split("\n")[0]
+    assert "a.py:9: whether `args.clip > 0` holds is not known: followed both ways\n" in said
+    assert main([str(tmp_path)]) == 0 and capsys.readouterr().err == ""
+    (tmp_path / "a.py").write_text(
+        DOUBTFUL.replace("        adjust(model, optimizer)\n", "").replace("        optimizer.zero_grad()\n", "")
+    )
+    assert main([str(tmp_path)]) == 1  # and the rule was silent for that call
+
+
+def test_a_backward_pass_in_no_loop_that_was_understood_is_said(tmp_path, capsys):
+    (tmp_path / "a.py").write_text("def f(loss):\n    loss.backward()\n")
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/a.py has a backward(), but no training loop")
+    assert main([str(tmp_path), "--verbose"]) == 0
+    assert "a.py:2: backward() with no step" in capsys.readouterr().err
+
+
+def test_many_files_shared_among_processes_have_the_same_findings(capsys, monkeypatch):
+    folder = str(WRONG)
+    assert main([folder, "--verbose"]) == 1
+    alone = capsys.readouterr()
+    monkeypatch.setattr("gradlab.audit.cli.MANY", 1)
+    monkeypatch.setattr("gradlab.audit.cli.PART", 7)
+    monkeypatch.setattr("gradlab.audit.cli.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert main([folder, "--verbose"]) == 1
+    assert capsys.readouterr() == alone

@@ -15,7 +15,9 @@ from gradlab.audit.sources import read
 
 NO_LOOP = ("losses", "methods", "lightning_manual", "timm", "deprecated", "epochs", "flags", "rl", "nano")
 SCRIPTS = sorted(p for folder in ("wrong", "right") for p in (Path(__file__).parent / folder).glob("*.py"))
-LOOPS = [p for p in SCRIPTS if p.stem not in NO_LOOP]
+LOOPS = [
+    p for p in SCRIPTS if p.stem not in NO_LOOP and any(isinstance(n, ast.For) for n in ast.parse(p.read_text()).body)
+]
 
 
 def codes(path: Path) -> list[str]:

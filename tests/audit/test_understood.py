@@ -200,9 +200,9 @@ class Several:
             else:
                 opt.step()
 class Trainer:
-    def __init__(self, net, given=None):
+    def __init__(self, net):
         self.net = net
-        made = given.optimizer() if given else torch.optim.Adam(net.parameters())
+        made = net.made_optimizer()
         if not isinstance(made, Several):
             made = Several([made])
         self.several = made

@@ -55,7 +55,7 @@ def test_lightning(tmp_path, count, capsys):
     assert torch.equal(fit(), fit(callback))
     assert not callback.watch.broken
     # Lightning divides a remainder by the full number.
-    assert [s.code for s in callback.watch.faults] == ["remainder-underscaled"] * (count % 2)
+    assert [s.name for s in callback.watch.faults] == ["remainder-underscaled"] * (count % 2)
     lines = list(read_lines(tmp_path / "run" / "metrics.jsonl"))
     assert len(lines) == 12
     assert all(line["train/loss"] > 0 for line in lines)
@@ -158,6 +158,6 @@ def test_accelerate(tmp_path, divided):
     )
     assert torch.equal(alone, seen)
     assert not watch.broken
-    assert [s.code for s in watch.faults] == ([] if divided else ["loss-divided-twice"])
-    assert watch.outputs[0].lines == 4
-    copy.deepcopy(watch.models[0])
+    assert [s.name for s in watch.faults] == ([] if divided else ["loss-divided-twice"])
+    assert watch.loop.outputs[0].lines == 4
+    copy.deepcopy(watch.loop.models[0])

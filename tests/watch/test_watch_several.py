@@ -29,7 +29,7 @@ def test_the_fault_of_the_second_of_two_optimizers(tmp_path):
     first, second = (torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker))
     with gradlab.watch([judge, maker], [first, second], folder=tmp_path, quiet=True) as watch:
         adversaries(judge, maker, first, second)
-    assert [(s.code, s.site[1], s.update, s.optimizer) for s in watch.faults] == [
+    assert [(s.name, s.site[1], s.update, s.optimizer) for s in watch.faults] == [
         ("zero-grad-missing", marked(adversaries), 2, 1)
     ]
     verdicts = [
@@ -56,7 +56,7 @@ def test_a_closure_that_never_clears(tmp_path):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         never_cleared(model, optimizer)
-    assert [(s.code, s.site[1], s.update) for s in watch.faults] == [("zero-grad-missing", marked(never_cleared), 2)]
+    assert [(s.name, s.site[1], s.update) for s in watch.faults] == [("zero-grad-missing", marked(never_cleared), 2)]
     assert all("train/loss" in line for line in read_lines(tmp_path / "metrics.jsonl"))
 
 
@@ -85,7 +85,7 @@ def test_next_to_no_updates(tmp_path, steps):
         for batch in batches(steps):
             loss_of(model, batch).backward()
             optimizer.step()
-    assert f"({steps} updates, 0 of them skipped)" in watch.report()
+    assert f"({steps} updates)" in watch.report()
     assert (tmp_path / "report.html").is_file()
 
 

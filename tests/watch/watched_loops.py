@@ -52,12 +52,14 @@ def refused(call: Callable[[], Any]) -> None:
         raise AssertionError("was not refused")
 
 
-def run(loop: Callable[..., Any], tmp_path: Any, **given: Any) -> Any:
-    """Watch a loop that takes a model, its optimizer and a scaler."""
+def run(loop: Callable[..., Any], tmp_path: Any, kept: list[Any] | None = None, **given: Any) -> Any:
+    """Watch a loop that takes a model, its optimizer and a scaler. kept: takes the watch of a loop that raises."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
     with gradlab.watch(model, optimizer, scaler, schedule, tmp_path, quiet=True, **given) as watch:
+        if kept is not None:
+            kept.append(watch)
         loop(model, optimizer, scaler, schedule)
     return watch

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from watched_loops import batches, loss_of, net
+from torch.distributed.fsdp import fully_shard
+from watched_loops import batches, half_loss, loss_of, net
+from watched_scripts import AUDITED, distributed, play, playable, told
 
 import gradlab
+from gradlab.watch.numbers import local
 from gradlab.watch.taps import TAPS
 
 RANK = 0
@@ -58,22 +61,107 @@ def around_backward(model, optimizer):
             optimizer.zero_grad()
 
 
+def short(model, optimizer):
+    """The last window has one micro-batch, inside no_sync."""
+    for i, batch in enumerate(batches(7, 10 + RANK)):
+        with nullcontext() if i % 2 else model.no_sync():
+            (loss_of(model, batch) / (1 if i == 6 else 2)).backward()
+        if i % 2 or i == 6:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def reduced_too(model, optimizer):
+    for batch in batches(4, 10 + RANK):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        for p in model.parameters():
+            torch.distributed.all_reduce(p.grad)
+        optimizer.step()
+
+
+def reduced_instead(model, optimizer):
+    for batch in batches(4, 10 + RANK):
+        optimizer.zero_grad()
+        with model.no_sync():
+            loss_of(model, batch).backward()
+        for p in model.parameters():
+            torch.distributed.all_reduce(p.grad)
+            p.grad /= 2
+        optimizer.step()
+
+
+def everything(model, optimizer):
+    """Accumulation, fp16, DDP and clipping together."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    for i, batch in enumerate(batches(8, 10 + RANK)):
+        with model.no_sync() if i % 2 == 0 else nullcontext():
+            scaler.scale(half_loss(model, batch) / 2).backward()
+        if i % 2:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def sharded(model, optimizer, cleared=True):
+    for batch in batches(4, 10 + RANK):
+        if cleared:
+            optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+
+def sharded_uncleared(model, optimizer):
+    sharded(model, optimizer, cleared=False)
+
+
+def spread():
+    """Each rank holds a part of every weight."""
+    model = net()
+    for part in (model[0], model[2], model):
+        fully_shard(part)
+    return model
+
+
+LOOPS = (
+    right,
+    always,
+    never,
+    shifted,
+    past_wrapper,
+    around_backward,
+    short,
+    reduced_too,
+    reduced_instead,
+    everything,
+    sharded,
+    sharded_uncleared,
+)
+
+
 def main(folder):
     global RANK
     torch.distributed.init_process_group("gloo")
     RANK = torch.distributed.get_rank()
     found = {}
-    for loop in (right, always, never, shifted, past_wrapper, around_backward):
+    for loop in LOOPS:
         ends = []
         for watched in (False, True):
-            model = nn.parallel.DistributedDataParallel(net())
+            model = spread() if loop.__name__.startswith("sharded") else nn.parallel.DistributedDataParallel(net())
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
             watch = gradlab.watch(model, optimizer, folder=folder / loop.__name__, quiet=True)
             with watch if watched else nullcontext():
                 loop(model, optimizer)
-            ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
-        codes = [seen.code for seen in watch.faults]
-        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.outputs[0].lines]
+            ends.append(torch.cat([local(p).detach().flatten() for p in model.parameters()]))
+        codes = [seen.name for seen in watch.faults]
+        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.loop.outputs[0].lines]
+    for path in sorted((AUDITED / "wrong").glob("*.py")) + sorted((AUDITED / "right").glob("*.py")):
+        if playable(path) and distributed(path):
+            watch, _ = play(path, folder / path.stem)
+            found[f"{path.parent.name}/{path.stem}"] = sorted(told(watch))
     if RANK == 0:
         print(json.dumps(found))
     torch.distributed.destroy_process_group()

@@ -9,22 +9,18 @@ from dataclasses import dataclass, replace
 from gradlab.audit.project import Module
 from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.tree import Region
+from gradlab.audit.values import Value
+from gradlab.codes import CODES, Code
 
 
 @dataclass(frozen=True)
-class Rule:
-    """`why` names the measured effect; `mend` is a small example."""
+class Rule(Code):
+    """How a mistake is found in the text."""
 
-    code: str
-    name: str
-    severity: str
-    message: str
-    why: str
-    mend: str
     runs: Callable[[Run], Iterable[Hit]] | None = None
     unit: Callable[[Unit], Iterable[tuple[str, ast.AST]]] | None = None
     text: Callable[[Module], Iterable[ast.AST]] | None = None
-    default: bool = True
+    windows: bool = False  # about runs alone in which micro-batches add up
 
 
 @dataclass(frozen=True)
@@ -39,15 +35,17 @@ class Hit:
 
 
 RULES: dict[str, Rule] = {}
+PLACED = ("zero", "clip", "unscale", "schedule", "update")
 
 
-def rule(
-    code: str, name: str, severity: str, message: str, why: str, mend: str, on: str = "runs", default: bool = True
-):
-    """Register a function as a rule over runs, units or the text of a module."""
+def rule(code: str, on: str = "runs", windows: bool = False):
+    """Register a function as a rule over runs, units or the text of a module; what it says is in `gradlab.codes`.
+
+    windows: about runs alone in which micro-batches add up.
+    """
 
     def register(function):
-        RULES[code] = Rule(code, name, severity, message, why, mend.strip("\n"), default=default, **{on: function})
+        RULES[code] = Rule(**vars(CODES[code]), windows=windows, **{on: function})
         return function
 
     return register
@@ -67,6 +65,7 @@ def load() -> dict[str, Rule]:
     from gradlab.audit.rules import (  # noqa: F401
         accumulation,
         advice,
+        arguments,
         distributed,
         loss,
         order,
@@ -81,10 +80,14 @@ def load() -> dict[str, Rule]:
 def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AST]]:
     """Where a rule speaks: in every run in which the steps of a hit happen, under guards that imply each other."""
     hits: dict[tuple, tuple[Hit, int]] = {}
+    varying = {a.key for a in unit.atoms if a.kind == "flag" and a.birth > unit.birth and a not in unit.boundary}
+    runs = [run for run in runs if run.accumulating] if rule.windows else runs
     for run in runs:
         seen = set()
         for hit in rule.runs(run) if rule.runs else ():
             key = (id(hit.node or hit.step.event), tuple(id(o.event) for o in hit.others))
+            if rule.windows and hit.step.kind in PLACED and any(v in g for g, _ in hit.step.guards for v in varying):
+                continue  # where in the window it happens is not known
             if key not in seen and nested(unit, [hit.step, *hit.others], hit.loose):
                 seen.add(key)
                 hits[key] = (hit, hits.get(key, (hit, 0))[1] + 1)
@@ -109,7 +112,9 @@ def nested(unit: Unit, steps: list[Step], loose: bool = False) -> bool:
 def uncertain(unit: Unit, *kinds: str) -> bool:
     """Whether a call that could not be followed was handed one of these, or the program belongs to a framework."""
     what = {*kinds, "framework"}
-    return any(event.kind == "opaque" and event.data["receives"] & what for event in unit.events)
+    found = [event for event in unit.events if event.kind == "opaque" and event.data["receives"] & what]
+    unit.doubts += found
+    return bool(found)
 
 
 def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
@@ -117,6 +122,8 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     from gradlab.audit.trace import same
 
     value = step.event.value
+    if step.event.data.get("whose") == "unknown" or optimizer.kind == "tensor":
+        return None
     if len(unit.optimizers()) <= 1:
         return True
     if value is None:
@@ -126,6 +133,22 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     root, roots = value.root(), optimizer.data.get("roots", [])
     if not roots or root.kind not in ("model", "ddp", "instance"):
         return None
+    if any(part_of(r, root) for r in roots):
+        return True
+    if any(part_of(root, r) for r in roots):
+        return None
     return any(
         root is r or (root.name and root.name == r.name and root.data.get("call") is r.data.get("call")) for r in roots
     )
+
+
+def part_of(value: Value, whole: Value) -> bool:
+    """Whether a model is inside another."""
+    for _ in range(6):
+        inner = value.data.get("within")
+        if inner is None:
+            return False
+        value = inner.root()
+        if value is whole:
+            return True
+    return False

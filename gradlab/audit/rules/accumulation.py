@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import atoms
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step, Unit
-from gradlab.audit.tree import If, events, walk
+from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
-
-RIGHT = """
-for i, (x, y) in enumerate(loader):
-    (criterion(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-
 
 UNKNOWN = ("opaque", "scaled_by", "perhaps")
 """What makes it unknown whether a loss was divided."""
@@ -46,24 +37,22 @@ def weight(factor: tuple, parts: list[Value]) -> bool:
     return not all(factor in p.data.get("factors", []) for p in parts)
 
 
-@rule(
-    "GL301",
-    "accumulation-unscaled",
-    "error",
-    "the losses of a window are added up undivided, so the gradient is n times too large: divide each loss by n",
-    "Measured: under SGD a learning rate n times too high, lost at update 14; Adam cancels a constant factor "
-    "but for eps, clipping "
-    "and weight decay (README, pitfall unscaled_accumulation).",
-    RIGHT,
-)
+def micro(loop: Loop | None) -> bool:
+    """Whether a loop counts micro-batches, or goes over parts of a batch: over other things a sum may be meant."""
+    if loop is None or not isinstance(loop.node, ast.For):
+        return False
+    text = ast.unparse(loop.node.iter)
+    counted = loop.over is not None and loop.over.kind == "counted" and not re.search(r"len\(|size|shape", text)
+    return counted or bool(re.search(r"chunk|split|micro|accum", text))
+
+
+@rule("GL301", windows=True)
 def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
-        return
-    if unit.compensated:
+    if unit.compensated or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
     for backward in run.of("backward"):
-        if not unit.boundary and id(backward.event) not in unit.windows:
+        if not unit.boundary and not micro(unit.in_window.get(id(backward.event))):
             continue
         if backward.event.data.get("perhaps"):
             continue
@@ -71,16 +60,8 @@ def unscaled(run: Run) -> Iterator[Hit]:
             yield Hit(backward)
 
 
-@rule(
-    "GL302",
-    "loss-divided-twice",
-    "error",
-    "the loss is divided by the length of the window twice, so the gradient is n times too small: divide once",
-    "A learning rate n times too low under SGD. Accelerate's backward() divides by gradient_accumulation_steps itself.",
-    "(loss / n).backward()  # once\naccelerator.backward(loss)  # Accelerate divides by itself",
-)
+@rule("GL302")
 def divided_twice(run: Run) -> Iterator[Hit]:
-    unit = run.unit
     for backward in run.of("backward"):
         value = backward.event.value
         if value is None or value.kind != "tensor":
@@ -88,7 +69,7 @@ def divided_twice(run: Run) -> Iterator[Hit]:
         divisors = [(text, v) for sign, text, v in value.data.get("factors", []) if sign == "/"]
         texts = [text for text, _ in divisors]
         through = backward.event.data.get("through")
-        twice = any(texts.count(text) > 1 for text in texts) and unit.accumulating and not value.data.get("parts")
+        twice = any(texts.count(text) > 1 for text in texts) and run.accumulating and not value.data.get("parts")
         if (
             through is not None
             and through.kind == "accelerator"
@@ -106,55 +87,24 @@ def divided_twice(run: Run) -> Iterator[Hit]:
             yield Hit(backward)
 
 
-@rule(
-    "GL303",
-    "gradients-scaled-by-hand",
-    "warning",
-    "gradients are divided by hand for each micro-batch, earlier ones again each time: divide the loss instead",
-    "Measured: micro-batch i of n weighs n^-(n - i) of what it should; the gradient is 0.38 of the right one, "
-    "its cosine 0.89 "
-    "(README, pitfall gradients_scaled_by_hand).",
-    RIGHT,
-)
+@rule("GL303", windows=True)
 def by_hand(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or any(e.kind == "reduce" for e in unit.events):
+    if any(e.kind == "reduce" for e in unit.events):
         return
     for scale in run.of("scale"):
-        if scale.event.data["op"] == "div_" and (not run.ends(scale.k) if unit.boundary else unit.each(scale, run)):
+        if scale.event.data["op"] == "div_" and run.partial(scale):
             yield Hit(scale)
 
 
-@rule(
-    "GL304",
-    "clip-every-micro-batch",
-    "error",
-    "each micro-batch of a window is clipped: clip once, when all have been added up",
-    "Measured: clipping a sum that is not complete weighs micro-batches unequally; the update is 0.03 of "
-    "a move away, and more where clipping is tight (README, pitfall clip_each_micro_batch).",
-    RIGHT,
-)
+@rule("GL304", windows=True)
 def clip_each(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if not unit.accumulating:
-        return
     for clip in run.of("clip"):
-        if unit.boundary:
-            earlier = [s for s in run.steps[: run.steps.index(clip)] if s.k == clip.k]
-            if not run.ends(clip.k) and any(s.kind == "backward" for s in earlier):
-                yield Hit(clip)
-        elif unit.each(clip, run):
+        if run.partial(clip) and any(s.kind == "backward" and s.k == clip.k for s in run.before(clip)):
             yield Hit(clip)
 
 
-@rule(
-    "GL305",
-    "zero-grad-missing",
-    "error",
-    "gradients are never set to zero here, so each update adds those of all before: call zero_grad() after the step",
-    "Measured: like a momentum of 1; the loss ends at 6.88 instead of 3.10 (README, pitfall missing_zero_grad).",
-    RIGHT,
-)
+@rule("GL305")
 def zero_missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None or uncertain(
@@ -181,22 +131,13 @@ def again(unit: Unit) -> bool:
     return not any(getattr(item, "kind", "") == "break" for item in unit.body)
 
 
-@rule(
-    "GL306",
-    "zero-grad-in-window",
-    "error",
-    "gradients are set to zero for each micro-batch, only the last reaches the step: call zero_grad() after the step",
-    "Measured: a third of the gradient, with a cosine of 0.81 (README, pitfall zero_grad_in_window).",
-    RIGHT,
-)
+@rule("GL306", windows=True)
 def zero_in_window(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating:
-        return
     for optimizer in unit.optimizers():
         if unit.inner and not unit.boundary:
             for zero in run.of("zero"):
-                if unit.each(zero, run) and concerns(unit, zero, optimizer):
+                if run.partial(zero) and concerns(unit, zero, optimizer):
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):
@@ -209,17 +150,9 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                 elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
                     pending = None
             ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
-            if pending is not None and discarding(run, zero, pending):
-                continue
             if pending is not None and ahead is not None and ahead.kind == "backward":
                 if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
                     yield Hit(zero, (pending,))
-
-
-def discarding(run: Run, zero: Step, backward: Step) -> bool:
-    """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
-    known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
-    return any(key not in known for key, _ in run.unit.varying(zero) - run.unit.varying(backward))
 
 
 def stepping(unit: Unit) -> tuple[If, bool] | None:
@@ -236,16 +169,7 @@ def periodic(unit: Unit) -> bool:
     return bool(unit.boundary) and all(a.kind == "period" for a in unit.boundary)
 
 
-@rule(
-    "GL307",
-    "remainder-left",
-    "advice",
-    "the last, shorter window of an epoch takes no step, its gradients are dropped or leak: step at the last batch too",
-    "With 10 batches and n = 4 the last two are lost, or make the next update a sum over six (README, "
-    "pitfall remainder_underscaled).",
-    "if (i + 1) % n == 0 or i + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()",
-    on="unit",
-)
+@rule("GL307", on="unit")
 def remainder_left(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     found = stepping(unit)
     if not periodic(unit) or found is None or found[1] or any(e.kind == "step" for e in unit.after):
@@ -256,17 +180,7 @@ def remainder_left(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
             yield step.path, step.node
 
 
-@rule(
-    "GL308",
-    "remainder-underscaled",
-    "advice",
-    "the last window of an epoch is shorter, but its losses are divided by the full n: divide by its own length",
-    "Measured: its gradient is a fraction of the right one, 0.25 where one micro-batch of four remains (README, "
-    "pitfall "
-    "remainder_underscaled).",
-    "window = min(n, len(loader) - i // n * n)\n(loss / window).backward()",
-    on="unit",
-)
+@rule("GL308", on="unit")
 def remainder_underscaled(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     found = stepping(unit)
     if not periodic(unit) or found is None:

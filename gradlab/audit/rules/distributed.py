@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from gradlab.audit.conditions import Atom
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.accumulation import periodic, stepping
-from gradlab.audit.trace import Run, Step, Unit
-from gradlab.audit.tree import Event
-
-RIGHT = """
-last = (i + 1) % n == 0
-with nullcontext() if last else model.no_sync():
-    (criterion(model(x), y) / n).backward()
-if last:
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+from gradlab.audit.trace import Run, Step, Unit, cases
+from gradlab.audit.tree import Event, Region
 
 
 def wrapped(run: Run) -> bool:
     return any(e.kind == "forward" and e.value is not None and e.value.kind == "ddp" for e in run.unit.events)
 
 
-@rule(
-    "GL501",
-    "no-sync-missing",
-    "advice",
-    "DDP reduces the gradients for each micro-batch of a window: no_sync() for all but the last leaves one reduction",
-    "Measured: the same update with n reductions instead of one (README, pitfall ddp_sync_every_micro_batch).",
-    RIGHT,
-)
+@rule("GL501", windows=True)
 def missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if not unit.accumulating or not wrapped(run) or uncertain(unit, "self"):
+    if not wrapped(run) or uncertain(unit, "self"):
         return
     regions = [r for e in unit.events for r in e.regions]
     if any(e.kind == "sync" for e in unit.events) or any(
@@ -42,19 +27,11 @@ def missing(run: Run) -> Iterator[Hit]:
     ):
         return
     for backward in run.of("backward"):
-        if backward.event.data.get("through") is None and (unit.inner or not run.ends(backward.k)):
+        if backward.event.data.get("through") is None and run.partial(backward):
             yield Hit(backward)
 
 
-@rule(
-    "GL502",
-    "no-sync-on-the-last",
-    "error",
-    "the last backward pass before the step is inside no_sync(), so each rank steps alone: leave the last one outside",
-    "Measured on two ranks: the update is 0.35 of a move away from the right one, and the ranks' weights "
-    "part (README, pitfall no_sync_off_by_one).",
-    RIGHT,
-)
+@rule("GL502")
 def on_the_last(run: Run) -> Iterator[Hit]:
     last: Step | None = None
     for step in run.steps:
@@ -68,15 +45,7 @@ def on_the_last(run: Run) -> Iterator[Hit]:
                 yield Hit(last, (step,), region.node, region=region)
 
 
-@rule(
-    "GL503",
-    "no-sync-around-backward-only",
-    "warning",
-    "no_sync() around backward() alone does nothing, DDP decides in the forward pass: put that inside too",
-    "Measured: n reductions instead of one, a mistake that no result shows (README, pitfall "
-    "no_sync_around_backward_only).",
-    RIGHT,
-)
+@rule("GL503")
 def backward_only(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         region = backward.inside("no_sync")
@@ -92,21 +61,13 @@ def backward_only(run: Run) -> Iterator[Hit]:
 
 
 def only_forward(run: Run, backward: Step) -> Event | None:
-    """The forward pass of an iteration, where there is but one."""
-    found = {s.event for s in run.of("forward") if s.k == backward.k and s.event.value is not None}
+    """The wrapper's forward pass of an iteration, where there is but one."""
+    found = {s.event for s in run.of("forward") if s.k == backward.k}
     wrapped = [e for e in found if e.value is not None and e.value.kind == "ddp"]
     return wrapped[0] if len(wrapped) == 1 else None
 
 
-@rule(
-    "GL504",
-    "raw-module-called",
-    "error",
-    "the model inside DistributedDataParallel is called, so no gradient is reduced: call the wrapper",
-    "DDP's hooks are set up in its own forward; a forward pass of the inner module goes past them, each "
-    "rank steps with its own gradients, and the weights part.",
-    "model = DistributedDataParallel(model)\nloss = criterion(model(x), y)",
-)
+@rule("GL504")
 def raw(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         value = backward.event.value
@@ -122,51 +83,45 @@ def raw(run: Run) -> Iterator[Hit]:
                     yield Hit(step, (backward,))
 
 
-@rule(
-    "GL505",
-    "reduced-by-hand-too",
-    "warning",
-    "gradients are reduced by hand beside DistributedDataParallel, which has averaged them: leave it to DDP",
-    "A second reduction for nothing; without the division by the number of ranks the gradient is too large by it.",
-    "loss.backward()  # DDP has averaged the gradients when it returns\noptimizer.step()",
-)
+@rule("GL505")
 def by_hand(run: Run) -> Iterator[Hit]:
     if wrapped(run) and not any(r.kind == "no_sync" for e in run.unit.events for r in e.regions):
         for reduce in run.of("reduce"):
             yield Hit(reduce)
 
 
-@rule(
-    "GL506",
-    "remainder-unsynchronised",
-    "error",
-    "the last, shorter window of an epoch ends inside no_sync(), so each rank steps alone: leave its last one outside",
-    "Measured on two ranks: the update of that window is 0.94 of a move away (README, pitfall "
-    "remainder_unsynchronised).",
-    "last = (i + 1) % n == 0 or i + 1 == len(loader)\nwith nullcontext() if last else model.no_sync():\n    ...",
-    on="unit",
-)
+@rule("GL506", on="unit")
 def remainder(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     if not periodic(unit) or stepping(unit) is None:
         return
-    regions = [r for e in unit.events if e.kind == "backward" for r in e.regions if r.kind == "no_sync"]
-    if not regions or any(a.kind in ("last", "flag") for r in regions for a in atoms_of(r)):
+    varying = [a for a in unit.atoms if a.kind == "flag" and a.birth > unit.birth]
+    late = next((e for e in unit.after if e.kind == "step" and any(e.value is o for o in unit.optimizers())), None)
+    if any(e.kind in ("sync", "reduce") for e in unit.events) or varying:
         return
-    found = stepping(unit)
-    late = next((e for e in unit.after if e.kind == "step" and e.value is not None), None)
-    if late is not None and any(late.value is o for o in unit.optimizers()):
-        yield late.path, late.node
-    elif found is not None and any(a.kind == "last" for a in atoms_of_if(found[0])):
-        yield unit.path, regions[0].node
+    for values in cases([a for a in unit.atoms if not unit.timed(a) and a not in unit.boundary], 4):
+        whole, _ = unit.iteration(unit.window - 1, unit.truth(values, unit.window - 1))
+        if unsynchronised(whole) is not None:  # at the end of every window: another rule's
+            continue
+        steps, _ = unit.iteration(0, at_the_end(unit, values))
+        region = unsynchronised(steps)
+        if region is not None and any(s.kind == "step" for s in steps):
+            yield unit.path, region.node
+        elif region is not None and late is not None:
+            yield late.path, late.node
 
 
-def atoms_of(region):
-    from gradlab.audit.conditions import atoms
+def unsynchronised(steps: list[Step]) -> Region | None:
+    """The no_sync() that the last backward pass is inside."""
+    backward = next((s for s in reversed(steps) if s.kind == "backward"), None)
+    return backward.inside("no_sync") if backward is not None else None
 
-    return atoms(region.when)
 
+def at_the_end(unit: Unit, values: dict[str, bool]) -> Callable[[Atom], bool]:
+    """The last batch of an epoch, which fills no window."""
 
-def atoms_of_if(item):
-    from gradlab.audit.conditions import atoms
+    def at(atom: Atom) -> bool:
+        if atom in unit.boundary:
+            return not unit.boundary[atom]
+        return atom.kind == "last" or (atom.kind != "period" and values.get(atom.key, False))
 
-    return atoms(item.test)
+    return at

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
+from gradlab.audit.known import dotted
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.trace import Run
+from gradlab.audit.tree import Loop
+from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 
-@rule(
-    "GL605",
-    "loss-kept-with-graph",
-    "warning",
-    "a loss is kept with its graph, memory grows with every batch: keep loss.detach() or loss.item()",
-    "Measured on eight small layers: 25 kB of graph stay a batch; and all that a backward pass would "
-    "need, where none freed it. loss.item() waits for the device, loss.detach() does not.",
-    "total += loss.detach()",
-)
+@rule("GL605")
 def kept(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.loop is None:
         return
-    backwards = [e for e in [*unit.events, *unit.after] if e.kind == "backward" and e.value is not None]
-    texts = {e.data.get("text", "") for e in backwards}
-    used = frozenset().union(*(e.value.data.get("roots", frozenset()) for e in backwards if e.value is not None))
+    marks = frozenset().union(*(roots(e.value) for e in [*unit.events, *unit.after] if e.kind == "backward"))
     for keep in run.of("keep"):
-        into = keep.event.data["into"]
-        if keep.event.data["token"] in used:
+        value = keep.event.value
+        if keep.event.data["mark"] in marks or keep.event.data["since"] >= unit.birth:
+            continue  # it goes backward itself, or is begun anew for each update
+        if value is None or reset(unit.loop, keep.event.data["into"], {id(e.node) for e in unit.events}):
             continue
-        if into and any(text == into or text.startswith((f"{into}.", f"{into} ", f"({into}")) for text in texts):
-            continue
-        roots = keep.event.value.data.get("roots", frozenset()) if keep.event.value is not None else frozenset()
+        known = value.data.get("source") == "criterion" and not value.data.get("guessed")
         for backward in run.of("backward"):
-            value = backward.event.value
-            if backward.k == keep.k and value is not None and value.data.get("roots", frozenset()) & roots:
+            shared = roots(value) & roots(backward.event.value)
+            if backward.k != keep.k or not shared or not (known or shared == roots(value)):
+                continue
+            if keep.event.data["named"] or value is backward.event.value or value.data.get("source") != "model":
                 yield Hit(keep, (backward,))
                 break
+
+
+def roots(value: Value | None) -> frozenset:
+    return value.data.get("roots", frozenset()) if value is not None else frozenset()
+
+
+def reset(loop: Loop, into: str, acting: set[int]) -> bool:
+    """Whether a sum is begun anew in each turn, or where the optimizer steps."""
+    for part in walk(loop.node):
+        bodies = [getattr(part, "body", None), getattr(part, "orelse", None)]
+        for body in bodies:
+            if not isinstance(body, list):
+                continue
+            anew = any(
+                isinstance(n, ast.Assign)
+                and into in [dotted(t) for t in n.targets]
+                and into not in [dotted(part) for part in walk(n.value)]
+                for n in body
+            )
+            if anew and (part is loop.node or any(id(n) in acting for statement in body for n in walk(statement))):
+                return True
+    return False

@@ -9,13 +9,7 @@ from gradlab.audit.known import CLIPS, dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, also, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
-
-RIGHT = """
-loss.backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-optimizer.step()
-optimizer.zero_grad()
-"""
+from gradlab.audit.walking import walk
 
 
 def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]:
@@ -29,22 +23,14 @@ def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]
 
 
 def following(run: Run, step: Step, optimizer) -> list[Step]:
-    """Backward passes and this optimizer's steps of the next iteration, where each step comes before its backward."""
+    """Backward passes and this optimizer's steps of the next iteration."""
     return [
         s for s in run.steps
         if s.k == step.k + 1 and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
     ]  # fmt: skip
 
 
-@rule(
-    "GL101",
-    "clip-after-step",
-    "error",
-    "gradients are clipped after the optimizer's step, which used them whole: clip between backward() and step()",
-    "Measured: the optimizer's gradient is 2.3 times the clipped one, as with no clipping at all (README,"
-    " pitfall clip_after_step).",
-    RIGHT,
-)
+@rule("GL101")
 def clip_after_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for clip in run.of("clip"):
@@ -56,14 +42,7 @@ def clip_after_step(run: Run) -> Iterator[Hit]:
                     yield Hit(clip, (before[-1],))
 
 
-@rule(
-    "GL102",
-    "clip-before-backward",
-    "error",
-    "gradients are clipped before backward(), when there are none yet: clip between backward() and step()",
-    "Measured: the update is that of a run without clipping (README, pitfall clip_before_backward).",
-    RIGHT,
-)
+@rule("GL102")
 def clip_before_backward(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for clip in run.of("clip"):
@@ -84,23 +63,15 @@ def clip_in_training_step(module: Module) -> Iterator[ast.AST]:
     for owner in module.names.values():
         if not isinstance(owner, ast.ClassDef) or not any("Lightning" in ast.unparse(base) for base in owner.bases):
             continue
-        if any(getattr(n, "attr", "") in ("automatic_optimization", "manual_backward") for n in ast.walk(owner)):
+        if any(getattr(n, "attr", "") in ("automatic_optimization", "manual_backward") for n in walk(owner)):
             continue
         steps = [n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "training_step"]
-        for node in (n for step in steps for n in ast.walk(step)):
+        for node in (n for step in steps for n in walk(step)):
             if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in CLIPS:
                 yield node
 
 
-@rule(
-    "GL103",
-    "zero-before-step",
-    "error",
-    "gradients are set to zero between backward() and the step, which gets none: call zero_grad() after the step",
-    "The step sees zeros (or None, and skips): the weights learn nothing from this batch, and momentum "
-    "alone moves them.",
-    RIGHT,
-)
+@rule("GL103")
 def zero_before_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for zero in run.of("zero"):

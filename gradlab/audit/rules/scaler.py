@@ -6,19 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE
+from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
 from gradlab.audit.values import Value
-
-RIGHT = """
-scaler.scale(loss).backward()
-scaler.unscale_(optimizer)
-torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-scaler.step(optimizer)
-scaler.update()
-optimizer.zero_grad()
-"""
 
 
 def scaled(step: Step) -> Value | None:
@@ -37,15 +29,7 @@ def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
     return found
 
 
-@rule(
-    "GL201",
-    "clip-before-unscale",
-    "error",
-    "scaled gradients are clipped, to max_norm divided by the loss scale: call scaler.unscale_(optimizer) before",
-    "Measured: the true gradient is cut to 1/65536 of what it should be, so that SGD hardly moves; Adam "
-    "cancels the factor but for eps (README, pitfall clip_before_unscale).",
-    RIGHT,
-)
+@rule("GL201")
 def clip_before_unscale(run: Run) -> Iterator[Hit]:
     for clip in run.of("clip"):
         earlier = since(run, clip)
@@ -57,19 +41,11 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
         backward = next((s for s in earlier if s.kind == "backward"), None)
         if backward is not None and scaled(backward) and not uncertain(run.unit, "scaler", "optimizer", "self"):
             later = run.steps[run.steps.index(clip) :]
-            if any(s.kind == "step" and s.k == clip.k for s in later) or run.unit.accumulating:
+            if any(s.kind == "step" and s.k == clip.k for s in later) or run.accumulating:
                 yield Hit(clip, (backward,), loose=True)
 
 
-@rule(
-    "GL202",
-    "unscale-twice",
-    "error",
-    "unscale_() a second time in one update, which PyTorch's scaler refuses: unscale once, before clipping",
-    "torch.amp.GradScaler raises; any other divides by the scale again. Measured with one written by "
-    "hand: the gradient is 65536 times too small (README, pitfall unscale_twice).",
-    RIGHT,
-)
+@rule("GL202")
 def unscale_twice(run: Run) -> Iterator[Hit]:
     for unscale in run.of("unscale"):
         for other in since(run, unscale):
@@ -81,35 +57,14 @@ def unscale_twice(run: Run) -> Iterator[Hit]:
                     break
 
 
-@rule(
-    "GL203",
-    "unscale-every-micro-batch",
-    "error",
-    "unscale_() for each micro-batch of a window: unscale once, when all of them have been added up",
-    "Gradients of the next micro-batch are scaled, those that they are added to are not; PyTorch's scaler "
-    "raises at the second call.",
-    RIGHT,
-)
+@rule("GL203", windows=True)
 def unscale_each(run: Run) -> Iterator[Hit]:
-    if not run.unit.accumulating:
-        return
     for unscale in run.of("unscale"):
-        if run.unit.inner and not run.unit.boundary:
-            if run.unit.each(unscale, run):
-                yield Hit(unscale)
-        elif not run.ends(unscale.k):
+        if run.partial(unscale):
             yield Hit(unscale)
 
 
-@rule(
-    "GL204",
-    "step-past-scaler",
-    "error",
-    "optimizer.step() on gradients of a scaled loss: use scaler.step(optimizer)",
-    "Gradients that overflowed are applied, and without unscale_() all are too large by the scale. "
-    "Measured: the weights are NaN after one overflow (README, pitfall step_past_scaler).",
-    RIGHT,
-)
+@rule("GL204")
 def step_past_scaler(run: Run) -> Iterator[Hit]:
     for step in run.of("step"):
         if step.event.data.get("scaler") is not None:
@@ -124,15 +79,7 @@ def step_past_scaler(run: Run) -> Iterator[Hit]:
                 yield Hit(step, (backward,))
 
 
-@rule(
-    "GL205",
-    "update-missing",
-    "error",
-    "scaler.step() without scaler.update(): the scale never changes, and the next step() raises; call "
-    "update() after it",
-    "Without update() an overflow never lowers the scale, and PyTorch's scaler refuses a second step() before it.",
-    RIGHT,
-)
+@rule("GL205")
 def update_missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if uncertain(unit, "scaler", "self") or (
@@ -147,16 +94,7 @@ def update_missing(run: Run) -> Iterator[Hit]:
             yield Hit(step)
 
 
-@rule(
-    "GL206",
-    "live-lock",
-    "error",
-    "a check for finite gradients goes past scaler.update(), so the overflow stays: leave the check to scaler.step()",
-    "Measured: every update is skipped for ever, the scale never backs off (README, pitfall live_lock). "
-    "Where unscale_() came before, PyTorch's scaler raises at the next one.",
-    "scaler.unscale_(optimizer)\nnorm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
-    "scaler.step(optimizer)  # skips by itself where a gradient is not finite\nscaler.update()",
-)
+@rule("GL206")
 def live_lock(run: Run) -> Iterator[Hit]:
     finite = {a.key for a in run.unit.atoms if a.kind == "finite"}
     updates = {id(e) for e in run.unit.events if e.kind == "update"}
@@ -183,15 +121,7 @@ def skipping(run: Run, key: str) -> ast.AST | None:
     return None
 
 
-@rule(
-    "GL207",
-    "loss-not-scaled",
-    "error",
-    "scaler.step() divides by a scale that this loss was never multiplied with: call scaler.scale(loss).backward()",
-    "PyTorch's scaler raises where it has scaled nothing yet; where it has scaled another loss, this one's gradient "
-    "is too small by the scale, 65536 at first.",
-    RIGHT,
-)
+@rule("GL207")
 def loss_not_scaled(run: Run) -> Iterator[Hit]:
     if any(scaled(s) for s in run.of("backward")) or uncertain(run.unit, "scaler", "self", "tensor"):
         return
@@ -208,15 +138,7 @@ def loss_not_scaled(run: Run) -> Iterator[Hit]:
                 yield Hit(backward, (step,))
 
 
-@rule(
-    "GL208",
-    "forward-outside-autocast",
-    "warning",
-    "the loss is scaled but the forward pass is outside autocast, in fp32: put the forward pass inside",
-    "A loss scale is for fp16. Outside autocast nothing is in fp16, unless the model itself is.",
-    "with torch.autocast('cuda', dtype=torch.float16):\n    loss = criterion(model(x), "
-    "y)\nscaler.scale(loss).backward()",
-)
+@rule("GL208")
 def forward_outside(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         if not (owner := scaled(backward)) or owner.kind != "scaler" or backward.event.value is None:
@@ -245,30 +167,14 @@ def known_plain(model: Value) -> bool:
     return not any("autocast" in ast.dump(part) for part in root.data.get("lineage", [node]))
 
 
-@rule(
-    "GL209",
-    "backward-inside-autocast",
-    "advice",
-    "backward() inside autocast: leave the block before it, as PyTorch's documentation asks",
-    "Backward passes run in the types that autocast chose for their forward passes; inside the block their own "
-    "operations may be "
-    "cast once more.",
-    "with torch.autocast('cuda'):\n    loss = criterion(model(x), y)\nscaler.scale(loss).backward()",
-)
+@rule("GL209")
 def backward_inside(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         if (region := backward.inside("autocast")) is not None and region.data.get("through") is None:
             yield Hit(backward, region=region)
 
 
-@rule(
-    "GL210",
-    "fp16-without-scaler",
-    "warning",
-    "fp16 without a loss scale flushes small gradients to zero: use a GradScaler, or bfloat16",
-    "Measured: without scaling every gradient of experiments/fp16_underflow is zero.",
-    RIGHT,
-)
+@rule("GL210")
 def fp16_without_scaler(run: Run) -> Iterator[Hit]:
     if any(e.kind in ("unscale", "update") or e.data.get("scaler") for e in run.unit.events) or uncertain(
         run.unit, "scaler", "self"
@@ -303,15 +209,7 @@ def half(data: dict) -> bool:
     return data.get("device") == "cuda"
 
 
-@rule(
-    "GL211",
-    "bf16-with-scaler",
-    "advice",
-    "bfloat16 needs no loss scale, its exponent is that of fp32: call loss.backward() and optimizer.step()",
-    "bf16 reaches down to 1e-38, where fp16 ends at 6e-8; the scaler only adds its checks.",
-    "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss = criterion(model(x), "
-    "y)\nloss.backward()\noptimizer.step()",
-)
+@rule("GL211")
 def bf16_with_scaler(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         if scaled(backward) and backward.event.value is not None:
@@ -321,38 +219,24 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
                     yield Hit(backward)
 
 
-@rule(
-    "GL212",
-    "deprecated-amp",
-    "advice",
-    "torch.cuda.amp is deprecated: torch.autocast(device) and torch.amp.GradScaler(device)",
-    "The old names warn, and know CUDA alone.",
-    "scaler = torch.amp.GradScaler('cuda')\nwith torch.autocast('cuda'):\n    ...",
-    on="text",
-)
+@rule("GL212", on="text")
 def deprecated(module: Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and node.module.startswith("torch.cuda.amp")
-            and not node.level
-        ):
-            yield node
-        elif isinstance(node, ast.Attribute) and node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
-            if ast.unparse(node.value) in ("torch.cuda.amp", "cuda.amp"):
+    if "amp" not in module.source.text:
+        return
+    nodes = module.source.nodes
+    imports = [n for n in nodes.of(ast.ImportFrom) if n.module and not n.level]
+    new = {a.name for n in imports if str(n.module).startswith("torch.amp") for a in n.names}
+    new |= {n.attr for n in nodes.of(ast.Attribute) if dotted(n.value) == "torch.amp"}
+    for old in imports:  # a file that knows the new name too keeps the old one for older versions
+        if str(old.module).startswith("torch.cuda.amp") and not {a.name for a in old.names} & new:
+            yield old
+    for node in nodes.of(ast.Attribute):
+        if node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
+            if node.attr not in new and dotted(node.value) in ("torch.cuda.amp", "cuda.amp"):
                 yield node
 
 
-@rule(
-    "GL213",
-    "update-every-micro-batch",
-    "error",
-    "scaler.update() for each micro-batch of a window: update once, after the step",
-    "Gradients of one window would carry different scales; PyTorch's scaler raises, for no step recorded "
-    "anything to judge by.",
-    RIGHT,
-)
+@rule("GL213")
 def update_each(run: Run) -> Iterator[Hit]:
     if run.unit.boundary:
         for update in run.of("update"):

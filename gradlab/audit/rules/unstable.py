@@ -10,6 +10,7 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, also, rule
 from gradlab.audit.trace import Run
+from gradlab.audit.walking import walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
 COUNT = re.compile(
@@ -21,15 +22,12 @@ COUNT = re.compile(
 
 def losses(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
-    for node in ast.walk(module.source.tree) if module.source.tree else ():
-        if (
-            isinstance(node, ast.FunctionDef)
-            and LOSS.search(node.name)
-            and not re.search(r"log|plot|print|get|make|build|init", node.name)
-        ):
+    for node in module.source.nodes.of(ast.FunctionDef):
+        if LOSS.search(node.name) and not re.search(r"log|plot|print|get|make|build|init", node.name):
             yield node
-        elif isinstance(node, ast.ClassDef) and re.search(r"Loss$|Criterion$", node.name):
-            yield from (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
+    for one in module.source.nodes.of(ast.ClassDef):
+        if re.search(r"Loss$|Criterion$", one.name):
+            yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
 
 
 def inputs(node: ast.FunctionDef) -> set[str]:
@@ -37,7 +35,7 @@ def inputs(node: ast.FunctionDef) -> set[str]:
     plain = node.args.args[: len(node.args.args) - len(node.args.defaults)]
     named = [a for a in plain if a.arg not in ("self", "cls") and not COUNT.search(a.arg)]
     found = {a.arg for a in named if a.annotation is None or "Tensor" in ast.unparse(a.annotation)}
-    changed = {t.id for n in ast.walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    changed = {t.id for n in walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     return found - changed
 
 
@@ -62,7 +60,7 @@ def share(node: ast.AST | None, function: ast.FunctionDef) -> bool:
     if isinstance(node, ast.Subscript):
         return share(node.value, function)
     if isinstance(node, ast.Name):
-        made = [n.value for n in ast.walk(function) if isinstance(n, ast.Assign) and dotted(n.targets[0]) == node.id]
+        made = [n.value for n in walk(function) if isinstance(n, ast.Assign) and dotted(n.targets[0]) == node.id]
         return len(made) == 1 and not isinstance(made[0], ast.Name) and share(made[0], function)
     if not isinstance(node, ast.Call):
         return False
@@ -87,20 +85,11 @@ def computed(run: Run, what: str) -> Iterator[Hit]:
                     break
 
 
-@rule(
-    "GL601",
-    "log-of-zero",
-    "warning",
-    "log of what may be 0, an infinite loss: take cross_entropy or log_softmax of the logits, or clamp first",
-    "Measured in experiments/nan_loss: log(0) is -inf. An eps inside only moves the pole for values that may be "
-    "negative.",
-    "loss = F.cross_entropy(logits, target)  # or F.binary_cross_entropy_with_logits, or torch.log(p.clamp_min(1e-8))",
-    on="text",
-)
+@rule("GL601", on="text")
 def log(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             inner = called(node, "log")
             if bare(inner, names) or share(inner, function):
                 yield node
@@ -111,20 +100,11 @@ def log_computed(run: Run) -> Iterator[Hit]:
     yield from computed(run, "log")
 
 
-@rule(
-    "GL602",
-    "division-by-prediction",
-    "warning",
-    "division by a prediction that may be near 0, the loss explodes: divide by its absolute value plus an"
-    " eps, or clamp",
-    "Measured in experiments/nan_loss. pred + eps has its pole at -eps; use pred.abs() + eps, or clamp.",
-    "loss = ((pred - target) / (pred.abs() + 1e-8)).pow(2).mean()",
-    on="text",
-)
+@rule("GL602", on="text")
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
                 if node.right.id in names and called_on(function, node.right.id):
                     yield node
@@ -138,7 +118,7 @@ def division_computed(run: Run) -> Iterator[Hit]:
 def called_on(function: ast.FunctionDef, name: str) -> bool:
     """The result is reduced as tensors are, so that the divisor is one too."""
     return (
-        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in ast.walk(function))
+        any(isinstance(n, ast.Attribute) and n.attr in ("mean", "sum", "pow", "abs") for n in walk(function))
         and list(inputs_in_order(function))[:2].count(name) > 0
     )
 
@@ -147,18 +127,10 @@ def inputs_in_order(function: ast.FunctionDef) -> Iterator[str]:
     yield from (a.arg for a in function.args.args if a.arg not in ("self", "cls"))
 
 
-@rule(
-    "GL603",
-    "sqrt-at-zero",
-    "warning",
-    "sqrt of what may be 0, where its gradient is not a number: add an eps inside",
-    "Measured in experiments/nan_loss: the derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
-    "distance = (diff.pow(2) + 1e-12).sqrt()  # or diff.abs()",
-    on="text",
-)
+@rule("GL603", on="text")
 def sqrt(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
-        for node in ast.walk(function):
+        for node in walk(function):
             inner = called(node, "sqrt")
             if inner is not None and (bare(inner, inputs(function)) or square(inner)) and not averaged(inner):
                 yield node
@@ -180,18 +152,10 @@ def averaged(node: ast.expr) -> bool:
     return bool(re.search(r"mse", name, re.I))
 
 
-@rule(
-    "GL606",
-    "rmse-at-zero",
-    "advice",
-    "sqrt of a mean of squares that may be 0 (padding, a perfect fit), where its gradient is not a number: add an eps",
-    "Measured in experiments/nan_loss for one square; a mean gets to 0 only where all of them do.",
-    "loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)  # or the mean of squares itself: its minimum is the same",
-    on="text",
-)
+@rule("GL606", on="text")
 def rmse(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
-        for node in ast.walk(function):
+        for node in walk(function):
             inner = called(node, "sqrt")
             if inner is not None and averaged(inner) and (square(inner) or "mse" in ast.unparse(inner).lower()):
                 yield node
@@ -217,22 +181,13 @@ def square(node: ast.expr) -> bool:
     return False
 
 
-@rule(
-    "GL604",
-    "exp-of-unbounded",
-    "warning",
-    "exp of an unbounded output, infinite from 88.7 in fp32 and 11.1 in fp16: use logsumexp, softmax or cross_entropy",
-    "Measured in experiments/nan_loss. These subtract the largest first; a rate or a variance can be "
-    "bounded with clamp.",
-    "loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
-    on="text",
-)
+@rule("GL604", on="text")
 def exp(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = {
             n for n in inputs(function) if not re.search(r"log_?(var|std|sigma|p|prob|scale)|var|sigma|std", n, re.I)
         }
-        for node in ast.walk(function):
+        for node in walk(function):
             if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
                 yield node
 

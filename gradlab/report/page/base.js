@@ -20,6 +20,17 @@ const lab = (() => {
     return made;
   }
 
+  /** Let the keyboard reach what is wider than its place: the arrows then scroll it. */
+  function reach(host, label) {
+    host.setAttribute("role", "region");
+    host.setAttribute("aria-label", label);
+    const wide = new ResizeObserver(() => host.scrollWidth > host.clientWidth ? host.setAttribute("tabindex", "0") : host.removeAttribute("tabindex"));
+    for (const watched of [host, ...host.children]) wide.observe(watched);
+    return host;
+  }
+
+  const scroll = (label, child) => reach(element("div", null, { class: "scroll" }, [child]), label);
+
   /** A number as metrics.jsonl holds it, in a few digits. */
   function number(value, digits = 4) {
     if (value === null || value === undefined || value === "") return "-";
@@ -100,5 +111,5 @@ const lab = (() => {
     return button;
   }
 
-  return { byId, css, json, element, number, percent, ramp, VIRIDIS, dark, theme, themed, themeButton, printable, copy, copyButton };
+  return { byId, css, json, element, reach, scroll, number, percent, ramp, VIRIDIS, dark, theme, themed, themeButton, printable, copy, copyButton };
 })();

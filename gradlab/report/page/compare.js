@@ -49,11 +49,11 @@
         element("th", null, { scope: "row" }, [element("label", null, { class: "row" }, [box, curves.sample(run.colour, run.dash), element("strong", run.number)])]),
         element("td", null, { class: "text" }, [run.link ? element("a", run.name, { href: run.link }) : run.name]),
         element("td", null, { class: "text" }, [parts.badge(severity, d.verdict ? parts.words(d.verdict) : d.sentence ? "no measurement" : "not ended")]),
-        ...[losses[0], losses[losses.length - 1], last && last["eval/loss"], m["grad/norm_max"], o.applied ?? run.updates.filter((l) => !l["update/skipped"]).length, m.skipped ?? run.updates.filter((l) => l["update/skipped"]).length, o.seconds].map((v, k) => element("td", k === 6 && v !== undefined ? `${number(v, 3)} s` : number(v))),
+        ...[m["loss/initial"] ?? losses[0], m["loss/final"] ?? losses[losses.length - 1], last && last["eval/loss"], m["grad/norm_max"], o.applied ?? run.updates.filter((l) => !l["update/skipped"]).length, m.skipped ?? run.updates.filter((l) => l["update/skipped"]).length, o.seconds].map((v, k) => element("td", k === 6 && v !== undefined ? `${number(v, 3)} s` : number(v))),
       ]);
     });
     byId("runs").replaceChildren(
-      element("div", null, { class: "scroll" }, [element("table", null, {}, [element("thead", null, {}, [element("tr", null, {}, head.map((h) => element("th", h, { scope: "col", class: h === "run" || h === "verdict" ? "text" : "" })))]), element("tbody", null, {}, rows)])]),
+      lab.scroll("runs", element("table", null, {}, [element("thead", null, {}, [element("tr", null, {}, head.map((h) => element("th", h, { scope: "col", class: h === "run" || h === "verdict" ? "text" : "" })))]), element("tbody", null, {}, rows)])),
       element("ul", null, { class: "findings" }, runs.map((run) => element("li", null, {}, [element("strong", `${run.number} `), run.diagnosis.sentence || "no verdict: the run has not ended, or was killed"]))));
   }
 
@@ -63,9 +63,9 @@
     if (!data.fields.length) { host.append(element("p", "Nothing: the configurations are the same.")); return; }
     const many = data.fields.length > 15, into = many ? element("details", null, {}, [element("summary", `${data.fields.length} fields`)]) : host;
     if (many) host.append(into);
-    into.append(element("div", null, { class: "scroll" }, [element("table", null, {}, [
+    into.append(lab.scroll("fields that differ", element("table", null, {}, [
       element("thead", null, {}, [element("tr", null, {}, ["field", ...runs.map((run) => run.number)].map((h) => element("th", h, { scope: "col" })))]),
-      element("tbody", null, {}, data.fields.map((row) => element("tr", null, {}, [element("th", row.field, { scope: "row" }), ...row.values.map((v) => element("td", v === null ? "-" : String(v)))])))])]));
+      element("tbody", null, {}, data.fields.map((row) => element("tr", null, {}, [element("th", row.field, { scope: "row" }), ...row.values.map((v) => element("td", v === null ? "-" : String(v)))])))])));
   }
 
   lab.themeButton(byId("theme"));

@@ -14,8 +14,8 @@ const parts = (() => {
     return SHARES.has(key) ? lab.percent(Number(value)) : number(value);
   }
 
-  const table = (rows, attributes = {}) => element("div", null, { class: "scroll" }, [element("table", null, attributes, [element("tbody", null, {},
-    rows.map(([name, value]) => element("tr", null, {}, [element("th", name, { scope: "row", class: "text" }), element("td", null, {}, [value instanceof Node ? value : String(value)])])))])]);
+  const table = (rows, attributes = {}) => lab.scroll("names and values", element("table", null, attributes, [element("tbody", null, {},
+    rows.map(([name, value]) => element("tr", null, {}, [element("th", name, { scope: "row", class: "text" }), element("td", null, {}, [value instanceof Node ? value : String(value)])])))]));
 
   const paste = (text) => element("div", null, { class: "paste" }, [element("code", text), lab.copyButton(text)]);
   const badge = (severity, text) => element("span", text || severity, { class: `badge ${severity}` });
@@ -32,7 +32,7 @@ const parts = (() => {
   const STATUS = { completed: "completed", failed: "failed", given_up: "given up", interrupted: "interrupted", error: "error" };
 
   function header(facts, run) {
-    const d = facts.diagnosis, o = d.outcome || {}, host = byId("header");
+    const d = facts.diagnosis, o = d.outcome || {}, m = d.measured || {}, host = byId("header");
     const name = element("p", null, { class: "where" }, [
       ...(facts.sweep ? [element("a", "sweep", { href: facts.sweep }), " / "] : []), facts.name,
     ]);
@@ -41,9 +41,9 @@ const parts = (() => {
     const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), ...(d.verdict && judged ? [badge(severity(d), judged)] : [])]);
     const evals = run.evals.filter((e) => "eval/loss" in e), last = evals[evals.length - 1];
     const numbers = [
-      ["ended", ended], ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`], ["skipped", run.thinned ? (d.measured || {}).skipped ?? "-" : run.skips],
+      ["ended", ended], ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`], ["skipped", run.thinned ? m.skipped ?? "-" : run.skips],
       ["epochs", o.epochs_completed ?? (run.n ? run.epoch[run.n - 1] : 0)],
-      ["loss, first and last update", run.n ? `${number(run.loss[0])} → ${number(run.loss[run.n - 1])}` : "-"],
+      ["loss/final" in m ? "loss, first and last" : "loss, first and last update", `${number(m["loss/initial"] ?? run.loss[0])} → ${number(m["loss/final"] ?? run.loss[run.n - 1])}`],
       ["evaluation", last ? `${number(last["eval/loss"])}${"eval/accuracy" in last ? ` (${lab.percent(Number(last["eval/accuracy"]))})` : ""}` : "-"],
       ["time", o.seconds !== undefined ? seconds(o.seconds) : "-"], ["seed", facts.config.seed ?? "-"],
     ];
@@ -142,9 +142,9 @@ const parts = (() => {
     host.replaceChildren(element("h2", o.status === "failed" || o.status === "given_up" ? "How it came to the end" : "What overflows"), element("div", null, { class: "story" }, [element("ol", null, {}, steps.map(([kind, text]) => element("li", text, { class: kind })))]), ...more);
   }
 
-  const grid = (names, rows) => element("div", null, { class: "scroll" }, [element("table", null, {}, [
+  const grid = (names, rows) => lab.scroll("numbers", element("table", null, { class: "columns" }, [
     element("thead", null, {}, [element("tr", null, {}, names.map((n) => element("th", n, { scope: "col" })))]),
-    element("tbody", null, {}, rows.map((row) => element("tr", null, {}, row.map((v) => element("td", String(v))))))])]);
+    element("tbody", null, {}, rows.map((row) => element("tr", null, {}, row.map((v) => element("td", String(v))))))]));
 
   function ran(facts) {
     const host = byId("ran"), { config, choices, environment: env } = facts, given = new Set(facts.overrides.map((o) => o.replace(/^[+~]+/, "").split("=")[0]));
@@ -169,7 +169,7 @@ const parts = (() => {
     ].filter(([, v]) => v);
     const story = config.story && !String(config.story).includes("${") ? [element("p", String(config.story).trim())] : [];
     host.replaceChildren(element("h2", "What ran"), ...story, paste(facts.commands.again),
-      ...(groups.length ? [element("h3", "Configuration"), element("p", "Underlined: given on the command line.", { class: "quiet" }), element("div", null, { class: "scroll" }, [element("table", null, { class: "config" }, [element("tbody", null, {}, rows)])])] : []),
+      ...(groups.length ? [element("h3", "Configuration"), element("p", "Underlined: given on the command line.", { class: "quiet" }), lab.scroll("configuration", element("table", null, { class: "config" }, [element("tbody", null, {}, rows)]))] : []),
       element("h3", "Environment"), table(about, { class: "facts" }));
   }
 

@@ -2,14 +2,14 @@
 (() => {
   const { byId, element, number } = lab, found = sweep.data.edges;
   if (!found) return;
-  const { svg } = sweep.curves;
+  const { svg } = sweep.charts;
 
   /** A line a point and seed; what was tried is a mark on it: a disc is stable, a cross is not, a ring gave no verdict. */
   function strips() {
     const lanes = found.points.flatMap((point) => point.lanes.map((lane) => ({ ...lane, point: point.point })));
     const values = lanes.flatMap((lane) => lane.tried.map(([v]) => v)).filter((v) => v !== null).map(Number);
     if (!values.length) return [];
-    const W = 860, left = 230, right = 20, step = 26, H = lanes.length * step + 40;
+    const W = Math.max(640, byId("edges-view").clientWidth), left = 230, right = 20, step = 26, H = lanes.length * step + 40;
     const scale = found.linear ? (v) => v : Math.log10, low = scale(Math.min(...values)), high = scale(Math.max(...values));
     const x = (v) => left + ((W - left - right) * (high > low ? (scale(v) - low) / (high - low) : 0.5));
     const made = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "strips", role: "img", "aria-label": `values of ${found.field} that were tried; the table of all jobs holds the same` });
@@ -29,7 +29,7 @@
     add("text", { x: left, y: H - 6 }, number(Math.min(...values)));
     add("text", { x: W - right, y: H - 6, "text-anchor": "end" }, number(Math.max(...values)));
     add("text", { x: (left + W - right) / 2, y: H - 6, "text-anchor": "middle" }, found.field);
-    return [element("div", null, { class: "scroll" }, [made]), element("p", "disc: stable; cross: not; ring: no verdict; the upright line is the edge", { class: "quiet" })];
+    return [lab.scroll("values that were tried", made), element("p", "disc: stable; cross: not; ring: no verdict; the upright line is the edge", { class: "quiet" })];
   }
 
   function begin() {
@@ -39,13 +39,13 @@
     const kind = found.judge === "stable" ? "stable: completed, nothing lost" : "learns: stable, not ill, the loss fell by 5%";
     view.append(element("p", `The ${found.edge} ${found.field} that is stable, ${within} (${kind}).`));
     const rows = found.points.map((p) => [p.point, ...p.shown, String(p.seeds), String(p.runs)]);
-    view.append(element("div", null, { class: "scroll" }, [sweep.table(["point", "median", "lowest", "highest", "seeds", "runs"], rows)]));
+    view.append(lab.scroll("edges", sweep.table(["point", "median", "lowest", "highest", "seeds", "runs"], rows)));
     const says = found.points.flatMap((p) => p.says.map((text) => element("li", found.points.length > 1 ? `${p.point}: ${text}` : text)));
     if (found.ended) says.push(element("li", `the search is not complete: ${found.ended}`));
     view.append(element("ul", null, {}, says), ...strips());
     if (found.effects.length) view.append(
       element("h3", "What moves the edge"),
-      element("div", null, { class: "scroll" }, [sweep.table(["field", "value", "edge moves by", "95% interval", "seeds", ""], found.effects, 2)]),
+      lab.scroll("what moves the edge", sweep.table(["field", "value", "edge moves by", "95% interval", "seeds", ""], found.effects, 2)),
       element("p", "Under the same seed; intervals are widened by the tolerance.", { class: "quiet" }),
     );
   }

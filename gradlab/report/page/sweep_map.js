@@ -182,7 +182,7 @@
     byId("boundary").hidden = !boundary.length;
     byId("rows").hidden = !lines.length;
     const names = [map.y.name, "stable up to", "unstable from", "learns up to", "sensitivity", "lowest loss", "at"];
-    byId("edge-rows").replaceChildren(sweep.table(names, lines.map((line, i) => [map.y.labels[i], ...line.map((v) => number(v))])));
+    byId("edge-rows").replaceChildren(lab.scroll("the edge, row by row", sweep.table(names, lines.map((line, i) => [map.y.labels[i], ...line.map((v) => number(v))]))));
   }
 
   // --- what the reader does ------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@
   function interval(effect, reach) {
     const [mean, low, high] = effect.map((v) => v === null ? null : Number(v)), W = 90;
     const x = (v) => W / 2 + (Math.max(-1, Math.min(1, v / reach)) * (W - 8)) / 2;
-    const made = sweep.curves.svg("svg", { viewBox: `0 0 ${W} 12`, class: "interval", "aria-hidden": "true" });
-    const add = (tag, attributes) => made.append(sweep.curves.svg(tag, attributes));
+    const made = sweep.charts.svg("svg", { viewBox: `0 0 ${W} 12`, class: "interval", "aria-hidden": "true" });
+    const add = (tag, attributes) => made.append(sweep.charts.svg(tag, attributes));
     add("line", { x1: W / 2, x2: W / 2, y1: 0, y2: 12 });
     if (low !== null) add("path", { d: `M${x(low)} 6H${x(high)}` });
     add("circle", { cx: x(mean), cy: 6, r: 3.5 });
@@ -29,19 +29,19 @@
       const sizes = group.rows.flatMap((row) => (row.effects[key] || []).slice(0, 3)).map((v) => Math.abs(Number(v))).filter(Number.isFinite);
       reach[name] = sizes.reduce((a, b) => Math.max(a, b), 1e-9);
     }
-    return element("div", null, { class: "scroll" }, [sweep.table(names, group.rows.map((row) => names.map((name) => cell(row, name, reach))), 3)]);
+    return lab.scroll("remedies compared", sweep.table(names, group.rows.map((row) => names.map((name) => cell(row, name, reach))), 3));
   }
 
   function curves(group) {
     const seeds = [...new Set(group.rows.flatMap((row) => row.jobs.map(([seed]) => seed)))];
-    const frame = element("div", null, { class: "pair whole" }), legend = element("div", null, { class: "keys" });
+    const frame = element("div", null, { class: "whole" }), legend = element("div", null, { class: "keys" });
     const choice = element("select", null, {}, seeds.map((seed) => element("option", seed === "" ? "as configured" : seed, { value: seed })));
     const draw = () => {
       const lines = group.rows.flatMap((row, k) => row.jobs.filter(([seed]) => seed === choice.value).slice(0, 1).map(([, i]) => (
-        { job: sweep.jobs[i], i, name: row.remedy, style: row.judgement === "baseline" ? "stroke:var(--ink);stroke-width:2.2" : sweep.curves.stroke(k) })));
-      frame.replaceChildren(sweep.curves.chart(lines, 0), sweep.curves.chart(lines, 1));
+        { job: sweep.jobs[i], i, name: row.remedy, style: row.judgement === "baseline" ? "stroke:var(--ink);stroke-width:2.2" : sweep.charts.stroke(k) })));
+      frame.replaceChildren(sweep.charts.pair(lines));
       legend.replaceChildren(...lines.map(({ job, i, name, style }) => element("button", null, { type: "button", class: "key", onclick: () => sweep.choose([i]), title: "show this run" }, [
-        sweep.curves.sample(style), sweep.swatch(job.outcome), `${name}: ${job.verdict}`])));
+        sweep.charts.sample(style), sweep.swatch(job.outcome), `${name}: ${job.verdict}`])));
     };
     choice.addEventListener("change", draw);
     draw();

@@ -14,7 +14,7 @@ accumulation_steps = 4
 
 for i, (data, target) in enumerate(train_loader):
     is_accumulation_step = i % accumulation_steps != 0
-    with model.no_sync() if is_accumulation_step else nullcontext():  # expect: GL502, GL506
+    with model.no_sync() if is_accumulation_step else nullcontext():  # expect: GL502
         (criterion(model(data), target) / accumulation_steps).backward()  # expect: GL308
     if (i + 1) % accumulation_steps == 0 or i + 1 == len(train_loader):
         optimizer.step()

@@ -1,0 +1,25 @@
+"""Mistakes that `gradlab.audit` finds in the text of a loop and `gradlab.watch` while it runs: one table for both."""
+
+from __future__ import annotations
+
+import difflib
+
+from gradlab.codes import accumulation, advice, distributed, loss, order, scaler, schedule
+from gradlab.codes.code import SEVERITIES, Code
+
+__all__ = ["CODES", "NAMED", "SEVERITIES", "Code", "closest", "explained"]
+
+PARTS = (order, scaler, accumulation, schedule, distributed, loss, advice)
+CODES = {code.code: code for part in PARTS for code in part.CODES}
+NAMED = {code.name: code for code in CODES.values()}
+
+
+def closest(given: str) -> str | None:
+    """The code or name that was meant, perhaps."""
+    return next(iter(difflib.get_close_matches(given, [*CODES, *NAMED], n=1)), None)
+
+
+def explained(code: Code) -> str:
+    example = "\n".join("    " + line for line in code.example.split("\n"))
+    says = f"{code.code} {code.name} ({code.severity})\n\n{code.message}.\n\nWhy: {code.why}"
+    return f"{says}\n\nInstead: {code.mend}.\n\n{example}"

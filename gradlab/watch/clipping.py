@@ -1,0 +1,110 @@
+"""Calls that clip. `from torch.nn.utils import clip_grad_norm_` keeps the function itself: what it calls is heard."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradlab.watch import rules
+from gradlab.watch.events import Clip
+from gradlab.watch.follower import Follower
+from gradlab.watch.listening import Listening
+from gradlab.watch.loop import Loop
+from gradlab.watch.taps import After
+from gradlab.watch.where import site
+
+CLIP = torch.nn.utils.clip_grad
+
+
+class Clipping:
+    """Hands every call to the rules, and its norm to the numbers."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.euclidean = True
+        """Whether the latest norm that was asked for is the L2 norm."""
+        self.resnet = any(re.search("resnet", type(part).__name__, re.I) for m in loop.models for part in m.modules())
+
+    def listen(self, to: Listening) -> None:
+        for owner, norm, scale in (
+            (CLIP, "_get_total_norm", "_clip_grads_with_norm_"),
+            (torch.nn.utils, "get_total_norm", "clip_grads_with_norm_"),
+        ):
+            to.tap(owner, norm, self.on_total_norm)
+            to.tap(owner, scale, self.on_clip_norm)
+        to.tap(CLIP, "_group_tensors_by_device_and_dtype", self.on_group)
+
+    def on_total_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.euclidean = float(args[1] if len(args) > 1 else kwargs.get("norm_type", 2.0)) == 2
+
+    def on_clip_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
+        """parameters, max_norm, total_norm: what both `clip_grad_norm_` and `clip_grads_with_norm_` end with."""
+        given = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
+        params, bound, total = given["parameters"], float(given["max_norm"]), given["total_norm"]
+        params = [params] if isinstance(params, Tensor) else params
+        if not isinstance(params, list):
+            return None
+        if bound == torch.inf:  # it is measured, and multiplied by 1
+            return self.measuring(self.whose(params))
+        return self.clipping(params, bound, total)
+
+    def on_group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
+        """`clip_grad_value_` has no parts of its own: it is known by who asks for its gradients to be sorted."""
+        caller = sys._getframe(1)
+        while caller.f_code.co_filename != CLIP.__file__:
+            if caller.f_back is None:
+                return None
+            caller = caller.f_back
+        if caller.f_code.co_name != "clip_grad_value_":
+            return None
+        followers, grads = self.loop.followers, {id(g) for g in args[0][0]}
+        known = [p for f in followers for p in f.params if p.grad is not None and id(p.grad) in grads]
+        if not grads and len(followers) == 1:
+            known = followers[0].params
+        self.clipping(known, None, None)
+        for f in self.whose(known):
+            f.clamped = True
+        return None
+
+    def whose(self, params: list[Any]) -> list[Follower]:
+        return list({f.index: f for p in params if (f := self.loop.of.get(id(p))) is not None}.values())
+
+    def measuring(self, told: list[Follower]) -> After:
+        for f in told:
+            f.look()
+
+        def after(result: Any, error: bool) -> None:
+            for f in told:
+                f.settle()
+
+        return after
+
+    def clipping(self, params: list[Tensor], bound: float | None, total: Any) -> After | None:
+        where, loop, told = site(), self.loop, self.whose(params)
+        for f in told:
+            output = loop.outputs[f.index]
+            numbers = output.numbers
+            f.look()
+            loop.found(f, rules.at_clip(f, where, loop.scale.on, loop.passes.count))
+            if f.new:
+                loop.found(f, rules.at_bound(bound, where, self.resnet))
+            f.clips.append(Clip(where, len(f.held)))
+            output.clips = True
+            if not f.new:
+                continue
+            whole = isinstance(total, Tensor) and not f.spread and not numbers.clipping and covers(f, params)
+            numbers.measure(loop.scale.within(f), total if whole and self.euclidean else None)
+            if whole and bound is not None:
+                numbers.clipping = {"clip/bound": bound, "clip/total": total}
+            else:
+                numbers.clipping = {"clip/after": None}
+        return self.measuring(told)
+
+
+def covers(f: Follower, params: list[Tensor]) -> bool:
+    """Whether these are all of an optimizer's parameters, and no others."""
+    return len(params) == len(f.params) and all(id(p) in f.ids for p in params)

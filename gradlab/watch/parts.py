@@ -1,0 +1,106 @@
+"""What a loop consists of, as it is handed over: looked at, and taken out of other people's wrappers."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+SCALER = ("scale", "unscale_", "step", "update", "is_enabled")
+
+
+def several(given: Any) -> list[Any]:
+    return [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def models_of(given: Any) -> list[nn.Module]:
+    models = several(given)
+    for model in models:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"watch: model is {kind(model)}, expected a torch.nn.Module, or a list of them")
+    if not models:
+        raise TypeError("watch: model is empty, expected a torch.nn.Module, or a list of them")
+    return models
+
+
+def optimizers_of(given: Any) -> list[torch.optim.Optimizer]:
+    optimizers = [bare(o) for o in several(given)]
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"watch: optimizer is {kind(optimizer)}, expected a torch.optim.Optimizer, or a list of them"
+            )
+    return optimizers
+
+
+def schedules_of(given: Any) -> list[Any]:
+    schedules = [s.scheduler if foreign(s) and hasattr(s, "scheduler") else s for s in several(given)]
+    for schedule in schedules:
+        if isinstance(schedule, (nn.Module, torch.optim.Optimizer)) or not callable(getattr(schedule, "step", None)):
+            raise TypeError(f"watch: schedule is {kind(schedule)}, expected one of torch.optim.lr_scheduler, or a list")
+    return schedules
+
+
+def scaler_of(given: Any) -> Any:
+    missing = [name for name in SCALER if not callable(getattr(given, name, None))]
+    if given is not None and missing:
+        raise TypeError(f"watch: scaler is {kind(given)}, expected a torch.amp.GradScaler")
+    return given
+
+
+def count(name: str, given: Any, least: int) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise ValueError(f"watch: {name} is {given!r}, expected a whole number >= {least}")
+    return given
+
+
+def folder_of(given: Any) -> Path:
+    """Where what was measured goes; None: a folder of its own."""
+    path = Path("outputs", "watch", time.strftime("%Y-%m-%d_%H-%M-%S")) if given is None else Path(given)
+    inside = next((p for p in (path, *path.parents) if p.exists()), path)
+    if not inside.is_dir():
+        raise ValueError(f"watch: folder is {str(path)!r}, but {inside} is a file")
+    return path
+
+
+def check(called: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Arguments by name that do not exist are answered with the one that was meant."""
+    known = [name for name in inspect.signature(called).parameters if name != "self"]
+    for name in given:
+        if name not in known:
+            meant = get_close_matches(name, known, n=1)
+            says = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(known)}"
+            raise TypeError(f"watch: no argument {name!r} ({says})")
+
+
+def bare(given: Any) -> Any:
+    """The optimizer in a wrapper, as Accelerate, Fabric and Lightning make them."""
+    for name in ("optimizer", "_optimizer"):
+        if isinstance(within := vars(given).get(name) if hasattr(given, "__dict__") else None, torch.optim.Optimizer):
+            return bare(within)
+    return given
+
+
+def foreign(given: Any) -> bool:
+    return type(given).__module__.startswith("accelerate.")
+
+
+def kind(given: Any) -> str:
+    return f"a {type(given).__name__}"
+
+
+def named(models: Sequence[nn.Module]) -> dict[torch.Tensor, str]:
+    """Parameter -> its name, without what wrappers add."""
+    return {p: clean(name) for m in models for name, p in m.named_parameters()}
+
+
+def clean(name: str) -> str:
+    for part in ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."):
+        name = name.replace(part, "")
+    return name.removeprefix("module.")

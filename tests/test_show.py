@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import Commands
 from helpers import environment
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -19,14 +20,13 @@ SMALL = ("trainer.progress=none", "trainer.epochs=1", "data.samples=640", "hydra
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def ran(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run that explodes, in fp16, and what it said."""
     folder = tmp_path_factory.mktemp("show")
     overrides = [*SMALL, "precision=fp16", "optimizer=sgd", "optimizer.lr=1e4", "model.init=normal", "expect=any"]
-    command = [sys.executable, "-m", "gradlab", *[o for o in overrides if "init" not in o]]
-    made = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=200)
-    assert made.returncode == 0, made.stderr
-    return folder / "r", made.stdout
+    made = gradlab(*[o for o in overrides if "init" not in o], cwd=folder)
+    assert made.code == 0, made
+    return folder / "r", made.out
 
 
 def test_the_verdict_is_said_as_at_the_runs_end(ran: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:

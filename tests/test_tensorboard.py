@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import Commands
 from helpers import environment, start, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
@@ -22,11 +23,9 @@ from gradlab.loggers.tensorboard import flat
 SMALL = ("data.samples=640", "model.layers=2", "model.width=8", "clip=norm", "expect=any", "trainer.progress=none")
 
 
-def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gradlab", *SMALL, *overrides]
-    made = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=200)
-    assert made.returncode == 0, made.stderr
-    return made
+def run(gradlab: Commands, folder: Path, *overrides: str) -> None:
+    made = gradlab(*SMALL, *overrides, cwd=folder, timeout=200)
+    assert made.code == 0, made
 
 
 def events(folder: Path) -> Any:
@@ -55,7 +54,7 @@ def hparams(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ran(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tensorboard")
     options = (
         "logger=tensorboard",
@@ -63,7 +62,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "logger.tensorboard.max_layers=2",
         "trainer.epochs=2",
     )
-    run(folder, *options, "optimizer.lr=0.01", "hydra.run.dir=r")
+    run(gradlab, folder, *options, "optimizer.lr=0.01", "hydra.run.dir=r")
     return folder / "r"
 
 
@@ -106,9 +105,16 @@ def test_layers_are_looked_at_now_and_then_and_are_bounded(ran: Path) -> None:
     assert (first.num, first.min, first.max, sum(first.bucket)) == (len(logs), min(logs), max(logs), len(logs))
 
 
-def test_figures_when_asked(ran: Path, tmp_path: Path) -> None:
+def test_figures_when_asked(gradlab: Commands, ran: Path, tmp_path: Path) -> None:
     assert not events(ran).Tags()["images"]
-    run(tmp_path, "logger=tensorboard", "logger.tensorboard.figures=true", "trainer.epochs=1", "hydra.run.dir=r")
+    run(
+        gradlab,
+        tmp_path,
+        "logger=tensorboard",
+        "logger.tensorboard.figures=true",
+        "trainer.epochs=1",
+        "hydra.run.dir=r",
+    )
     (image,) = events(tmp_path / "r").Images("figures/curves")
     assert image.encoded_image_string == (tmp_path / "r" / "figures" / "curves.png").read_bytes()
 
@@ -123,22 +129,22 @@ def test_what_is_not_finite_stays_visible(tmp_path: Path) -> None:
     assert seen.Tensors("verdict")[0].tensor_proto.string_val[0].decode() == "    no memory"
 
 
-def test_a_killed_run_that_was_resumed_has_every_update_once(tmp_path: Path) -> None:
+def test_a_killed_run_that_was_resumed_has_every_update_once(gradlab: Commands, tmp_path: Path) -> None:
     """Also those that were logged after its last checkpoint, and are trained once more."""
-    overrides = ("logger=tensorboard", "trainer.epochs=150", "trainer.checkpoint_every=137", "hydra.run.dir=r")
+    overrides = ("logger=tensorboard", "trainer.epochs=90", "trainer.checkpoint_every=137", "hydra.run.dir=r")
     process = start([sys.executable, "-m", "gradlab", *SMALL, *overrides], tmp_path)
     folder = tmp_path / "r"
     wait_for(lambda: sum(p.stat().st_size for p in folder.glob("tensorboard/*")) > 10_000, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = len(events(folder).Scalars("update"))
-    run(tmp_path, "resume=r")
+    run(gradlab, tmp_path, "resume=r")
     check_metrics(folder)
     assert len(list((folder / "tensorboard").iterdir())) == 2
     assert before > 0 and len(events(folder).Tensors("verdict")) == 1
 
 
-def test_lanes_write_theirs_at_their_end(tmp_path: Path) -> None:
+def test_lanes_write_theirs_at_their_end(gradlab: Commands, tmp_path: Path) -> None:
     sweep = (
         "hydra.mode=MULTIRUN",
         "hydra/launcher=vectorized",
@@ -146,7 +152,7 @@ def test_lanes_write_theirs_at_their_end(tmp_path: Path) -> None:
         "hydra.sweep.dir=s",
         "trainer.epochs=1",
     )
-    run(tmp_path, "logger=tensorboard", *sweep)
+    run(gradlab, tmp_path, "logger=tensorboard", *sweep)
     for job, lr in enumerate((0.01, 0.1)):
         check_metrics(tmp_path / "s" / str(job))
         assert hparams(tmp_path / "s" / str(job))["optimizer.lr"] == lr

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 
+BOUND = {
+    "optimizer": ("step", "zero_grad"),
+    "scaler": ("scale", "step", "unscale_", "update"),
+    "scheduler": ("step",),
+    "model": ("zero_grad", "parameters"),
+    "ddp": ("zero_grad", "parameters", "no_sync"),
+    "tensor": ("backward",),
+}
+"""Methods that are followed under another name, too: `zero = optimizer.zero_grad`."""
+
+
 def named(it: Interpreter, name: str) -> Value:
     """What a name is bound to; the first look-up binds it at the top of its module."""
     if (found := it.scope.find(name)) is not None:
@@ -87,6 +98,8 @@ def class_usage(it: Interpreter, value: Value, name: str, text: str) -> str:
 
 
 def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> Value | None:
+    if name in BOUND.get(value.kind, ()):
+        return Value("bound", name, {"owner": value, "name": name}, birth=value.birth)
     if value.kind == "external":
         dotted_name = f"{value.name}.{name}"
         found = it.project.resolve(dotted_name, 0, it.module) if "." in dotted_name else None

@@ -49,13 +49,15 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 bind(it, part, items[i])
             else:
                 item = Value("unknown", dotted(part), {"made": value.data.get("made")})
-                if value.data.get("made") and item.name:
+                if value.kind == "optimizer":
+                    item = Value("optimizer", dotted(part), {"of": None, "given": True})
+                elif value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
-                    roots = value.data.get("roots", frozenset()) | {next(births)}  # each may be a number
                     beside = i > 0 and value.data.get("source") == "criterion"  # a tensor, or a number for the log
-                    held = {"roots": roots, "unpacked": True, "unsure": beside, "range": ""}
-                    item = Value("tensor", dotted(part), {**value.data, **held})
+                    roots = value.data.get("roots", frozenset()) | {next(births)}  # each may be a number
+                    told = {"roots": roots, "unpacked": True, "unsure": beside, "range": ""}
+                    item = Value("tensor", dotted(part), {**value.data, **told})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
         it.value(target.value)

@@ -10,17 +10,22 @@ from gradlab.audit.attributes import attribute
 from gradlab.audit.choices import choice
 from gradlab.audit.conditions import Formula, negation
 from gradlab.audit.effects import forward, loss
-from gradlab.audit.entering import ACTING, follow, instance, opaque, parent
+from gradlab.audit.entering import ACTING, DEPTH, follow, instance, opaque, parent
 from gradlab.audit.externals import external
 from gradlab.audit.known import dotted
 from gradlab.audit.language import unpacked
 from gradlab.audit.methods import loss_scaler, method
 from gradlab.audit.objects import method_of
+from gradlab.audit.scope import Scope
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, members
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+DUE = {"need_update", "update_grad", "clip_grad", "parameters", "create_graph"}
+"""What timm's loss scaler and those made after it are told when they are called."""
 
 
 def call(it: Interpreter, node: ast.Call) -> Value:
@@ -45,6 +50,22 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
     return applied(it, node, it.value(node.func), owner, args, keywords)
 
 
+def applied(
+    it: Interpreter,
+    node: ast.Call,
+    callee: Value,
+    owner: Value | None,
+    args: list[Value],
+    keywords: dict[str, Value],
+) -> Value:
+    if "choice" in callee.data:
+        contexts = [(when, context(v)) for when, v in callee.data["choice"]]
+        if all(made is not None for _, made in contexts):
+            return choice([(when, made) for when, made in contexts if made is not None])
+        callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
+    return called(it, node, callee, owner, args, keywords)
+
+
 def alternatives(owner: Value, name: str) -> list[tuple[Formula, Value]]:
     """The objects that a value may be, where one of them has a method of the project's own and another has not."""
     objects = [(when, v) for when, v in owner.data.get("choice", []) if v.kind not in ("none", "unknown")]
@@ -63,7 +84,7 @@ def of_each(
         outer, it.out = it.out, []
         result = method(it, node, one, node.func.attr, args, keywords)
         if result is None:
-            result = applied(it, node, attribute(it, one, node.func.attr, node.func), one, args, keywords)
+            result = called(it, node, attribute(it, one, node.func.attr, node.func), one, args, keywords)
         done.append(it.out)
         it.out = outer
         results.append((when, result))
@@ -75,19 +96,9 @@ def of_each(
     return choice(results)
 
 
-def applied(
-    it: Interpreter,
-    node: ast.Call,
-    callee: Value,
-    owner: Value | None,
-    args: list[Value],
-    keywords: dict[str, Value],
+def called(
+    it: Interpreter, node: ast.Call, callee: Value, owner: Value | None, args: list[Value], keywords: dict[str, Value]
 ) -> Value:
-    if "choice" in callee.data:
-        contexts = [(when, context(v)) for when, v in callee.data["choice"]]
-        if all(made is not None for _, made in contexts):
-            return choice([(when, made) for when, made in contexts if made is not None])
-        callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
     if callee.kind == "maker":
         return context(callee) or Value()
     if callee.kind in ("function", "method"):
@@ -98,7 +109,9 @@ def applied(
         args, keywords = [*callee.data["args"], *args], {**callee.data["keywords"], **keywords}
         return applied(it, ast.copy_location(whole, node), callee.data["callee"], None, args, keywords)
     if callee.kind == "lambda":
-        return it.value(callee.data["node"].body)
+        return of_lambda(it, callee, args, keywords)
+    if callee.kind == "bound":
+        return method(it, node, callee.data["owner"], callee.data["name"], args, keywords) or Value()
     if callee.kind == "class":
         return instance(it, callee, args, keywords, node)
     if callee.kind == "external":
@@ -120,6 +133,22 @@ def applied(
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     handled = owner if owner is not None or not callee.data.get("framework") else callee
     return opaque(it, node, name or "call", handled, args, keywords)
+
+
+def of_lambda(it: Interpreter, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
+    node, outer = callee.data["node"], it.scope
+    if len(it.stack) >= DEPTH or node in it.stack:
+        return Value("unknown", "", {"made": True, "opaque": True})
+    it.scope = Scope(callee.data["scope"], outer.node, callee.data["scope"].module)
+    it.stack.append(node)
+    names = [a.arg for a in node.args.args]
+    for i, name in enumerate(names):
+        it.scope.names[name] = args[i] if i < len(args) else keywords.get(name, Value("unknown", name, {"given": True}))
+    try:
+        return it.value(node.body)
+    finally:
+        it.stack.pop()
+        it.scope = outer
 
 
 def context(callee: Value) -> Value | None:

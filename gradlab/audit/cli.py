@@ -29,24 +29,28 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     made = Parser(
         prog="python -m gradlab.audit",
-        description="Finds mistakes with gradients in training scripts; reads them, and runs nothing.",
-        epilog="Exit codes: 0 nothing found, 1 findings, 2 the command was wrong. "
-        "A line with # gradlab: ignore[CODE] is left alone.",
+        usage="python -m gradlab.audit [options] PATH...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Finds mistakes with gradients in training scripts. Reads them, and runs nothing.",
+        epilog="Codes are GL101, GL1 for all that begin so, ALL, or a rule's name.\n"
+        "`# gradlab: ignore[GL101]` at the end of a line silences it.\n"
+        "Settings: [tool.gradlab.audit] in the audited project's pyproject.toml.\n"
+        "Exit codes: 0 nothing found, 1 findings, 2 the command was wrong.",
     )
     made.add_argument("paths", nargs="*", metavar="PATH", help="files, notebooks, folders")
-    made.add_argument(
-        "--select", action="append", metavar="CODES", help="these rules alone: GL101, or GL1 for all that begin so"
-    )
-    made.add_argument("--ignore", action="append", metavar="CODES", help="not these")
-    made.add_argument("--severity", choices=SEVERITIES, help="from here on (advice: all)")
-    made.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text")
-    made.add_argument("--explain", metavar="CODE", help="why a rule is there, and what to write instead")
-    made.add_argument("--list", action="store_true", help="the rules")
-    made.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
-    made.add_argument(
-        "--fix", action="store_true", help="mend what can be mended safely; the diff is shown, then written"
-    )
-    made.add_argument("--verbose", action="store_true", help="say too what could not be decided")
+    which = made.add_argument_group("which findings")
+    which.add_argument("--select", action="append", metavar="CODES", help="these rules alone, parted by commas")
+    which.add_argument("--ignore", action="append", metavar="CODES", help="not these")
+    which.add_argument("--severity", choices=SEVERITIES, help="the least to be said (default: advice, which is all)")
+    how = made.add_argument_group("what is said of them")
+    how.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text", help="(default: text)")
+    how.add_argument("--verbose", action="store_true", help="also which loops were followed, and what is undecided")
+    mend = made.add_argument_group("mending")
+    mend.add_argument("--diff", action="store_true", help="show what --fix would change; change nothing")
+    mend.add_argument("--fix", action="store_true", help="show it and write it; then the findings that are left")
+    rules_ = made.add_argument_group("the rules")
+    rules_.add_argument("--list", action="store_true", help="all of them")
+    rules_.add_argument("--explain", metavar="CODE", help="why one is there, and what to write instead")
     return made
 
 
@@ -73,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 def work(args: argparse.Namespace) -> int:
     known = rules.load()
     if args.explain:
-        print(explained(CODES[one(args.explain)]))
+        print(told(CODES[one(args.explain)]))
         return 0
     if args.list:
         print("\n".join(listed(code, code.code in known) for code in CODES.values()))
@@ -171,6 +175,15 @@ def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> Non
         print(said)
 
 
+def told(code: Code) -> str:
+    from gradlab.audit.fixes import FIXES
+
+    return explained(code) + ("\n\n--fix mends the plain cases; --diff shows them." if code.code in FIXES else "")
+
+
 def listed(code: Code, here: bool) -> str:
     """A line of `--list`; here: whether it is found in the text."""
-    return f"{code.code}  {code.severity:8} {code.name}{'' if here else '  (seen at run time, by gradlab.watch)'}"
+    from gradlab.audit.fixes import FIXES
+
+    more = "  (--fix)" if code.code in FIXES else ""
+    return f"{code.code}  {code.severity:8} {code.name}{more if here else '  (seen at run time, by gradlab.watch)'}"

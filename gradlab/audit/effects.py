@@ -45,6 +45,8 @@ def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE)
         ]
     if value.kind == "autocast":
         return [Region("autocast", joined("and", [when, value.data.get("when", TRUE)]), node, value, value.data)]
+    if value.kind == "context" and value.data["word"] == "followed":
+        return [Region(r.kind, joined("and", [when, r.when]), r.node, r.value, r.data) for r in value.data["regions"]]
     if value.kind == "context":
         there = joined("and", [when, value.data.get("when", TRUE)])
         return [Region(value.data["word"], there, node, value.data.get("model"), value.data)]
@@ -100,8 +102,8 @@ def assign_gradient(
 
 def kept(it: Interpreter, node: ast.AugAssign | ast.Call, target: ast.expr, old: Value, value: Value) -> int | None:
     """A tensor with its graph is added to what outlives the turn of the loop; the mark of the sum is given back."""
-    grads = all(v.kind == "tensor" and v.data.get("roots") for v in members(value)) and value.kind == "tensor"
-    grads = grads and not value.data.get("unsure")
+    parts = [value, *members(value)]
+    grads = all(v.kind == "tensor" and v.data.get("roots") and not v.data.get("unsure") for v in parts)
     if old.kind not in ("number", "unknown", "list", "tensor") or not grads:
         return None
     since = max(it.bound.get((id(it.scope.node), dotted(target)), 0), 0 if old.kind == "tensor" else old.birth)
@@ -157,5 +159,5 @@ def sum_or_product(
     elif other.kind == "unknown" and other.data.get("opaque"):
         data["opaque"] = True
     if other.kind == "tensor":
-        data["roots"] = data.get("roots", frozenset()) | (other.data.get("roots", frozenset()) & it.tokens)
+        data["roots"] = data.get("roots", frozenset()) | other.data.get("roots", frozenset())
     return Value("tensor", "", data)

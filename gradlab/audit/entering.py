@@ -46,12 +46,19 @@ def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], ke
     args, keywords = [*callee.data.get("args", []), *args], {**callee.data.get("keywords", {}), **keywords}
     names = {dotted(d.func if isinstance(d, ast.Call) else d).split(".")[-1] for d in target.decorator_list}
     closure = callee.data.get("scope") or it.world(callee.data["module"])
-    result = enter(it, target, callee.data["module"], args, keywords, callee.data.get("self"), node, closure)
-    if result is None:
-        return opaque(it, node, target.name, callee.data.get("self"), args, keywords)
-    if "contextmanager" in names:
-        return Value("context", target.name, {"word": "unknown"})
-    return result
+    made: list[Value | None] = []
+    owner = callee.data.get("self")
+    items = it.collect(
+        lambda: made.append(enter(it, target, callee.data["module"], args, keywords, owner, node, closure))
+    )
+    if made[0] is None:
+        return opaque(it, node, target.name, owner, args, keywords)
+    if names & {"contextmanager", "asynccontextmanager"}:
+        from gradlab.audit.contexts import managed
+
+        return managed(it, items, target.name)
+    it.out += items
+    return made[0]
 
 
 def opaque(
@@ -65,6 +72,8 @@ def opaque(
             value.data["region"].kind = "unknown"  # what it enters is not seen
     if owner is not None and (owner.data.get("framework") or owner.kind in ACTING):
         receives.add("self" if owner.data.get("framework") else owner.kind)
+    if any(v.kind == "instance" and any(a.kind in ACTING for a in v.attributes.values()) for v in handed):
+        receives.add("self")
     if any(v.kind == "tensor" for v in handed) and receives:
         receives.add("tensor")
     name = name.split(".")[-1]

@@ -12,7 +12,7 @@ from gradlab.audit.binding import bind, element
 from gradlab.audit.choices import choice
 from gradlab.audit.conditions import FALSE, TRUE, negation
 from gradlab.audit.effects import combined
-from gradlab.audit.formulas import formula
+from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, number, several
@@ -80,6 +80,11 @@ def of_Await(it: Interpreter, node: ast.Await) -> Value:
     return it.value(node.value)
 
 
+def of_Yield(it: Interpreter, node: ast.Yield | ast.YieldFrom) -> Value:
+    it.emit("yield", node, it.value(node.value) if node.value is not None else None)
+    return Value()
+
+
 def of_IfExp(it: Interpreter, node: ast.IfExp) -> Value:
     it.value(node.test)
     test = formula(it, node.test)
@@ -134,6 +139,8 @@ def of_BinOp(it: Interpreter, node: ast.BinOp) -> Value:
         return several([*left.data["items"], *right.data["items"]])
     if left.kind == "params" or right.kind == "params":
         return left if left.kind == "params" else right
+    if left.kind != "tensor" and right.kind != "tensor":  # the same of the same is the same
+        return it.results.setdefault(canonical(it, node), Value())
     return combined(it, node.op, left, right, node.right, node.left)
 
 
@@ -149,7 +156,8 @@ def of_ListComp(it: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast.Set
     finally:
         it.scope = outer
     if value.kind == "param":
-        return Value("params", data=dict(value.data))
+        some = value.data.get("some") or any(generator.ifs for generator in node.generators)
+        return Value("params", data={**value.data, "some": some})
     if value.kind == "gradient":
         return Value("gradients", data=dict(value.data))
     if value.kind in ("params", "tensor", "optimizer", "scheduler"):
@@ -189,6 +197,8 @@ WORK: dict[str, Callable] = {
     "Lambda": of_Lambda,
     "NamedExpr": of_NamedExpr,
     "Await": of_Await,
+    "Yield": of_Yield,
+    "YieldFrom": of_Yield,
     "IfExp": of_IfExp,
     "BoolOp": of_BoolOp,
     "Compare": of_Compare,

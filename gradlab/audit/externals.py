@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from gradlab.audit import known, ranges
+from gradlab.audit.binding import element
 from gradlab.audit.conditions import TRUE
 from gradlab.audit.effects import loss
 from gradlab.audit.entering import opaque
 from gradlab.audit.formulas import formula, truthy
 from gradlab.audit.language import language
-from gradlab.audit.values import Value, every, members, several, tensor
+from gradlab.audit.values import CALLED, Value, every, members, several, tensor
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -70,6 +71,9 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         return Value("zipped", data={"items": args})
     if tail == "super":
         return Value("super", data={"self": it.selves[-1]})
+    if name == "map" and len(args) == 2 and args[0].kind in CALLED:
+        items = args[1].data["items"] if args[1].kind == "list" else [element(it, node.args[1], args[1])]
+        return several([it.apply(node, args[0], [item]) for item in items[:4]])
     if tail in SAME or tail in ("filter", "map", "deepcopy", "copy"):
         return next((a for a in args if a.kind in ("params", "list", "enumerated")), args[-1] if args else Value())
     if tail in ("foreach_zero_", "_foreach_zero_"):
@@ -95,8 +99,7 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         inner = [v for a in args for v in members(a) if v.kind == "tensor"]
         if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad", tail):
             data = {**inner[0].data}
-            tokens = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner)) & it.tokens
-            data["roots"] = data.get("roots", frozenset()) | tokens
+            data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
             if tail == "sum":
                 data["reduction"] = "sum"
             partial = len(args) > 1 or "dim" in keywords

@@ -53,13 +53,14 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
             pairs = [ast.Compare(one, [op], [two]) for one, op, two in zip(ends, node.ops, ends[1:])]
             return joined("and", [formula(it, pair) for pair in pairs])
         left, right, op = node.left, node.comparators[0], node.ops[0]
-        if (
-            isinstance(right, ast.Constant)
-            and right.value is None
-            and isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq))
-        ):
-            there = present(it.value(left))
-            return there if isinstance(op, (ast.IsNot, ast.NotEq)) else negation(there)
+        if isinstance(right, ast.Constant) and isinstance(op, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
+            other = isinstance(op, (ast.IsNot, ast.NotEq))
+            if right.value is None:
+                there = present(it.value(left))
+                return there if other else negation(there)
+            if isinstance(right.value, bool):  # x == False
+                there = formula(it, left)
+                return there if right.value != other else negation(there)
         return comparison(it, node)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return comparison(it, node)
@@ -104,6 +105,8 @@ def present(value: Value) -> Formula:
         return joined("or", [joined("and", [when, present(item)]) for when, item in value.data["choice"]])
     if value.kind == "none":
         return FALSE
+    if value.kind == "gradient":  # where it is missing there is nothing to be done
+        return TRUE
     if value.kind in MADE and not value.data.get("given"):
         return TRUE
     return ("atom", Atom(f"{value.name}#{value.number} is not None", value.birth))
@@ -196,6 +199,8 @@ def canonical(it: Interpreter, node: ast.AST) -> str:
             return f"index+{value.data['offset']}"
         if value.kind in ("external", "function"):
             return value.name
+        if value.kind == "method" and (owner := value.data.get("self")) is not None:
+            return f"{owner.name}#{owner.number}.{value.name}"
         return f"{value.name}#{value.number}"
     if isinstance(node, ast.Constant):
         return repr(node.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from gradlab.audit import expressions, statements
+from gradlab.audit import calls, expressions, statements
 from gradlab.audit.entering import enter
 from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.scope import Scope
@@ -25,6 +25,7 @@ class Interpreter:
         self.calls = 0
         self.cut: list[ast.AST] = []
         self.branches = 0
+        self.results: dict[str, Value] = {}
         self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False
         self.origins: dict[tuple[int, str], ast.expr] = {}
@@ -84,6 +85,10 @@ class Interpreter:
         return text
 
     # -- following
+
+    def apply(self, node: ast.Call, callee: Value, args: list[Value]) -> Value:
+        """A value called as another call demands: a closure, a hook, what map() is given."""
+        return calls.applied(self, node, callee, None, args, {})
 
     def block(self, body: list[ast.stmt]) -> None:
         for node in body:

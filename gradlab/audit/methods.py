@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from gradlab.audit import ranges
 from gradlab.audit.effects import combined, forward, kept
-from gradlab.audit.entering import ACTING, follow
+from gradlab.audit.entering import ACTING
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
 from gradlab.audit.language import engine, entered, of_dictionary
 from gradlab.audit.objects import method_of
 from gradlab.audit.tree import If
-from gradlab.audit.values import Value, births, several, tensor
+from gradlab.audit.values import CALLED, Value, births, several, tensor
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -118,12 +118,17 @@ def optimizer(
 ) -> Value:
     if name == "step":
         for closure in [*args, *keywords.values()]:
-            if closure.kind in ("function", "method"):
-                follow(it, node, closure, [], {})
-            elif closure.kind == "lambda":
-                it.value(closure.data["node"].body)
+            if closure.kind in CALLED:
+                it.apply(node, closure, [])
+        for hook in owner.data.get("before", []):
+            it.apply(node, hook, [owner])
         it.emit("step", node, owner)
+        for hook in owner.data.get("behind", []):
+            it.apply(node, hook, [owner])
         return tensor() if args else Value()
+    if name in ("register_step_pre_hook", "register_step_post_hook") and args:
+        owner.data.setdefault("before" if "pre" in name else "behind", []).append(args[0])
+        return Value()
     if name in ("zero_grad", "clear_grad"):
         it.emit("zero", node, owner)
     elif name in ("first_step", "second_step", "clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):

@@ -102,6 +102,7 @@ def assigned(node: ast.ClassDef) -> list[tuple[str, bool]]:
                 targets = [part.target]
             for target in targets:
                 if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
-                    counted = isinstance(part, ast.AugAssign) and isinstance(part.value, ast.Constant)
-                    found[(target.attr, counted)] = None
+                    found[(target.attr, isinstance(part, ast.AugAssign) and isinstance(part.value, ast.Constant))] = (
+                        None
+                    )
     return list(found)

@@ -27,7 +27,14 @@ def text(findings: list[Finding], rules: dict[str, Rule], colour: bool) -> str:
         for word in ("error", "warning", "advice")
         if (n := sum(f.severity == word for f in findings))
     ]
-    lines.append(f"Found {', '.join(counts)}; --explain CODE tells why." if findings else "Nothing found.")
+    if findings:
+        from gradlab.audit.fixes import FIXES
+
+        plain = sum(f.code in FIXES for f in findings)
+        more = f"; --diff shows what --fix can do for {plain} of them" if plain else ""
+        lines.append(f"Found {', '.join(counts)}; --explain CODE tells why{more}.")
+    else:
+        lines.append("Nothing found.")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from gradlab.audit.sources import Source, read
@@ -25,23 +26,28 @@ INSTALLED = {
 class Module:
     source: Source
     names: dict[str, ast.AST] = field(default_factory=dict)  # functions and classes at the top
-    imports: dict[str, tuple[str, int]] = field(default_factory=dict)  # local name: (dotted name, level)
 
     @property
     def path(self) -> str:
         return str(self.source.path)
 
+    @cached_property
+    def imports(self) -> dict[str, tuple[str, int]]:
+        """The dotted name and the level of each imported name."""
+        found: dict[str, tuple[str, int]] = {}
+        for plain in self.source.nodes.of(ast.Import):
+            for alias in plain.names:
+                name = alias.asname or alias.name.split(".")[0]
+                found[name] = (alias.name if alias.asname else name, 0)
+        for node in self.source.nodes.of(ast.ImportFrom):
+            for alias in node.names:
+                dotted = f"{node.module}.{alias.name}" if node.module else alias.name
+                found[alias.asname or alias.name] = (dotted, node.level)
+        return found
+
 
 def module(source: Source) -> Module:
     found = Module(source)
-    for plain in source.nodes.of(ast.Import):
-        for alias in plain.names:
-            name = alias.asname or alias.name.split(".")[0]
-            found.imports[name] = (alias.name if alias.asname else name, 0)
-    for node in source.nodes.of(ast.ImportFrom):
-        for alias in node.names:
-            dotted = f"{node.module}.{alias.name}" if node.module else alias.name
-            found.imports[alias.asname or alias.name] = (dotted, node.level)
     top(source.tree.body if source.tree else [], found)
     return found
 

@@ -10,6 +10,7 @@ from gradlab.audit import effects
 from gradlab.audit.binding import bind, element, name_result
 from gradlab.audit.choices import either
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
+from gradlab.audit.contexts import begun, ended
 from gradlab.audit.effects import combined
 from gradlab.audit.entering import refine
 from gradlab.audit.formulas import canonical, formula, youngest
@@ -17,14 +18,14 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
 from gradlab.audit.tree import If, Jump, Loop, events
-from gradlab.audit.values import Value, births, number, several
+from gradlab.audit.values import CALLED, Value, births, number, several
 from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 
-WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list"}
+WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", *CALLED}
 ONCE = {"params", "groups", "optimizers", "modules", "optimizer", "scheduler"}
 """What a loop is over that is no iteration of the training."""
 
@@ -121,11 +122,11 @@ def do_While(it: Interpreter, node: ast.While) -> None:
 def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value | None) -> None:
     entered, it.entered = it.entered, next(births)
     carried(it, node)
-    if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None:
-        first = element(it, node.iter, over)
-        if first.kind == "unknown" and "choice" not in first.data and over.kind == "list":
-            refine(it, first, dotted(node.target), usage(it.scope.node))
-        bind(it, node.target, first)
+    turn = element(it, node.iter, over) if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None else None
+    if turn is not None and not isinstance(node, ast.While):
+        if turn.kind == "unknown" and "choice" not in turn.data and over is not None and over.kind == "list":
+            refine(it, turn, dotted(node.target), usage(it.scope.node))
+        bind(it, node.target, turn)
     birth = it.entered
     before = dict(it.scope.names)
     body = it.collect(lambda: it.block(node.body))
@@ -161,16 +162,23 @@ def carried(it: Interpreter, node: ast.AST) -> None:
 
 def do_With(it: Interpreter, node: ast.With) -> None:
     outer = it.regions
+    opened: list[tuple[Value, ast.expr]] = []
     for item in node.items:
         value = it.value(item.context_expr)
         found = effects.regions(it, value, item.context_expr)
         it.regions = [*it.regions, *found]
+        opened.append((value, item.context_expr))
+        handed = value.data.get("as", value)
+        if value.kind == "instance" and (entered := begun(it, value, item.context_expr)) is not None:
+            handed = entered
         if value.kind == "stack":
             value.data["region"] = found[0]
         if item.optional_vars is not None:
-            bind(it, item.optional_vars, value.data.get("as", value))
+            bind(it, item.optional_vars, handed)
     it.block(node.body)
     it.regions = outer
+    for value, at in reversed(opened):
+        ended(it, value, at)
 
 
 def do_Try(it: Interpreter, node: ast.Try) -> None:

@@ -49,8 +49,8 @@ class Unit:
     boundary: dict[Atom, bool] = field(default_factory=dict)
     period: str = ""
     doubts: list[Event] = field(default_factory=list)  # calls for which a rule was silent
-    compensated: bool = False  # the length of the window is in the learning rate or the weight decay
     inner: bool = False  # the window is a loop of its own inside this one
+    compensated: bool = False  # the length of the window is in the learning rate or the weight decay
 
     def __post_init__(self) -> None:
         self.body = pruned(self.body)
@@ -143,6 +143,11 @@ class Unit:
                         self.period = atom.period
                     break
         self.body = whole
+
+    def varying(self, step: Step) -> set[tuple[str, bool]]:
+        """What must hold for a step and may be otherwise in the next turn of the loop."""
+        made = {a.key for a in self.atoms if a.birth > self.birth}
+        return {guard for guard in step.guards if any(key in made for key in guard[0].split(" | "))}
 
     def iteration(self, k: int, truth: Callable[[Atom], bool]) -> tuple[list[Step], str]:
         out: list[Step] = []

@@ -45,6 +45,10 @@ def several(values: list[Value]) -> Value:
     return Value("list", data={"items": values})
 
 
+CALLED = {"function", "method", "lambda", "bound", "partial"}
+"""Kinds of what can be called and followed."""
+
+
 def dictionary(items: dict[str, Value]) -> Value:
     made = Value("dict", data={"items": list(items.values())})
     made.attributes = {f"[{key!r}]": value for key, value in items.items()}

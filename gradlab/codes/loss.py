@@ -44,6 +44,15 @@ CODES = (
         "loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
     ),
     Code(
+        "GL606",
+        "rmse-at-zero",
+        "advice",
+        "sqrt of a mean of squares that may be 0 (padding, a perfect fit), where its gradient is not a number",
+        "Measured in experiments/nan_loss for one square; a mean gets to 0 only where all of them do.",
+        "add an eps inside, or take the mean of squares itself: its minimum is the same",
+        "loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)",
+    ),
+    Code(
         "GL605",
         "loss-kept-with-graph",
         "warning",
@@ -52,14 +61,5 @@ CODES = (
         "need, where none freed it. loss.item() waits for the device, loss.detach() does not.",
         "keep loss.detach() or loss.item()",
         "total += loss.detach()",
-    ),
-    Code(
-        "GL606",
-        "rmse-at-zero",
-        "advice",
-        "sqrt of a mean of squares: where every error is 0 (padding, a perfect fit) its gradient is not a number",
-        "Measured in experiments/nan_loss for one square; a mean gets to 0 only where all of them do.",
-        "add a small number under the root, or take the mean itself: its minimum is the same",
-        "loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)",
     ),
 )

@@ -49,7 +49,10 @@ class Clipping:
         if not isinstance(params, list):
             return None
         if bound == torch.inf:  # it is measured, and multiplied by 1
-            return self.measuring(self.whose(params))
+            told = self.whose(params)
+            for f in told:
+                f.look()
+            return settling(told)
         return self.clipping(params, bound, total)
 
     def on_group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
@@ -73,16 +76,6 @@ class Clipping:
     def whose(self, params: list[Any]) -> list[Follower]:
         return list({f.index: f for p in params if (f := self.loop.of.get(id(p))) is not None}.values())
 
-    def measuring(self, told: list[Follower]) -> After:
-        for f in told:
-            f.look()
-
-        def after(result: Any, error: bool) -> None:
-            for f in told:
-                f.settle()
-
-        return after
-
     def clipping(self, params: list[Tensor], bound: float | None, total: Any) -> After | None:
         where, loop, told = site(), self.loop, self.whose(params)
         for f in told:
@@ -102,7 +95,17 @@ class Clipping:
                 numbers.clipping = {"clip/bound": bound, "clip/total": total}
             else:
                 numbers.clipping = {"clip/after": None}
-        return self.measuring(told)
+        return settling(told)
+
+
+def settling(told: list[Follower]) -> After:
+    """What the call wrote to the gradients was followed."""
+
+    def after(result: Any, error: bool) -> None:
+        for f in told:
+            f.settle()
+
+    return after
 
 
 def covers(f: Follower, params: list[Tensor]) -> bool:

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from gradlab.audit import rules
+from gradlab.audit.audit import audit
 from gradlab.audit.cli import main
 from gradlab.audit.fixes.apply import fixed
+from gradlab.audit.project import Project
+from gradlab.audit.sources import read
 
 HERE = Path(__file__).parent
 HEAD = """\
@@ -131,6 +134,8 @@ def test_deprecated_names_are_told_the_device(old, new, tmp_path):
         PLAIN.replace(CLIP + STEP, STEP + "    max_norm = model(x).norm().item()\n" + CLIP.replace("0.1", "max_norm")),
         PLAIN.replace(STEP, "").replace("    loss.backward()\n", "    loss.backward(); optimizer.step()\n"),
         PLAIN.replace("    scheduler.step()  # each batch\n", "").replace(
+            STEP, "    scheduler.step()\n    rate = optimizer.param_groups[0]\n" + STEP),
+        PLAIN.replace("    scheduler.step()  # each batch\n", "").replace(
             STEP, "    scheduler.step()\n    lr = scheduler.get_last_lr()\n" + STEP),
     ],
 )  # fmt: skip
@@ -161,6 +166,32 @@ def test_ends_of_lines_encoding_and_indentation_stay(index, tmp_path):
     assert (tmp_path / "a.py").read_bytes() == wild(right)[index]
     assert stat.S_IMODE((tmp_path / "a.py").stat().st_mode) == 0o755
     assert os.listdir(tmp_path) == ["a.py"]
+
+
+def test_a_line_that_is_put_in_is_indented_as_its_neighbour(tmp_path):
+    right = SCALED.replace("    ", "\t")
+    (tmp_path / "a.py").write_text(right.replace(UNSCALE.replace("    ", "\t"), ""))
+    assert mended(tmp_path / "a.py").decode() == right
+
+
+def test_a_mend_that_makes_another_mistake_is_not_written(tmp_path):
+    """Unscaling before the clip of each micro-batch would be a mistake of its own."""
+    text = (
+        HEAD
+        + """
+scaler = torch.amp.GradScaler("cpu")
+for window in [batches[:3], batches[3:]]:
+    optimizer.zero_grad()
+    for x, y in window:
+        scaler.scale(criterion(model(x), y) / len(window)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    )
+    (tmp_path / "a.py").write_text(text)
+    assert "GL201" in {f.code for f in audit(read(tmp_path / "a.py"), Project(), rules.load()).findings}
+    assert mended(tmp_path / "a.py").decode() == text
 
 
 def test_the_last_line_may_be_the_one_that_moves(tmp_path):

@@ -534,6 +534,85 @@ for x, y in fabric.setup_dataloaders(loader):
     opt.step()
 """, "fabric.clip_gradients(net, opt, max_norm=1.0)\n    opt.step()",
      "opt.step()\n    fabric.clip_gradients(net, opt, max_norm=1.0)", "GL101", "fabric.clip_gradients"),
+    "context_of_the_project": ("""
+from contextlib import contextmanager
+@contextmanager
+def update(opt, net):
+    opt.zero_grad()
+    yield
+    clip_grad_norm_(net.parameters(), 1.0)
+    opt.step()
+for x, y in loader:
+    with update(optimizer, model):
+        criterion(model(x), y).backward()
+""", "clip_grad_norm_(net.parameters(), 1.0)\n    opt.step()",
+     "opt.step()\n    clip_grad_norm_(net.parameters(), 1.0)", "GL101", "clip_grad_norm_(net"),
+    "object_with_enter_and_exit": ("""
+class Update:
+    def __init__(self, opt):
+        self.opt = opt
+    def __enter__(self):
+        self.opt.zero_grad()
+        return self
+    def __exit__(self, *error):
+        clip_grad_norm_(model.parameters(), 1.0)
+        self.opt.step()
+for x, y in loader:
+    with Update(optimizer):
+        criterion(model(x), y).backward()
+""", "        self.opt.zero_grad()\n", "", "GL305", "self.opt.step()"),
+    "autocast_in_a_context_of_the_project": ("""
+import contextlib
+scaler = torch.amp.GradScaler("cuda")
+@contextlib.contextmanager
+def cast(flag):
+    if flag:
+        with torch.autocast("cuda", dtype=torch.float16):
+            yield
+    else:
+        with torch.autocast("cuda", dtype=torch.float16, enabled=True):
+            yield
+for x, y in loader:
+    optimizer.zero_grad()
+    with cast(args.amp):
+        loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""", "    with cast(args.amp):\n        loss = criterion(model(x), y)\n",
+     "    with cast(args.amp):\n        pass\n    loss = criterion(model(x), y)\n", "GL208", "model(x)"),
+    "methods_under_other_names": ("""
+zero, step, back = optimizer.zero_grad, optimizer.step, lambda loss: loss.backward()
+for x, y in loader:
+    zero()
+    back(criterion(model(x), y))
+    step()
+""", "    zero()\n", "", "GL305", "step()"),
+    "parts_handed_to_a_loop": ("""
+def run(zero, back, step):
+    for x, y in loader:
+        zero()
+        back(criterion(model(x), y))
+        step()
+run(optimizer.zero_grad, lambda loss: loss.backward(), optimizer.step)
+""", "        zero()\n", "", "GL305", "step()"),
+    "hooks_of_the_optimizer": ("""
+def after(opt, args, kwargs):
+    opt.zero_grad()
+optimizer.register_step_pre_hook(lambda opt, args, kwargs: clip_grad_norm_(model.parameters(), 1.0))
+optimizer.register_step_post_hook(after)
+for x, y in loader:
+    criterion(model(x), y).backward()
+    optimizer.step()
+""", "step_pre_hook(lambda", "step_post_hook(lambda", "GL101", "lambda opt"),
+    "map_over_optimizers": ("""
+opts = [torch.optim.Adam(model.parameters()), torch.optim.Adam(criterion.parameters())]
+for x, y in loader:
+    list(map(lambda o: o.zero_grad(), opts))
+    criterion(model(x), y).backward()
+    for o in opts:
+        o.step()
+""", "    list(map(lambda o: o.zero_grad(), opts))\n", "", "GL305", "o.step()"),
 }  # fmt: skip
 
 
@@ -677,6 +756,152 @@ def step(**kwargs):
     kwargs["optimizer"].step()
 for x, y in loader:
     step(model=model, optimizer=optimizer)
+""",
+    "globals": """
+for x, y in loader:
+    globals()["optimizer"].zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""",
+    "hooks": """
+class A:
+    def __init__(self, hooks): self.opt, self.hooks = torch.optim.SGD(model.parameters(), 0.1), hooks
+    def call(self, name):
+        for h in self.hooks: getattr(h, name)(self)
+    def fit(self):
+        for x, y in loader:
+            self.call("before")
+            criterion(model(x), y).backward()
+            self.call("after")
+            self.opt.step()
+""",
+    "callback_list": """
+def fit(model, optimizer, callbacks):
+    for x, y in loader:
+        criterion(model(x), y).backward()
+        optimizer.step()
+        for c in callbacks: c(model, optimizer)
+""",
+    "finally_step": """
+for x, y in loader:
+    optimizer.zero_grad()
+    try:
+        criterion(model(x), y).backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+    finally:
+        optimizer.step()
+""",
+    "own_optimizer": """
+class Opt:
+    def __init__(self, inner): self.inner = inner
+    def step(self):
+        self.inner.step()
+        self.inner.zero_grad()
+opt = Opt(optimizer)
+for x, y in loader:
+    criterion(model(x), y).backward()
+    opt.step()
+""",
+    "own_optimizer_getattr": """
+class Opt:
+    def __init__(self, inner): self.inner = inner
+    def __getattr__(self, name): return getattr(self.inner, name)
+    def step(self):
+        self.inner.step()
+opt = Opt(optimizer)
+for x, y in loader:
+    opt.zero_grad()
+    criterion(model(x), y).backward()
+    opt.step()
+""",
+    "noam": """
+class Noam:
+    def __init__(self, opt): self.optimizer = opt; self._step = 0
+    def step(self):
+        self._step += 1
+        for p in self.optimizer.param_groups: p["lr"] = self._step
+        self.optimizer.step()
+for epoch in range(3):
+    opt = Noam(optimizer)
+    for x, y in loader:
+        criterion(model(x), y).backward()
+        opt.step()
+        opt.optimizer.zero_grad()
+""",
+    "head_zero": """
+for i, (x, y) in enumerate(loader):
+    if i % 4 == 0: optimizer.zero_grad()
+    (criterion(model(x), y) / 4).backward()
+    if i % 4 == 3 or i == len(loader) - 1: optimizer.step()
+""",
+    "nonlocal": """
+def main():
+    opt, total = None, 0.0
+    def setup():
+        nonlocal opt
+        opt = torch.optim.SGD(model.parameters(), 0.1)
+    def train(x, y):
+        nonlocal total
+        opt.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    setup()
+    for x, y in loader: train(x, y)
+""",
+    "inner_opts": """
+import higher
+with higher.innerloop_ctx(model, optimizer) as (fnet, diffopt):
+    for x, y in loader:
+        diffopt.step(criterion(fnet(x), y))
+outer = criterion(fnet(x), y)
+outer.backward()
+optimizer.step()
+""",
+    "accumulate_flag_arg": """
+def step(x, y, update=True):
+    (criterion(model(x), y) / n).backward()
+    if update:
+        optimizer.step()
+        optimizer.zero_grad()
+for i, (x, y) in enumerate(loader):
+    step(x, y, update=(i + 1) % n == 0 or i + 1 == len(loader))
+""",
+    "dunder_dict": """
+class A:
+    def __init__(self): self.opt = torch.optim.SGD(model.parameters(), 0.1)
+    def fit(self):
+        for x, y in loader:
+            self.__dict__["opt"].zero_grad()
+            criterion(model(x), y).backward()
+            self.opt.step()
+""",
+    "sam": """
+class SAM(torch.optim.Optimizer):
+    def first_step(self, zero_grad=False): ...
+opt = SAM(model.parameters(), torch.optim.SGD)
+for x, y in loader:
+    criterion(model(x), y).backward()
+    opt.first_step(zero_grad=True)
+    criterion(model(x), y).backward()
+    opt.second_step(zero_grad=True)
+""",
+    "trainer_opt_step": """
+class T:
+    def optimizer_step(self): self.opt.step(); self.opt.zero_grad()
+    def fit(self):
+        for self.i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / self.accum).backward()
+            if self.should_step: self.optimizer_step()
+    @property
+    def should_step(self): return (self.i + 1) % self.accum == 0 or self.i + 1 == len(loader)
+""",
+    "map_method": """
+for x, y in loader:
+    for f in (optimizer.zero_grad,): f()
+    criterion(model(x), y).backward()
+    optimizer.step()
 """,
 }
 

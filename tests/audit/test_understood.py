@@ -126,6 +126,18 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()  # expect: GL307
         optimizer.zero_grad()
 """,
+    "a schedule before the step, both under one condition": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+def run(settings):
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        testing = (i + 1) % settings["test_every"] == 0
+        loss = F.cross_entropy(model(x), y)
+        if testing == False:
+            loss.backward()
+            schedule.step()  # expect: GL402
+            optimizer.step()
+""",
     "no_sync under a setting": """
 from contextlib import nullcontext
 from torch.nn.parallel import DistributedDataParallel

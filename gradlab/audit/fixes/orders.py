@@ -48,7 +48,10 @@ def schedule_after(page: Page, finding: Finding) -> Iterator[list[str]]:
             node = block[j]
             if not apart(block[i], [node]) or not page.alone(node):
                 return
-            if any(name == owner or name.startswith(f"{owner}.") or "lr" in name for name in read(node)):
+            if any(
+                name == owner or name.startswith(f"{owner}.") or "lr" in name or "param_groups" in name
+                for name in read(node)
+            ):
                 return
             if called(node, "step") is not None:
                 yield page.moved(block[i], (node.end_lineno or node.lineno) + 1)

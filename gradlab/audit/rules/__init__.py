@@ -35,6 +35,7 @@ class Hit:
 
 
 RULES: dict[str, Rule] = {}
+WHOLE = ("model", "ddp", "instance", "optimizer")
 PLACED = ("zero", "clip", "unscale", "schedule", "update")
 
 
@@ -140,6 +141,17 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     return any(
         root is r or (root.name and root.name == r.name and root.data.get("call") is r.data.get("call")) for r in roots
     )
+
+
+def partly(unit: Unit, zero: Step) -> bool:
+    """Whether gradients of some parameters alone are set to zero, by hand."""
+    if not zero.event.data.get("by_hand"):
+        return False
+    param = zero.event.value.data.get("of") if zero.event.value is not None else None
+    if param is None or param.kind != "param" or param.data.get("some") or param.root().kind not in WHOLE:
+        return True
+    varying = {a.key for a in unit.atoms if a.birth > unit.birth and "is not None" not in a.key}
+    return any(key in guard for guard, _ in zero.guards for key in varying)
 
 
 def part_of(value: Value, whole: Value) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import atoms
-from gradlab.audit.rules import Hit, concerns, rule, uncertain
+from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
 from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
@@ -112,6 +112,8 @@ def zero_missing(run: Run) -> Iterator[Hit]:
     ):
         return
     for optimizer in unit.optimizers():
+        if optimizer.birth > unit.birth:
+            continue  # a new one in each turn, with what it is given
         zeros = [s for s in run.of("zero") if concerns(unit, s, optimizer) is not False]
         if zeros or any(e.kind == "zero" and e.value is None for e in unit.events):
             continue
@@ -141,7 +143,7 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):
-            if not concerns(unit, zero, optimizer):
+            if not concerns(unit, zero, optimizer) or partly(unit, zero):
                 continue
             pending: Step | None = None
             for step in run.steps[: run.steps.index(zero)]:
@@ -150,9 +152,17 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                 elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
                     pending = None
             ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
+            if pending is not None and discarding(run, zero, pending):
+                continue
             if pending is not None and ahead is not None and ahead.kind == "backward":
                 if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
                     yield Hit(zero, (pending,))
+
+
+def discarding(run: Run, zero: Step, backward: Step) -> bool:
+    """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
+    known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
+    return any(key not in known for key, _ in run.unit.varying(zero) - run.unit.varying(backward))
 
 
 def stepping(unit: Unit) -> tuple[If, bool] | None:

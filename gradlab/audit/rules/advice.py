@@ -88,13 +88,16 @@ def resnet(run: Run) -> Iterator[Hit]:
 def mean_of_means(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         value = backward.event.value
-        if value is not None and value.data.get("ignoring") and value.data.get("factors"):
+        factors = value.data.get("factors", []) if value is not None else []
+        if any(sign == "*" for sign, *_ in factors) or any(s.kind == "scale" for s in run.steps):
+            continue  # weighed by its tokens
+        if value is not None and value.data.get("ignoring") and factors:
             yield Hit(backward)
 
 
 @rule("GL806", on="text")
 def saturating(module: Module) -> Iterator[ast.AST]:
-    if not re.search("Sigmoid|Tanh", module.source.text):
+    if not re.search(r"\b(?:Sigmoid|Tanh)\b", module.source.text):
         return
     for node in module.source.nodes.of(ast.Call):
         if dotted(node.func).split(".")[-1] == "Sequential":
@@ -105,7 +108,7 @@ def saturating(module: Module) -> Iterator[ast.AST]:
         yield from stacked(function)
 
 
-def stacked(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+def stacked(function: ast.FunctionDef) -> Iterator[ast.AST]:
     """Sequential(*layers), with layers put together in a loop that is told to go round eight times or more."""
     plain = function.args.args[len(function.args.args) - len(function.args.defaults) :]
     given = {a.arg: literal(d) for a, d in zip(plain, function.args.defaults)}

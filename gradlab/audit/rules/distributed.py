@@ -61,8 +61,8 @@ def backward_only(run: Run) -> Iterator[Hit]:
 
 
 def only_forward(run: Run, backward: Step) -> Event | None:
-    """The wrapper's forward pass of an iteration, where there is but one."""
-    found = {s.event for s in run.of("forward") if s.k == backward.k}
+    """The forward pass of an iteration, where there is but one."""
+    found = {s.event for s in run.of("forward") if s.k == backward.k and s.event.value is not None}
     wrapped = [e for e in found if e.value is not None and e.value.kind == "ddp"]
     return wrapped[0] if len(wrapped) == 1 else None
 

@@ -39,6 +39,11 @@ def roots(value: Value | None) -> frozenset:
     return value.data.get("roots", frozenset()) if value is not None else frozenset()
 
 
+def adds(node: ast.Assign, into: str) -> bool:
+    """`total = total + loss`."""
+    return any(dotted(part) == into for part in walk(node.value))
+
+
 def reset(loop: Loop, into: str, acting: set[int]) -> bool:
     """Whether a sum is begun anew in each turn, or where the optimizer steps."""
     for part in walk(loop.node):
@@ -47,10 +52,7 @@ def reset(loop: Loop, into: str, acting: set[int]) -> bool:
             if not isinstance(body, list):
                 continue
             anew = any(
-                isinstance(n, ast.Assign)
-                and into in [dotted(t) for t in n.targets]
-                and into not in [dotted(part) for part in walk(n.value)]
-                for n in body
+                isinstance(n, ast.Assign) and into in [dotted(t) for t in n.targets] and not adds(n, into) for n in body
             )
             if anew and (part is loop.node or any(id(n) in acting for statement in body for n in walk(statement))):
                 return True

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradlab.audit.known import CLIPS, dotted
 from gradlab.audit.project import Module
-from gradlab.audit.rules import Hit, also, concerns, rule, uncertain
+from gradlab.audit.rules import Hit, also, concerns, partly, rule, uncertain
 from gradlab.audit.trace import Run, Step
 from gradlab.audit.walking import walk
 
@@ -23,7 +23,7 @@ def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]
 
 
 def following(run: Run, step: Step, optimizer) -> list[Step]:
-    """Backward passes and this optimizer's steps of the next iteration."""
+    """Backward passes and this optimizer's steps of the next iteration, where each step comes before its backward."""
     return [
         s for s in run.steps
         if s.k == step.k + 1 and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
@@ -75,7 +75,7 @@ def clip_in_training_step(module: Module) -> Iterator[ast.AST]:
 def zero_before_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
         for zero in run.of("zero"):
-            if not concerns(run.unit, zero, optimizer):
+            if not concerns(run.unit, zero, optimizer) or partly(run.unit, zero):
                 continue
             before, after = neighbours(run, zero, optimizer)
             if not after:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE
@@ -221,7 +222,7 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
 
 @rule("GL212", on="text")
 def deprecated(module: Module) -> Iterator[ast.AST]:
-    if "amp" not in module.source.text:
+    if not re.search(r"cuda\.amp|cuda import .*amp", module.source.text):
         return
     nodes = module.source.nodes
     imports = [n for n in nodes.of(ast.ImportFrom) if n.module and not n.level]

@@ -47,8 +47,8 @@ def before_step(run: Run) -> Iterator[Hit]:
         earlier = [s for s in steps if run.steps.index(s) < at]
         later = [s for s in steps if run.steps.index(s) > at]
         varying = {a.key for a in run.unit.atoms if a.kind == "flag" and a.birth > run.unit.birth}
-        own = schedule.guards - (later[0].guards if later else frozenset())
-        if any(key in guard for guard, _ in own for key in varying if "is not None" not in key):
+        alone = schedule.guards - later[0].guards if later else frozenset()
+        if any(key in guard for guard, _ in alone for key in varying if "is not None" not in key):
             continue  # not at first, perhaps
         if later and not earlier and (run.unit.loop is not None):
             yield Hit(schedule, (later[0],))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ from gradlab.audit.trace import Run
 from gradlab.audit.walking import walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
+OTHERS = {"np", "numpy", "tf", "jnp", "jax", "K", "mx", "paddle"}
+"""Losses of these have other gradients, or none."""
 COUNT = re.compile(
     r"(^|_)(n|b|k|t|eps|epsilon|num|count|size|len|length|total|temp|temperature|tau|sigma|std|var|scale|weight|weights|alpha|beta|"
     r"gamma|norm|max|dim|batch|world|sum|denom|mask|valid|steps|avg|factor|numel|margin|delta|smooth|log_var)(_|$)|batch|size|num|len|temp",
@@ -20,11 +23,20 @@ COUNT = re.compile(
 )
 
 
-def losses(module: Module) -> Iterator[ast.FunctionDef]:
+@functools.lru_cache(maxsize=1)
+def losses(module: Module) -> list[ast.FunctionDef]:
+    return list(functions(module))
+
+
+def functions(module: Module) -> Iterator[ast.FunctionDef]:
     """Functions named as a loss, and the forward of classes named so."""
+    if not re.search(r"def \w*(loss|criterion)|class \w*(Loss|Criterion)\b", module.source.text, re.I):
+        return
     for node in module.source.nodes.of(ast.FunctionDef):
         if LOSS.search(node.name) and not re.search(r"log|plot|print|get|make|build|init", node.name):
-            yield node
+            names = {part.id for part in walk(node) if isinstance(part, ast.Name)}
+            if not names & OTHERS or names & {"torch", "F", "nn"}:
+                yield node
     for one in module.source.nodes.of(ast.ClassDef):
         if re.search(r"Loss$|Criterion$", one.name):
             yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
@@ -46,6 +58,13 @@ def called(node: ast.AST, name: str) -> ast.expr | None:
             return node.args[0] if node.args else None
         return node.func.value if not node.args else None
     return None
+
+
+def named_calls(node: ast.AST, name: str) -> Iterator[ast.Call]:
+    """The calls of any function or method with a name."""
+    for part in walk(node):
+        if isinstance(part, ast.Call) and dotted(part.func).split(".")[-1] == name:
+            yield part
 
 
 def bare(node: ast.AST | None, names: set[str]) -> bool:
@@ -89,10 +108,12 @@ def computed(run: Run, what: str) -> Iterator[Hit]:
 def log(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
-        for node in walk(function):
-            inner = called(node, "log")
-            if bare(inner, names) or share(inner, function):
-                yield node
+        found = [(node, inner) for node in walk(function) if bare(inner := called(node, "log"), names)]
+        plain = {inner.id for _, inner in found if isinstance(inner, ast.Name)}
+        divergence = {id(part) for call in named_calls(function, "kl_div") for part in walk(call)}
+        if len(plain) < 2:  # of both: densities or magnitudes, which are positive by what they are
+            yield from (node for node, _ in found if id(node) not in divergence)
+        yield from (node for node in walk(function) if share(called(node, "log"), function))
 
 
 @also("GL601")
@@ -104,7 +125,10 @@ def log_computed(run: Run) -> Iterator[Hit]:
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
+        ratios = {id(part) for call in named_calls(function, "log") for part in walk(call)}
         for node in walk(function):
+            if id(node) in ratios:
+                continue  # of densities, which are positive
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
                 if node.right.id in names and called_on(function, node.right.id):
                     yield node

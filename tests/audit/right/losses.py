@@ -1,3 +1,4 @@
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -18,3 +19,19 @@ def good_loss2(pred, target):
 
 def good_loss4(logits, targets):
     return F.cross_entropy(logits, targets)
+
+
+def spectral_loss(x_magnitude, y_magnitude):
+    return F.l1_loss(torch.log(y_magnitude), torch.log(x_magnitude))
+
+
+def divergence_loss(p, q):
+    return (p * torch.log(p / q)).sum(1).mean()
+
+
+def anchor_loss(probabilities, target):
+    return F.kl_div(probabilities.log(), target, reduction="batchmean")
+
+
+def gamma_loss(truth, mean):
+    return np.mean((truth - mean) / mean)

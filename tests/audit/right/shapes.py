@@ -165,3 +165,42 @@ def several_numbers(model, loader, optimizer):
         loss.backward()
         optimizer.step()
     return accuracy
+
+
+def anew(model, images):
+    """Each image has an optimizer of its own, for itself."""
+    for image in images:
+        x = image.clone().requires_grad_(True)
+        optimizer = torch.optim.SGD([x], lr=0.1)
+        model(x).mean().backward()
+        optimizer.step()
+
+
+def tokens(model, loader, optimizer, n):
+    count = 0
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        here = (y != -100).sum()
+        count += here
+        (nn.functional.cross_entropy(model(x), y, ignore_index=-100) * here).backward()
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            for p in model.parameters():
+                p.grad /= count
+            optimizer.step()
+            optimizer.zero_grad()
+            count = 0
+
+
+def of_some(model, criterion, loader, optimizer, frozen, head):
+    """Parameters that are to stay lose their gradients before the step."""
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        for name, p in model.named_parameters():
+            if head in name:
+                p.grad = None
+        for p in frozen:
+            p.grad = None
+        for p in [p for p in model.parameters() if p.ndim > 1]:
+            p.grad.zero_()
+        optimizer.step()

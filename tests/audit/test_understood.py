@@ -197,6 +197,51 @@ def epoch(net, opt, scaler, n):
         if (i + 1) % n == 0:
             opt.zero_grad()
 """,
+    "an optimizer of several, made of what a model gives": """
+class Several:
+    def __init__(self, dense=None, sparse=None):
+        self.dense = [] if dense is None else dense
+        self.sparse = [] if sparse is None else sparse
+    def zero_grad(self):
+        for opt in self.dense + self.sparse:
+            opt.zero_grad()
+    def step(self):
+        for opt in self.dense + self.sparse:
+            if lazy(opt):
+                opt.step(opt.rate)
+            else:
+                opt.step()
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        made = net.made_optimizer()
+        if not isinstance(made, Several):
+            made = Several([made])
+        self.several = made
+    @property
+    def optimizer(self):
+        return self.several
+    def fit(self, batches, bound=None):
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            self.optimizer.step()
+            if bound is not None:
+                nn.utils.clip_grad_norm_(self.net.parameters(), bound)  # expect: GL101
+""",
+    "a step in either branch, and clipping under another flag": """
+def fit(net, opt, batches, fast, bound):
+    for x, y in batches:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        if fast:
+            opt.step()
+        else:
+            print("slow")
+            opt.step()
+        if bound:
+            nn.utils.clip_grad_norm_(net.parameters(), bound)  # expect: GL101
+""",
     "the length of the window is in the learning rate": """
 n = 4
 lr = 0.1 / n

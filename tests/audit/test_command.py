@@ -66,7 +66,37 @@ def test_a_notebook_is_read_cell_by_cell(tmp_path, capsys):
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
     assert main([str(tmp_path / "a.ipynb")]) == 1
     line = 1 + next(i for i, text in enumerate(loop.split("\n")) if "expect" in text)
-    assert f"a.ipynb:cell 3:{line}: GL101" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert f"a.ipynb:cell 3:{line}:5: GL101" in told.out and "--fix" not in told.out  # which leaves notebooks
+    main([str(tmp_path / "a.ipynb"), "--format", "json"])
+    one = json.loads(capsys.readouterr().out)[0]
+    assert (one["cell"], one["line"], one["end_line"]) == (3, line, line)
+    main([str(tmp_path / "a.ipynb"), "--format", "github"])
+    assert f",line=1::cell 3:{line}:5: gradients are clipped" in capsys.readouterr().out
+    main([str(tmp_path / "a.ipynb"), "--format", "sarif"])
+    one = json.loads(capsys.readouterr().out)["runs"][0]["results"][0]
+    assert one["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
+    assert one["message"]["text"].startswith(f"cell 3:{line}:5: gradients")
+
+
+def test_verbose_names_the_cells_of_a_notebook(tmp_path, capsys):
+    head, loop = Path(CLIP).read_text().split("\n\n", 1)
+    cells = [{"cell_type": "code", "source": text} for text in ("to be written...", head, "print 1", loop)]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    main([str(tmp_path / "a.ipynb"), "--verbose"])
+    heard = capsys.readouterr().err
+    start = 1 + next(i for i, text in enumerate(loop.split("\n")) if text.startswith("for "))
+    assert f"a.ipynb: 1 loop followed (cell 4:{start})" in heard
+    assert [line for line in heard.splitlines() if "is not Python" in line] == [
+        f"{tmp_path}/a.ipynb:cell {n}:1: this cell is not Python and was passed over" for n in (1, 3)
+    ]
+
+
+def test_a_file_that_is_named_twice_is_told_of_once(tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.py").write_text(Path(CLIP).read_text())
+    monkeypatch.chdir(tmp_path)
+    assert main(["a.py", ".", "./a.py", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("GL101") == 1
 
 
 def test_a_comment_and_settings_silence(tmp_path):

@@ -1,5 +1,8 @@
 """A mistake in each of other people's trainers, told at the user's own line."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from test_integrations import QUIET, Wrapped, loader
@@ -107,3 +110,12 @@ def test_a_wrong_argument():
     pytest.importorskip("lightning.pytorch")
     with pytest.raises(TypeError, match=r"no argument 'fodler' .did you mean folder"):
         gradlab.integrations.LightningWatch(fodler="a")
+    with pytest.raises(TypeError, match=r"no argument 'scaler' .*folder"):  # the trainer has one
+        gradlab.integrations.LightningWatch(scaler=None)
+
+
+def test_one_import_is_enough_and_brings_no_trainer():
+    run = (
+        "import gradlab, sys; gradlab.integrations.LAZY; print({'torch', 'lightning', 'transformers'} & {*sys.modules})"
+    )
+    assert subprocess.run([sys.executable, "-c", run], capture_output=True, text=True).stdout == "set()\n"

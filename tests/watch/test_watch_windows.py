@@ -27,17 +27,18 @@ def divided_by_hand(model, optimizer, scaler, schedule, each=True):
             optimizer.zero_grad()
 
 
-def two_losses(model, optimizer, scaler, schedule, divisor=1):
+def two_losses(model, optimizer, scaler, schedule, divided=False):
     for i, (x, y) in enumerate(batches(8)):
         out = model(x)
-        ((F.cross_entropy(out, y) + 0.1 * F.mse_loss(out, x[:, :4])) / divisor).backward()  # here
+        loss = F.cross_entropy(out, y) + 0.1 * F.mse_loss(out, x[:, :4])
+        (loss / 4 if divided else loss).backward()  # here
         if i % 4 == 3:
             optimizer.step()
             optimizer.zero_grad()
 
 
 def two_losses_divided(model, optimizer, scaler, schedule):
-    two_losses(model, optimizer, scaler, schedule, 4)
+    two_losses(model, optimizer, scaler, schedule, divided=True)
 
 
 def weighed_with_one(model, optimizer, scaler, schedule):

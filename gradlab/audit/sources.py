@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -102,6 +103,11 @@ def encoding_of(raw: bytes) -> str:
     return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
 
 
+def version() -> str:
+    """Of the Python that reads here: a later one may read more."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
 def parse(source: Source) -> None:
     if source.error:
         return
@@ -110,6 +116,6 @@ def parse(source: Source) -> None:
             warnings.simplefilter("ignore")
             source.tree = ast.parse(source.text)
     except SyntaxError as error:
-        source.error = (error.lineno or 1, error.offset or 1, f"syntax error: {error.msg}")
+        source.error = (error.lineno or 1, error.offset or 1, f"syntax error to Python {version()}: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:
         source.error = (1, 1, f"cannot be parsed: {error or type(error).__name__}")

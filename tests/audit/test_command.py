@@ -92,6 +92,41 @@ def test_verbose_names_the_cells_of_a_notebook(tmp_path, capsys):
     ]
 
 
+@pytest.mark.parametrize("line", ["first", "last", "between"])
+def test_a_comment_stands_on_the_first_or_last_line_of_a_call(line, tmp_path):
+    text = Path(CLIP).read_text()
+    call = next(row.strip() for row in text.split("\n") if "expect" in row).partition("  #")[0]
+    first, last = call.index("(", 20) + 1, len(call) - 1
+    rows = [call[:first], call[first:last], call[last:]]
+    rows[("first", "between", "last").index(line)] += "  # gradlab: ignore[clip-after-step]"
+    (tmp_path / "a.py").write_text(text.replace(call, "\n        ".join(rows)))
+    assert main([str(tmp_path / "a.py")]) == (line == "between")
+
+
+def test_github_gets_a_path_that_no_sign_in_it_ends(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a,b:50%.py").write_text(Path(CLIP).read_text())
+    main(["a,b:50%.py", "--format", "github"])
+    assert ",file=a%2Cb%3A50%25.py,line=15,col=5::gradients are clipped after" in capsys.readouterr().out
+
+
+def test_an_environment_below_a_folder_is_passed_over(tmp_path, capsys):
+    for name in ("mine", "tools"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text(Path(CLIP).read_text())
+    (tmp_path / "tools" / "pyvenv.cfg").write_text("")
+    assert main([str(tmp_path)]) == 1
+    assert "mine" in (told := capsys.readouterr().out) and "tools" not in told
+    assert main([str(tmp_path / "tools")]) == 1, "unless it is given itself"
+
+
+def test_a_syntax_error_names_the_python_that_reads(tmp_path, capsys):
+    (tmp_path / "a.py").write_text("x = = 1\n")
+    assert main([str(tmp_path)]) == 1
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"a.py:1:5: GL000 error: syntax error to Python {version}: invalid syntax" in capsys.readouterr().out
+
+
 def test_a_file_that_is_named_twice_is_told_of_once(tmp_path, capsys, monkeypatch):
     (tmp_path / "a.py").write_text(Path(CLIP).read_text())
     monkeypatch.chdir(tmp_path)

@@ -110,6 +110,17 @@ def test_github_gets_a_path_that_no_sign_in_it_ends(tmp_path, capsys, monkeypatc
     assert ",file=a%2Cb%3A50%25.py,line=15,col=5::gradients are clipped after" in capsys.readouterr().out
 
 
+def test_settings_are_of_the_nearest_project_that_has_some(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "a.py").write_text(Path(CLIP).read_text())
+    (tmp_path / "pyproject.toml").write_text('[tool.gradlab.audit]\nignore = ["GL101"]\n')
+    (inner / "pyproject.toml").write_text('[project]\nname = "inner"\n')
+    assert main([str(inner)]) == 0
+    (inner / "pyproject.toml").write_text("[tool.gradlab.audit]\n")
+    assert main([str(inner)]) == 1
+
+
 def test_an_environment_below_a_folder_is_passed_over(tmp_path, capsys):
     for name in ("mine", "tools"):
         (tmp_path / name).mkdir()

@@ -110,6 +110,16 @@ def test_github_gets_a_path_that_no_sign_in_it_ends(tmp_path, capsys, monkeypatc
     assert ",file=a%2Cb%3A50%25.py,line=15,col=5::gradients are clipped after" in capsys.readouterr().out
 
 
+def test_the_least_severity_is_the_commands_before_the_settings(tmp_path):
+    (tmp_path / "a.py").write_text("from torch.cuda.amp import autocast\n")
+    least = {None: 1, "advice": 1, "warning": 0, "error": 0}
+    for word, code in least.items():
+        assert main([str(tmp_path), *(["--severity", word] if word else [])]) == code
+    (tmp_path / "pyproject.toml").write_text('[tool.gradlab.audit]\nseverity = "warning"\n')
+    assert main([str(tmp_path)]) == 0
+    assert main([str(tmp_path), "--severity", "advice"]) == 1
+
+
 def test_settings_are_of_the_nearest_project_that_has_some(tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()

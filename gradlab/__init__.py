@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 LAZY = {
     "check_gradients": "gradlab.diagnosis.oneshot",
     "diagnose_gradients": "gradlab.diagnosis.oneshot",
+    "integrations": "gradlab.integrations",
     "watch": "gradlab.watch",
 }
 """What can be had from here, and where it is: PyTorch is imported when it is asked for."""
@@ -24,7 +25,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(LAZY[name])
-    return module if name == "watch" else getattr(module, name)  # that module can be called
+    return module if LAZY[name] == f"{__name__}.{name}" else getattr(module, name)  # `watch` can be called itself
 
 
 def __dir__() -> list[str]:

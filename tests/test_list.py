@@ -86,6 +86,15 @@ def test_newest_first_and_a_sweep_is_one_line(root: Path, capsys: pytest.Capture
     assert "2 healthy, 1 exploding" in lines[2] and "2001-09-09" in lines[1]
 
 
+def test_each_optimizer_of_a_watched_loop_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path / "watch" / "gan", "clip-after-step")
+    make(tmp_path / "watch" / "gan" / "optimizer1", "not_measured", 1)
+    rows = listed(capsys, tmp_path)
+    assert names(rows, tmp_path) == ["watch/gan", "watch/gan/optimizer1"]
+    for verdict in ("clip-after-step", "not_measured"):
+        assert len(listed(capsys, tmp_path, "--filter", f"verdict={verdict}")) == 1
+
+
 def test_jobs_of_a_sweep(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(listed(capsys, root, "--jobs")) == 5
     rows = listed(capsys, root / "exploding" / "sweep")

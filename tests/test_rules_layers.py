@@ -123,6 +123,10 @@ def test_large_updates_are_a_fault_only_where_they_are_usual_and_the_run_is_lost
     for i in range(100):
         stream.observe(line(i, 2.0) | {"update/ratio": 0.5 if i == 50 else 0.01})
     assert {f.code: f.severity for f in diagnose(stream).findings}["update_too_large"] == "info", "one of them is"
+    for i in range(100, 300):
+        stream.observe(line(i, 2.0) | {"update/ratio": math.nan})
+    told = {f.code: f.sentence for f in diagnose(stream).findings}["update_too_large"]
+    assert told == "an update changes the weights by 0.01 of their norm, at most 0.5", "weights that are lost have none"
 
 
 def test_a_live_lock_is_of_skipped_updates_in_a_row() -> None:

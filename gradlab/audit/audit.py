@@ -64,9 +64,10 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
             )
         result.findings = [f for f in found.values() if f.path == str(source.path) and not silenced(lines, f)]
     result.undecided += source.notes
-    for one in result.findings:
-        one.place = source.place(one.line, one.column)
     result.findings.sort(key=lambda f: f.key)
+    for one in result.findings:
+        one.end_line = source.cell(one.end_line)[1]
+        one.cell, one.line = source.cell(one.line)
     return result
 
 

@@ -137,7 +137,7 @@ def answered(path: Path, project: Project, selected: dict[str, rules.Rule]) -> R
         print(f"{path}: a fault of gradlab.audit, no answer: {type(error).__name__}: {error}", file=sys.stderr)
         result = Result(Source(path))
     project.forget()
-    result.source = Source(path)  # the text and its tree are not needed any more
+    result.source = Source(path, cells=result.source.cells)  # the text and its tree are not needed any more
     return result
 
 
@@ -147,7 +147,9 @@ def hear(results: list[Result], verbose: bool) -> None:
     lost = [r.source.path for r in heard if not r.loops]
     if verbose:
         undecided = [
-            f"{r.source.path}:{line}: {text}" for r in results for line, text in sorted(dict.fromkeys(r.undecided))
+            f"{r.source.path}:{r.source.place(line)}: {text}"
+            for r in results
+            for line, text in sorted(dict.fromkeys(r.undecided))
         ]
         followed = [f"{r.source.path}: {loops(r)}" for r in heard]
         print("\n".join(["", *followed, f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
@@ -159,7 +161,7 @@ def hear(results: list[Result], verbose: bool) -> None:
 def loops(result: Result) -> str:
     lines = list(dict.fromkeys(result.loops))
     text = f"{len(lines)} loop{'' if len(lines) == 1 else 's'} followed"
-    return text + (f" (line {', '.join(lines)})" if lines else "")
+    return text + (f" ({'line ' * lines[0][0].isdigit()}{', '.join(lines)})" if lines else "")
 
 
 def coloured(out: TextIO) -> bool:

@@ -59,13 +59,14 @@ def heard(units: list[Unit], module: Module, result: Result) -> None:
     seen = {id(e.node) for unit in units for e in unit.events}
     for unit in units:
         at = unit.loop.node if unit.loop is not None else next((e.node for e in unit.events), None)
-        place = str(getattr(at, "lineno", 1)) + (f" of {unit.path}" if unit.path != module.path else "")
-        result.loops.append(place)
-    own = {n.name for n in module.source.nodes.of(ast.FunctionDef)}
+        line = getattr(at, "lineno", 1)
+        own = unit.path == module.path
+        result.loops.append(module.source.place(line) if own else f"{line} of {unit.path}")
+    methods = {n.name for n in module.source.nodes.of(ast.FunctionDef)}
     for node in module.source.nodes.of(ast.Call):
         if isinstance(node.func, ast.Attribute) and id(node) not in seen:
             name, owner = node.func.attr, ast.unparse(node.func.value)
-            followed = owner == "super()" or (owner == "self" and name in own)
+            followed = owner == "super()" or (owner == "self" and name in methods)
             if name in ("backward", "manual_backward") and not followed:
                 result.lost.append(node.lineno)
                 result.undecided.append((node.lineno, "backward() with no step that could be seen to go with it"))

@@ -6,6 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+from gradlab.audit.sources import placed
+
 
 @dataclass
 class Finding:
@@ -17,12 +19,17 @@ class Finding:
     column: int
     end_line: int = 0
     end_column: int = 0
-    place: str = ""
     name: str = ""
+    cell: int = 0
+    """Of a notebook, whose lines are counted in each; 0 of a file."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         return (self.path, self.line, self.column, self.code)
+
+    @property
+    def place(self) -> str:
+        return f"{placed(self.cell, self.line)}:{self.column}"
 
 
 def finding(code: str, severity: str, message: str, path: str, node: ast.AST, name: str = "") -> Finding:

@@ -32,7 +32,6 @@ class Interpreter:
         self.memo: dict[int, Value] = {}
         self.tokens: set[int] = set()
         self.selves: list[Value | None] = [None]
-        self.classes: dict[ast.ClassDef, Value] = {}
         self.globals: dict[int, Scope] = {}
         self.scope: Scope = Scope(None, ast.Pass(), None)
 

@@ -41,7 +41,7 @@ def notebook(source: Source, text: str) -> None:
             source.cells.append((number, len(lines) + 1))
             if not parses(body):
                 broken += 1
-                source.notes.append((number, f"cell {number} is not Python and was passed over"))
+                source.notes.append((len(lines) + 1, "this cell is not Python and was passed over"))
                 body = [""] * len(body)
             lines += body
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError):

@@ -30,7 +30,7 @@ def text(findings: list[Finding], rules: dict[str, Rule], colour: bool) -> str:
     if findings:
         from gradlab.audit.fixes import FIXES
 
-        plain = sum(f.code in FIXES for f in findings)
+        plain = sum(f.code in FIXES and not f.cell for f in findings)
         more = f"; --diff shows what --fix can do for {plain} of them" if plain else ""
         lines.append(f"Found {', '.join(counts)}; --explain CODE tells why{more}.")
     else:
@@ -46,11 +46,11 @@ def as_json(findings: list[Finding], rules: dict[str, Rule]) -> str:
             "severity": f.severity,
             "message": f.message,
             "path": f.path,
+            "cell": f.cell or None,
             "line": f.line,
             "column": f.column,
             "end_line": f.end_line,
             "end_column": f.end_column,
-            "place": f.place,
         }
         for f in findings
     ]
@@ -68,7 +68,14 @@ def location(path: str) -> dict[str, str]:
         return {"uri": absolute.as_uri()}
 
 
+def said(one: Finding) -> str:
+    """Lines of a notebook's cell are no lines of its file: formats that know only those have the place in words."""
+    return f"{one.place}: {one.message}" if one.cell else one.message
+
+
 def region(one: Finding) -> dict[str, int]:
+    if one.cell:
+        return {"startLine": 1}
     found = {"startLine": one.line, "startColumn": one.column}
     if (one.end_line, one.end_column) > (one.line, one.column):
         found |= {"endLine": one.end_line, "endColumn": one.end_column}
@@ -82,7 +89,7 @@ def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
         {
             "ruleId": f.code,
             "level": levels[f.severity],
-            "message": {"text": f.message},
+            "message": {"text": said(f)},
             "locations": [
                 {
                     "physicalLocation": {
@@ -126,8 +133,7 @@ def relative(path: str) -> str:
 def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
     words = {"error": "error", "warning": "warning", "advice": "notice"}
     return "\n".join(
-        f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(relative(f.path), 'all')},line={f.line},"
-        f"col={f.column}"
-        f"::{escaped(f.message)}"
+        f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(relative(f.path), 'all')},"
+        f"{'line=1' if f.cell else f'line={f.line},col={f.column}'}::{escaped(said(f))}"
         for f in findings
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,18 +30,30 @@ class Source:
     def nodes(self) -> Nodes:
         return Nodes(self.tree)
 
-    def place(self, line: int, column: int) -> str:
-        """line:column, or cell:line of a notebook."""
-        for cell, first in reversed(self.cells):
-            if line >= first:
-                return f"cell {cell}:{line - first + 1}"
-        return f"{line}:{column}"
+    def cell(self, line: int) -> tuple[int, int]:
+        """The cell of a notebook that a line is in, and which of its lines it is; 0 and the line itself elsewhere."""
+        return next(((cell, line - first + 1) for cell, first in reversed(self.cells) if line >= first), (0, line))
+
+    def place(self, line: int) -> str:
+        return placed(*self.cell(line))
+
+
+def placed(cell: int, line: int) -> str:
+    return f"cell {cell}:{line}" if cell else str(line)
 
 
 def find(
     paths: list[Path], exclude: list[str] | None = None, closed: Callable[[OSError], None] | None = None
 ) -> Iterator[Path]:
-    """Files, and those below folders; `closed` is told of each folder that cannot be read."""
+    """Files, and those below folders, each once; `closed` is told of each folder that cannot be read."""
+    met = set()
+    for path in each(paths, exclude or [], closed):
+        if (known := os.path.abspath(path)) not in met:
+            met.add(known)
+            yield path
+
+
+def each(paths: list[Path], exclude: list[str], closed: Callable[[OSError], None] | None) -> Iterator[Path]:
     for path in paths:
         if not path.is_dir():
             yield path
@@ -49,12 +62,12 @@ def find(
             folders[:] = sorted(
                 name
                 for name in folders
-                if not name.startswith(".") and name not in SKIPPED and name not in (exclude or [])
+                if not name.startswith(".") and name not in SKIPPED and name not in exclude
                 if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             )
             for name in sorted(files):
                 wanted = name.endswith((".py", ".ipynb")) and not name.startswith(".")
-                if wanted and name not in (exclude or []) and os.path.isfile(os.path.join(folder, name)):
+                if wanted and name not in exclude and os.path.isfile(os.path.join(folder, name)):
                     yield Path(folder, name)
 
 
@@ -90,6 +103,11 @@ def encoding_of(raw: bytes) -> str:
     return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
 
 
+def version() -> str:
+    """Of the Python that reads here: a later one may read more."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
 def parse(source: Source) -> None:
     if source.error:
         return
@@ -98,6 +116,6 @@ def parse(source: Source) -> None:
             warnings.simplefilter("ignore")
             source.tree = ast.parse(source.text)
     except SyntaxError as error:
-        source.error = (error.lineno or 1, error.offset or 1, f"syntax error: {error.msg}")
+        source.error = (error.lineno or 1, error.offset or 1, f"syntax error to Python {version()}: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:
         source.error = (1, 1, f"cannot be parsed: {error or type(error).__name__}")

@@ -10,7 +10,7 @@ from gradlab.codes.code import SEVERITIES, Code
 __all__ = ["CODES", "NAMED", "SEVERITIES", "Code", "closest", "explained"]
 
 PARTS = (order, scaler, accumulation, schedule, distributed, loss, advice)
-CODES = {code.code: code for part in PARTS for code in part.CODES}
+CODES = {code.code: code for code in sorted((c for part in PARTS for c in part.CODES), key=lambda c: c.code)}
 NAMED = {code.name: code for code in CODES.values()}
 
 

@@ -123,8 +123,8 @@ class History:
             self.applied += 1
             self.clipped += coefficient < 1
             self.coefficients.add(coefficient)
-            if "update/ratio" in line:
-                self.update_ratios.add(line["update/ratio"])
+            if math.isfinite(ratio := line.get("update/ratio", math.nan)):
+                self.update_ratios.add(ratio)
         self.losses.add(loss)
         finite = math.isfinite(loss)
         self.broken = not (skipped or finite)

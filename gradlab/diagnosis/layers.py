@@ -177,7 +177,7 @@ class UpdateTooLarge(Rule):
         largest = max(h.update_ratios.values)
         if not largest > self.ratio:
             return None
-        says = f"an update changes the weights by {usual:.2g} of them, at most {largest:.2g}"
+        says = f"an update changes the weights by {usual:.2g} of their norm, at most {largest:.2g}"
         lost = run.status == "failed" or run.stuck or run.dead
         return self.found(
             "warning" if lost and usual > self.ratio else "info", says, None, usual=usual, largest=largest

@@ -10,13 +10,16 @@ from gradlab.watch.parts import check
 from gradlab.watch.session import Watch
 from gradlab.watch.where import site, written
 
+PARTS = ("model", "optimizer", "scaler", "schedule")
+"""What a trainer has, and is not given."""
+
 
 class Held:
     """Begins and ends a watch; says at its end what was found. A trainer that breaks off ends it with the process."""
 
     def __init__(self, **given: Any) -> None:
         """given: what `Watch` takes beside the loop's own parts."""
-        check(Watch.__init__, given)
+        check(Watch.__init__, given, without=PARTS)
         self.given = given
         self.watch: Watch | None = None
         self.active = False

@@ -121,7 +121,7 @@ def colour(run: Run) -> str:
     seen = set(run.counts) if run.jobs else {run.verdict}
     if seen <= {"healthy", "small_but_healthy"}:
         return "green"
-    if seen <= {"running", "killed", "pretrained", "does not apply", "interrupted"}:
+    if seen <= {"running", "killed", "pretrained", "does not apply", "interrupted", "not_measured"}:
         return "yellow"
     return "red" if seen & {"broken", "error"} or codes - {0} else "default"
 

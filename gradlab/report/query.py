@@ -84,12 +84,15 @@ def parse(given: str) -> Condition:
 
 def known_verdict(given: str, wanted: str) -> None:
     """Refuse a verdict that no run can have."""
+    from gradlab.codes import NAMED
     from gradlab.diagnosis.options import VERDICTS
 
-    known = [*VERDICTS, *STATES]
+    known = [*VERDICTS, *STATES, "not_measured", *NAMED]  # those of a watched loop are its mistakes
     for word in wanted.split(","):
         if not any(fnmatchcase(verdict, word) for verdict in known):
-            allowed = f"verdict must be one of {', '.join(known)}{did_you_mean(word, known)}"
+            allowed = (
+                f"verdict must be one of {', '.join(VERDICTS + STATES)} or a mistake's name{did_you_mean(word, known)}"
+            )
             raise Invalid("--filter", given, allowed)
 
 

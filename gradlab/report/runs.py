@@ -80,8 +80,11 @@ def search(folder: Path, root: Path, sweep: Run | None) -> Iterator[Run]:
         run = Run(folder, name, "job" if sweep else "run", written(names))
         if sweep:
             sweep.jobs.append(run)
-        else:
-            yield run
+            return
+        yield run
+        for entry in names.values():  # a watched loop's other optimizers
+            if re.fullmatch(r"optimizer\d+", entry.name) and entry.is_dir(follow_symlinks=False):
+                yield from search(folder / entry.name, root, None)
         return
     if "multirun.yaml" in names and sweep is None:
         sweep = Run(folder, name, "sweep")

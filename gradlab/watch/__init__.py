@@ -20,6 +20,8 @@ Not seen, and why:
     GL505            where gradients are copied into one tensor first, or all_reduce was imported by name before
     GL301 GL302 GL305 of FullyShardedDataParallel, which takes gradients away between passes (fully_shard does not)
     losses that are made in a compiled function: what they were divided by is not in the graph
+    norms over all ranks of FullyShardedDataParallel and fully_shard: those that are recorded are of this rank's part
+    steps of an optimizer that is compiled, which calls no hooks: the verdict is then `not_measured`
     clipping and unscaling by hand: rules that rest on what the gradient holds are silent for that update
 """
 

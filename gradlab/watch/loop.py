@@ -15,7 +15,7 @@ from gradlab.watch import rules
 from gradlab.watch.faults import Faults, Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.output import Output
-from gradlab.watch.parts import named
+from gradlab.watch.parts import first_rank, named
 from gradlab.watch.scale import Scale
 from gradlab.watch.where import Site
 
@@ -55,7 +55,7 @@ class Loop:
         self.scale, self.faults, self.passes = Scale(scaler), faults, Passes()
         self.ddp: Any = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
         self.ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        self.main = self.ranks == 1 or torch.distributed.get_rank() == 0
+        self.main = first_rank()
         self.followers: list[Follower] = []
         self.outputs: list[Output] = []
         self.of: dict[int, Follower] = {}

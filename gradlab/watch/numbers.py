@@ -154,5 +154,4 @@ def coefficient_of(norm: float, line: dict[str, Any]) -> float:
         return after / norm if norm and math.isfinite(norm) else 1.0 if not norm else 0.0
     if "clip/bound" not in line:
         return 1.0
-    total = line["clip/total"]
-    return 0.0 if math.isinf(total) else min(1.0, line["clip/bound"] / (total + 1e-6))  # PyTorch's; NaN stays 1.0
+    return min(1.0, line["clip/bound"] / (line["clip/total"] + 1e-6))  # PyTorch's; NaN stays 1.0

@@ -19,6 +19,9 @@ from gradlab.watch.faults import Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.numbers import Numbers
 
+UNMEASURED = "not_measured"
+"""The verdict where no update was seen, or no loss."""
+
 
 class Output:
     """Of one optimizer."""
@@ -62,7 +65,19 @@ class Output:
         if told and (worst := found.findings[0]).severity == "critical" and worst.code in {f.code for f in told}:
             found.verdict, found.sentence = worst.code, worst.sentence
             found.evidence |= worst.evidence
+        if found.verdict == "healthy" and not self.stream.history.attempts:
+            found.verdict, found.sentence = UNMEASURED, self.unmeasured()
         return found
+
+    def unmeasured(self) -> str:
+        """Why there is no update to judge by."""
+        passes = self.follower.backwards
+        if self.lines:
+            return "no loss could be read: it is seen where backward() is called on one number"
+        if not passes:
+            return "no backward pass reached this optimizer's parameters"
+        seen = f"{passes} backward pass{'es' if passes > 1 else ''}"
+        return f"{seen}, and no step of this optimizer: it was not called, or it is compiled (that calls no hooks)"
 
     def close(self, scale: Any, faults: list[Seen], status: str, error: str | None, scaled: bool) -> None:
         """Write what there is. A loop without a single update leaves its files all the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -62,16 +63,39 @@ def count(name: str, given: Any, least: int) -> int:
 
 def folder_of(given: Any) -> Path:
     """Where what was measured goes; None: a folder of its own."""
-    path = Path("outputs", "watch", time.strftime("%Y-%m-%d_%H-%M-%S")) if given is None else Path(given)
+    if given is not None and not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"watch: folder is {kind(given)}, expected a path")
+    path = fresh(Path("outputs", "watch", time.strftime("%Y-%m-%d_%H-%M-%S"))) if given is None else Path(given)
     inside = next((p for p in (path, *path.parents) if p.exists()), path)
     if not inside.is_dir():
         raise ValueError(f"watch: folder is {str(path)!r}, but {inside} is a file")
     return path
 
 
-def check(called: Callable[..., Any], given: dict[str, Any]) -> None:
-    """Arguments by name that do not exist are answered with the one that was meant."""
-    known = [name for name in inspect.signature(called).parameters if name != "self"]
+def fresh(path: Path) -> Path:
+    """A path, or that with a number, where no folder was: it is made, so that no other watch takes it."""
+    if not first_rank():
+        return path
+    made, number = path, 1
+    while True:
+        try:
+            made.mkdir(parents=True)
+            return made
+        except FileExistsError:
+            number += 1
+            made = path.with_name(f"{path.name}_{number}")
+        except OSError:  # whoever writes there will say why not
+            return path
+
+
+def first_rank() -> bool:
+    """Whether this process is the first of several, or the only one."""
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+
+
+def check(called: Callable[..., Any], given: dict[str, Any], without: Sequence[str] = ()) -> None:
+    """Arguments by name that do not exist are answered with the one that was meant. without: those that are given."""
+    known = [name for name in inspect.signature(called).parameters if name not in ("self", *without)]
     for name in given:
         if name not in known:
             meant = get_close_matches(name, known, n=1)

@@ -48,17 +48,11 @@ class Watch:
         layer's gradient, and of how far it moves (0: never). quiet: say nothing while the loop runs.
         """
         monitor = Summary(parts.count("every", every, 1), parts.count("step_every", step_every, 0))
-        self.folder = parts.folder_of(folder)
         self.quiet = quiet
-        self.loop = Loop(
-            parts.models_of(model),
-            parts.optimizers_of(optimizer),
-            parts.scaler_of(scaler),
-            parts.schedules_of(schedule),
-            self.folder,
-            monitor,
-            Faults(strict, self.say),
-        )
+        models, optimizers = parts.models_of(model), parts.optimizers_of(optimizer)
+        given = parts.scaler_of(scaler), parts.schedules_of(schedule)
+        self.folder = parts.folder_of(folder)
+        self.loop = Loop(models, optimizers, *given, self.folder, monitor, Faults(strict, self.say))
         self.listening = Listening(self.say)
         self.meeting = Meeting(self.loop, wanted=optimizer is None)
         self.scheduling = Scheduling(self.loop)

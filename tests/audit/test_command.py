@@ -66,7 +66,93 @@ def test_a_notebook_is_read_cell_by_cell(tmp_path, capsys):
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
     assert main([str(tmp_path / "a.ipynb")]) == 1
     line = 1 + next(i for i, text in enumerate(loop.split("\n")) if "expect" in text)
-    assert f"a.ipynb:cell 3:{line}: GL101" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert f"a.ipynb:cell 3:{line}:5: GL101" in told.out and "--fix" not in told.out  # which leaves notebooks
+    main([str(tmp_path / "a.ipynb"), "--format", "json"])
+    one = json.loads(capsys.readouterr().out)[0]
+    assert (one["cell"], one["line"], one["end_line"]) == (3, line, line)
+    main([str(tmp_path / "a.ipynb"), "--format", "github"])
+    assert f",line=1::cell 3:{line}:5: gradients are clipped" in capsys.readouterr().out
+    main([str(tmp_path / "a.ipynb"), "--format", "sarif"])
+    one = json.loads(capsys.readouterr().out)["runs"][0]["results"][0]
+    assert one["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
+    assert one["message"]["text"].startswith(f"cell 3:{line}:5: gradients")
+
+
+def test_verbose_names_the_cells_of_a_notebook(tmp_path, capsys):
+    head, loop = Path(CLIP).read_text().split("\n\n", 1)
+    cells = [{"cell_type": "code", "source": text} for text in ("to be written...", head, "print 1", loop)]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    main([str(tmp_path / "a.ipynb"), "--verbose"])
+    heard = capsys.readouterr().err
+    start = 1 + next(i for i, text in enumerate(loop.split("\n")) if text.startswith("for "))
+    assert f"a.ipynb: 1 loop followed (cell 4:{start})" in heard
+    assert [line for line in heard.splitlines() if "is not Python" in line] == [
+        f"{tmp_path}/a.ipynb:cell {n}:1: this cell is not Python and was passed over" for n in (1, 3)
+    ]
+
+
+@pytest.mark.parametrize("line", ["first", "last", "between"])
+def test_a_comment_stands_on_the_first_or_last_line_of_a_call(line, tmp_path):
+    text = Path(CLIP).read_text()
+    call = next(row.strip() for row in text.split("\n") if "expect" in row).partition("  #")[0]
+    first, last = call.index("(", 20) + 1, len(call) - 1
+    rows = [call[:first], call[first:last], call[last:]]
+    rows[("first", "between", "last").index(line)] += "  # gradlab: ignore[clip-after-step]"
+    (tmp_path / "a.py").write_text(text.replace(call, "\n        ".join(rows)))
+    assert main([str(tmp_path / "a.py")]) == (line == "between")
+
+
+def test_github_gets_a_path_that_no_sign_in_it_ends(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a,b:50%.py").write_text(Path(CLIP).read_text())
+    main(["a,b:50%.py", "--format", "github"])
+    assert ",file=a%2Cb%3A50%25.py,line=15,col=5::gradients are clipped after" in capsys.readouterr().out
+
+
+def test_the_least_severity_is_the_commands_before_the_settings(tmp_path):
+    (tmp_path / "a.py").write_text("from torch.cuda.amp import autocast\n")
+    least = {None: 1, "advice": 1, "warning": 0, "error": 0}
+    for word, code in least.items():
+        assert main([str(tmp_path), *(["--severity", word] if word else [])]) == code
+    (tmp_path / "pyproject.toml").write_text('[tool.gradlab.audit]\nseverity = "warning"\n')
+    assert main([str(tmp_path)]) == 0
+    assert main([str(tmp_path), "--severity", "advice"]) == 1
+
+
+def test_settings_are_of_the_nearest_project_that_has_some(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "a.py").write_text(Path(CLIP).read_text())
+    (tmp_path / "pyproject.toml").write_text('[tool.gradlab.audit]\nignore = ["GL101"]\n')
+    (inner / "pyproject.toml").write_text('[project]\nname = "inner"\n')
+    assert main([str(inner)]) == 0
+    (inner / "pyproject.toml").write_text("[tool.gradlab.audit]\n")
+    assert main([str(inner)]) == 1
+
+
+def test_an_environment_below_a_folder_is_passed_over(tmp_path, capsys):
+    for name in ("mine", "tools"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text(Path(CLIP).read_text())
+    (tmp_path / "tools" / "pyvenv.cfg").write_text("")
+    assert main([str(tmp_path)]) == 1
+    assert "mine" in (told := capsys.readouterr().out) and "tools" not in told
+    assert main([str(tmp_path / "tools")]) == 1, "unless it is given itself"
+
+
+def test_a_syntax_error_names_the_python_that_reads(tmp_path, capsys):
+    (tmp_path / "a.py").write_text("x = = 1\n")
+    assert main([str(tmp_path)]) == 1
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"a.py:1:5: GL000 error: syntax error to Python {version}: invalid syntax" in capsys.readouterr().out
+
+
+def test_a_file_that_is_named_twice_is_told_of_once(tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.py").write_text(Path(CLIP).read_text())
+    monkeypatch.chdir(tmp_path)
+    assert main(["a.py", ".", "./a.py", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("GL101") == 1
 
 
 def test_a_comment_and_settings_silence(tmp_path):

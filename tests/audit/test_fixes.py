@@ -137,6 +137,9 @@ def test_deprecated_names_are_told_the_device(old, new, tmp_path):
             STEP, "    scheduler.step()\n    rate = optimizer.param_groups[0]\n" + STEP),
         PLAIN.replace("    scheduler.step()  # each batch\n", "").replace(
             STEP, "    scheduler.step()\n    lr = scheduler.get_last_lr()\n" + STEP),
+        PLAIN.replace("    scheduler.step()  # each batch\n", "").replace(
+            STEP, "    scheduler.step()\n    rates.append(get_lr(optimizer))\n" + STEP),
+        PLAIN.replace(CLIP + STEP, STEP + "    count = 1; \\\n" + CLIP),
     ],
 )  # fmt: skip
 def test_what_is_not_simple_is_left(text, tmp_path):

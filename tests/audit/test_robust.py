@@ -81,6 +81,12 @@ def book(*cells: str) -> str:
     return json.dumps({"cells": [{"cell_type": "code", "source": text} for text in cells]})
 
 
+def test_a_cell_in_another_language_is_not_read(tmp_path, capsys):
+    (tmp_path / "a.ipynb").write_text(book("%%script perl\n" + LOOP, "x = 1"))
+    assert main([str(tmp_path), "--verbose"]) == 0
+    assert "not Python" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "cell"),
     [
@@ -90,6 +96,7 @@ def book(*cells: str) -> str:
         (book("!wget http://host/x \\\n    -O y\nif files:\n    %cd y\n", LOOP), 2),
         (book("x = (7\n% 3)", "not python at all", LOOP), 3),
         (book("await f()", LOOP, "def f(:"), 2),
+        (book(LOOP + "\nloss?\n"), 1),
         (json.dumps({"worksheets": [{"cells": [{"cell_type": "code", "input": LOOP}]}]}), 1),
     ],
 )

@@ -1,5 +1,8 @@
 """A mistake in each of other people's trainers, told at the user's own line."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from test_integrations import QUIET, Wrapped, loader
@@ -107,3 +110,26 @@ def test_a_wrong_argument():
     pytest.importorskip("lightning.pytorch")
     with pytest.raises(TypeError, match=r"no argument 'fodler' .did you mean folder"):
         gradlab.integrations.LightningWatch(fodler="a")
+    with pytest.raises(TypeError, match=r"no argument 'scaler' .*folder"):  # the trainer has one
+        gradlab.integrations.LightningWatch(scaler=None)
+
+
+def test_a_trainer_that_breaks_off_without_a_word_leaves_its_folder(tmp_path):
+    run = f"""
+import torch
+from gradlab.integrations.held import Held
+model = torch.nn.Linear(2, 1)
+Held(folder={str(tmp_path)!r}).begin(model, torch.optim.SGD(model.parameters(), lr=0.1))
+model(torch.ones(1, 2)).sum().backward()
+raise ZeroDivisionError
+"""
+    ended = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
+    assert "verdict: not_measured" in ended.stdout and "ZeroDivisionError" in ended.stderr
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_one_import_is_enough_and_brings_no_trainer():
+    run = (
+        "import gradlab, sys; gradlab.integrations.LAZY; print({'torch', 'lightning', 'transformers'} & {*sys.modules})"
+    )
+    assert subprocess.run([sys.executable, "-c", run], capture_output=True, text=True).stdout == "set()\n"

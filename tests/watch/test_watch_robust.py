@@ -1,5 +1,9 @@
 """However a watch is used: compiled, late, again, broken off, with the wrong arguments."""
 
+import json
+import time
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import weights
@@ -86,6 +90,65 @@ def test_nothing_is_met(tmp_path):
     with gradlab.watch(net(), folder=tmp_path, quiet=True) as watch:
         pass
     assert "no optimizer" in watch.report()
+
+
+def nothing(model, optimizer):
+    pass
+
+
+def backward_alone(model, optimizer):
+    for batch in batches(1):
+        loss_of(model, batch).backward()
+
+
+class Another(SGD):
+    """An optimizer of the same parameters."""
+
+
+def another_steps(model, optimizer):
+    train(model, Another(model.parameters(), lr=0.1), 3)
+
+
+def two_losses(model, optimizer):
+    for batch in batches(3):
+        optimizer.zero_grad()
+        torch.autograd.backward([loss_of(model, batch), loss_of(model, batch)])
+        optimizer.step()
+
+
+NOT_MEASURED = {
+    nothing: "no backward pass reached",
+    backward_alone: "1 backward pass, and no step",
+    another_steps: "3 backward passes, and no step",
+    two_losses: "no loss could be read",
+}
+
+
+@pytest.mark.parametrize("loop", NOT_MEASURED)
+def test_what_was_not_measured_is_not_called_healthy(loop, tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        loop(model, optimizer)
+    assert codes(watch) == []
+    assert f"verdict: not_measured ({3 * (loop is two_losses)} updates): {NOT_MEASURED[loop]}" in watch.report()
+    assert json.loads((tmp_path / "diagnosis.json").read_text())["verdict"] == "not_measured"
+
+
+def test_watches_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "strftime", lambda form: "now")
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for count in (3, 4):
+        with gradlab.watch(model, optimizer, quiet=True) as watch:
+            train(model, optimizer, count)
+    assert watch.folder == Path("outputs/watch/now_2")
+    kept = [len(list(read_lines(Path("outputs/watch", name, "metrics.jsonl")))) for name in ("now", "now_2")]
+    assert kept == [3, 4]
+    with pytest.raises(TypeError):
+        gradlab.watch(optimizer, quiet=True)
+    assert len(list(Path("outputs/watch").iterdir())) == 2  # wrong arguments leave nothing
 
 
 @pytest.mark.parametrize("group", [True, False])
@@ -182,6 +245,7 @@ def test_wrong_arguments(tmp_path):
         ({"model": model, "optimizer": optimizer, "schedule": model}, "schedule is a Sequential, expected one of"),
         ({"model": model, "optimizer": optimizer, "every": 0}, "every is 0, expected a whole number >= 1"),
         ({"model": model, "optimizer": optimizer, "folder": tmp_path / "file" / "a"}, "file is a file"),
+        ({"model": model, "optimizer": optimizer, "folder": 3}, "folder is a int, expected a path"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"^watch: .*{says}"):
             gradlab.watch(**given)

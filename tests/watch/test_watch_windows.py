@@ -27,6 +27,30 @@ def divided_by_hand(model, optimizer, scaler, schedule, each=True):
             optimizer.zero_grad()
 
 
+def two_losses(model, optimizer, scaler, schedule, divided=False):
+    for i, (x, y) in enumerate(batches(8)):
+        out = model(x)
+        loss = F.cross_entropy(out, y) + 0.1 * F.mse_loss(out, x[:, :4])
+        (loss / 4 if divided else loss).backward()  # here
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def two_losses_divided(model, optimizer, scaler, schedule):
+    two_losses(model, optimizer, scaler, schedule, divided=True)
+
+
+def weighed_with_one(model, optimizer, scaler, schedule):
+    for i, batch in enumerate(batches(8)):
+        loss_of(model, batch).backward()
+        for p in model.parameters():
+            p.grad *= 1.0
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def running_mean(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         k = i % 4
@@ -131,6 +155,7 @@ def tiny_bound(model, optimizer, scaler, schedule, bound=0.01):
 
 WRONG = [
     (divided_by_hand, "GL303", 1),
+    (two_losses, "GL301", 1),
     (remainder_dropped, "GL307", 4),
     (tokens, "GL805", 1),
     (at_the_head, "GL402", 2),
@@ -152,6 +177,8 @@ def test_a_schedule_that_counts_micro_batches(tmp_path):
 RIGHT = [
     lambda *parts: divided_by_hand(*parts, each=False),
     running_mean,
+    two_losses_divided,
+    weighed_with_one,
     lambda *parts: remainder_dropped(*parts, count=8),
     lambda *parts: tokens(*parts, last=True),
     an_epoch_by_its_number,

@@ -30,8 +30,6 @@ def clip_first(page: Page, finding: Finding) -> Iterator[list[str]]:
     """The clip before the step; with a scaler, after an unscale_()."""
     for block, i in at(page, finding)[-1:]:
         for j in range(i - 1, -1, -1):
-            if not isinstance(block[j], SIMPLE):
-                return
             if called(block[j], "step") is None or not page.alone(block[j]) or not apart(block[i], block[j:i]):
                 continue
             yield page.moved(block[i], block[j].lineno)

@@ -15,6 +15,7 @@ from gradlab.audit.interpreter import Interpreter
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of
 from gradlab.audit.project import Function, Module, Project
+from gradlab.audit.scope import Scope
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
@@ -33,6 +34,7 @@ class Result:
     findings: list[Finding] = field(default_factory=list)
     undecided: list[tuple[int, str]] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
+    followed: set[ast.AST] = field(default_factory=set)
     lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
 
 
@@ -122,13 +124,29 @@ def loops(module: Module, project: Project, result: Result) -> list[Unit]:
             found += of_class(interpreter, node, module, visited)
         elif node not in visited:
             found += whole(interpreter, node, module, None)
+    found += handed_out(interpreter, module, visited)
+    result.followed = visited
     result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in interpreter.cut]
     return found
 
 
-def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value | None) -> list[Unit]:
+def handed_out(interpreter: Interpreter, module: Module, visited: set[ast.AST]) -> list[Unit]:
+    """Functions inside others that nothing seen calls: they are given to a framework, or back to a caller elsewhere."""
+    found: list[Unit] = []
+    for made in interpreter.inner:
+        node, words = made.data["node"], {"backward", "step"}
+        if node in visited or made.data["module"] is not module:
+            continue
+        if words <= {part.attr for part in walk(node) if isinstance(part, ast.Attribute)}:
+            found += whole(interpreter, node, module, None, made.data["scope"])
+    return found
+
+
+def whole(
+    interpreter: Interpreter, node: Function, module: Module, owner: Value | None, closure: Scope | None = None
+) -> list[Unit]:
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
-    items = interpreter.run_function(node, module, owner)
+    items = interpreter.run_function(node, module, owner, closure)
     return units(items, module.path, interpreter.entered, True)
 
 

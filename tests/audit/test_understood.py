@@ -373,6 +373,95 @@ def shallow(depth=3):
         layers += [nn.Linear(8, 8), nn.Tanh()]
     return nn.Sequential(*layers)
 """,
+    "a wrapper around a model that is not seen may hold an autocast": """
+from elsewhere import Net
+net = nn.DataParallel(Net(3)).cuda()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "a part of a model may hold an autocast": """
+class Part(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = Net()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "parts that are seen hold none": """
+class Part(nn.Module):
+    def forward(self, x):
+        return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = nn.DataParallel(Net())
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)  # expect: GL208
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "what makes a model is not one": """
+from models import *
+def fit(loader, settings):
+    net = build_model(settings)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        net.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+""",
+    "a function handed out is followed": """
+def updater(net, opt):
+    def update(x, y):
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+        return loss.item()
+    return update
+""",
+    "two steps of a function, one after its loop": """
+def turn(G, D, n):
+    for k in range(n):
+        D.opt.zero_grad()
+        loss = D(k).mean()
+        loss.backward()
+        D.opt.step()
+    G.opt.zero_grad()
+    for k in range(n):
+        loss = G(k).mean() / n
+        loss.backward()
+    G.opt.zero_grad()  # expect: GL103
+    G.opt.step()
+""",
     "what trainers are told": """
 from lightning import Trainer
 from transformers import TrainingArguments

@@ -62,7 +62,13 @@ def applied(
         contexts = [(when, context(v)) for when, v in callee.data["choice"]]
         if all(made is not None for _, made in contexts):
             return choice([(when, made) for when, made in contexts if made is not None])
-        callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
+        several, callee = (
+            callee,
+            next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee),
+        )
+        if callee.kind in ("model", "ddp") and callee is not several:  # which of them it is stays open
+            data = {**callee.data, "of": callee.data.get("of") or callee, "choice": several.data["choice"]}
+            callee = Value(callee.kind, callee.name, data, birth=callee.birth)
     return called(it, node, callee, owner, args, keywords)
 
 

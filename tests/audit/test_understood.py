@@ -462,6 +462,54 @@ def turn(G, D, n):
     G.opt.zero_grad()  # expect: GL103
     G.opt.step()
 """,
+    "updates by hand": """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    model.zero_grad()
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p - 0.1 * p.grad)
+            p.grad = None
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    for p in model.parameters():
+        p.data.add_(p.grad.data, alpha=-0.1)  # expect: GL305
+""",
+    "weights that are attacked and put back are no update": """
+for x, y in loader:
+    F.mse_loss(model(x), y).backward()
+    for p in model.parameters():
+        p.data.add_(0.1 * p.grad)
+    F.mse_loss(model(x), y).backward()
+    for p, old in zip(model.parameters(), backup):
+        p.data.copy_(old)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a model or its wrapper, as a flag says": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Trainer:
+    def __init__(self, parallel=False):
+        self.parallel, self.net = parallel, Net()
+        self.opt = torch.optim.Adam(self.net.parameters())
+        if self.parallel:
+            self.wrapped = DDP(self.net)
+    def train(self):
+        net = self.net if not self.parallel else self.wrapped
+        self.opt.zero_grad()
+        loss = net(next(self.data)).mean()
+        loss.backward()
+        self.opt.step()
+""",
     "what trainers are told": """
 from lightning import Trainer
 from transformers import TrainingArguments

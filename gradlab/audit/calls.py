@@ -62,13 +62,9 @@ def applied(
         contexts = [(when, context(v)) for when, v in callee.data["choice"]]
         if all(made is not None for _, made in contexts):
             return choice([(when, made) for when, made in contexts if made is not None])
-        several, callee = (
-            callee,
-            next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee),
-        )
-        if callee.kind in ("model", "ddp") and callee is not several:  # which of them it is stays open
-            data = {**callee.data, "of": callee.data.get("of") or callee, "choice": several.data["choice"]}
-            callee = Value(callee.kind, callee.name, data, birth=callee.birth)
+        if all(v.kind in ("model", "ddp") for _, v in callee.data["choice"]):
+            return forward(it, node, callee, args)  # of the one or the other
+        callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
     return called(it, node, callee, owner, args, keywords)
 
 

@@ -39,7 +39,10 @@ NAMES = {
         r"^((\w+_)?(model|net|network|module|encoder|decoder|generator|discriminator|critic|actor|policy|backbone)|net_?\w|G|D)$"
     ),
 }
-MAKING = re.compile(r"^_*(build|create|get|make|load|init|initialize|setup|prepare|define|construct)_", re.I)
+MAKING = re.compile(
+    r"^_*(build|create|get|make|load|init|initialize|setup|prepare|define|construct|set|select|choose|instantiate|wrap)_",
+    re.I,
+)
 
 
 def made(dotted: str) -> str:

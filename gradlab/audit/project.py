@@ -75,6 +75,7 @@ class Project:
         key = source.path.resolve()
         if (known := self.modules.get(key)) is None:
             known = self.modules[key] = module(source)
+        known.source.path = source.path  # as it was asked for, if it was read before for an import
         return known
 
     def load(self, path: Path) -> Module | None:

@@ -12,7 +12,8 @@ CODES = (
         "clip-by-value",
         "advice",
         "clipping each element changes the gradient's direction; clip_grad_norm_ keeps it",
-        "Measured: README, pitfall value_clip.",
+        "Measured: 0.72 of the gradient, in a direction whose cosine with the right one is 0.70 (README, "
+        "pitfall value_clip).",
         "clip by norm",
         RIGHT,
     ),
@@ -49,7 +50,8 @@ CODES = (
         "mean-of-means",
         "advice",
         "each micro-batch's mean over its own tokens, and the mean of these: tokens of short texts weigh more",
-        "Measured: README, pitfall mean_of_means.",
+        "Measured: 0.05 of a move away from the right update; a loss of 3.33 instead of 3.10 under SGD "
+        "(README, pitfall mean_of_means).",
         "sum over tokens, and divide by the number of tokens of the window",
         "loss = F.cross_entropy(logits, target, ignore_index=-100, reduction='sum') / tokens_of_the_window",
     ),
@@ -77,7 +79,8 @@ CODES = (
         "trainer-clips-by-value",
         "advice",
         "the trainer clips by value, which changes the gradient's direction",
-        "Measured: README, pitfall value_clip.",
+        "Measured: 0.72 of the gradient, in a direction whose cosine with the right one is 0.70 (README, "
+        "pitfall value_clip).",
         "clip by norm",
         "Trainer(gradient_clip_val=1.0, gradient_clip_algorithm='norm')",
     ),
@@ -86,7 +89,7 @@ CODES = (
         "trainer-max-norm-extreme",
         "advice",
         "the trainer's bound on the norm is extreme: every update is cut to the same tiny length, or none ever is",
-        "Measured: README, pitfall clip_too_tight.",
+        "Measured: at 0.01 the gradient used is 0.009 of the right one (README, pitfall clip_too_tight).",
         "look at the norms, and clip those that stand out",
         "TrainingArguments(max_grad_norm=1.0, ...)",
     ),

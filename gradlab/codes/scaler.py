@@ -70,7 +70,8 @@ CODES = (
         "error",
         "a check for finite gradients goes past scaler.update(): the scale stays, and with it the overflow",
         "Measured: every update is skipped for ever, the scale never backs off (README, pitfall "
-        "live_lock). scaler.step() makes this check by itself.",
+        "live_lock). Where unscale_() came before, PyTorch's scaler raises at the next one. scaler.step()"
+        " makes this check by itself.",
         "leave out the guard: scaler.step skips such an update and scaler.update lowers the scale",
         """
 scaler.unscale_(optimizer)
@@ -85,7 +86,8 @@ scaler.update()
         "error",
         "backward() of a loss that was not scaled, and scaler.step(): the step divides by a scale "
         "that was never multiplied",
-        "The gradient is too small by the loss scale, 65536 at first.",
+        "PyTorch's scaler raises where it has scaled nothing yet; where it has scaled another loss, this "
+        "one's gradient is too small by the scale, 65536 at first.",
         "call scaler.scale(loss).backward()",
         RIGHT,
     ),

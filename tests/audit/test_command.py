@@ -136,3 +136,32 @@ def test_many_files_shared_among_processes_have_the_same_findings(capsys, monkey
     monkeypatch.setattr("gradlab.audit.cli.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert main([folder, "--verbose"]) == 1
     assert capsys.readouterr() == alone
+
+
+HELPER = """
+import torch
+def fit(model, opt, loader):
+    for x, y in loader:
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        opt.step()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""
+CALLER = """
+from .b import fit
+import torch
+class Trainer:
+    def run(self, model, loader):
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        fit(model, opt, loader)
+        opt.step()
+"""
+
+
+def test_a_file_that_another_one_imports_is_told_of_under_its_own_name(tmp_path, capsys, monkeypatch):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "b.py").write_text(HELPER)
+    (tmp_path / "p" / "a.py").write_text(CALLER)
+    monkeypatch.chdir(tmp_path)
+    assert main(["p"]) == 1
+    assert capsys.readouterr().out.startswith("p/b.py:8:")

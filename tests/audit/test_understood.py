@@ -138,6 +138,51 @@ def run(settings):
             schedule.step()  # expect: GL402
             optimizer.step()
 """,
+    "one of several settings is compared with each": """
+class Mode:
+    HALF, BRAIN = 1, 2
+def step(task, scaler, x, y):
+    loss = F.cross_entropy(task.net(x), y)
+    task.optimizer.zero_grad()
+    if task.mode == Mode.BRAIN:
+        loss.backward()
+    elif task.mode == Mode.HALF:
+        scaler.scale(loss).backward()
+    else:
+        loss.backward()
+    if task.mode == Mode.HALF:
+        scaler.step(task.optimizer)
+        scaler.update()
+    else:
+        task.optimizer.step()
+""",
+    "no_sync around the backward pass of a loss that cannot be followed": """
+from contextlib import nullcontext
+from torch.nn.parallel import DistributedDataParallel
+from elsewhere import normalized, several
+wrapped = DistributedDataParallel(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = normalized(wrapped(x), y)
+    with wrapped.no_sync() if several() else nullcontext():  # expect: GL503
+        loss.backward()
+    optimizer.step()
+""",
+    "the wrapper, or the model where there is one process": """
+from torch.nn.parallel import DistributedDataParallel
+class Several(nn.Module):
+    def __init__(self, one, several):
+        super().__init__()
+        self.one, self.several = one, several
+        if several:
+            self.wrapped = DistributedDataParallel(one)
+    def run(self, opt, batches):
+        net = self.one if not self.several else self.wrapped
+        for x, y in batches:
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+""",
     "no_sync under a setting": """
 from contextlib import nullcontext
 from torch.nn.parallel import DistributedDataParallel
@@ -196,6 +241,51 @@ def epoch(net, opt, scaler, n):
         scaler(loss, opt, parameters=net.parameters(), update_grad=(i + 1) % n == 0)  # expect: GL301, GL307
         if (i + 1) % n == 0:
             opt.zero_grad()
+""",
+    "an optimizer of several, made of what a model gives": """
+class Several:
+    def __init__(self, dense=None, sparse=None):
+        self.dense = [] if dense is None else dense
+        self.sparse = [] if sparse is None else sparse
+    def zero_grad(self):
+        for opt in self.dense + self.sparse:
+            opt.zero_grad()
+    def step(self):
+        for opt in self.dense + self.sparse:
+            if lazy(opt):
+                opt.step(opt.rate)
+            else:
+                opt.step()
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        made = net.made_optimizer()
+        if not isinstance(made, Several):
+            made = Several([made])
+        self.several = made
+    @property
+    def optimizer(self):
+        return self.several
+    def fit(self, batches, bound=None):
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            self.optimizer.step()
+            if bound is not None:
+                nn.utils.clip_grad_norm_(self.net.parameters(), bound)  # expect: GL101
+""",
+    "a step in either branch, and clipping under another flag": """
+def fit(net, opt, batches, fast, bound):
+    for x, y in batches:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        if fast:
+            opt.step()
+        else:
+            print("slow")
+            opt.step()
+        if bound:
+            nn.utils.clip_grad_norm_(net.parameters(), bound)  # expect: GL101
 """,
     "the length of the window is in the learning rate": """
 n = 4

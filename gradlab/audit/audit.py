@@ -14,7 +14,9 @@ from gradlab.audit.finding import Finding, finding
 from gradlab.audit.interpreter import Interpreter
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of
+from gradlab.audit.placing import beside, placed
 from gradlab.audit.project import Function, Module, Project
+from gradlab.audit.scope import Scope
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit, units
 from gradlab.audit.values import Value
@@ -24,15 +26,16 @@ TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_gra
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 RATE = re.compile(r"(^|[\W_])(lr|learning_rate|weight_decay|wd|decay)([\W_]|$)", re.I)
-IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,-]+)\])?")
 
 
 @dataclass
 class Result:
     source: Source
     findings: list[Finding] = field(default_factory=list)
+    elsewhere: list[Finding] = field(default_factory=list)  # in files that it imports, seen from here
     undecided: list[tuple[int, str]] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
+    followed: set[ast.AST] = field(default_factory=set)
     lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
 
 
@@ -56,13 +59,14 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
                     keep(found, finding(rule.code, rule.severity, rule.message, module.path, node, rule.name))
         except RecursionError:
             result.undecided.append((1, "nested too deeply to be followed"))
-        lines = source.text.split("\n")
-        for one in found.values():
-            one.column, one.end_column = (
-                characters(lines, one.line, one.column),
-                characters(lines, one.end_line, one.end_column),
-            )
-        result.findings = [f for f in found.values() if f.path == str(source.path) and not silenced(lines, f)]
+        sources = {str(source.path): source} | {m.path: m.source for m in project.modules.values() if m is not None}
+        for path in dict.fromkeys(one.path for one in found.values()):
+            if path in sources:
+                said = placed([one for one in found.values() if one.path == path], sources[path])
+                if path == str(source.path):
+                    result.findings = said
+                else:
+                    result.elsewhere += [beside(one, source.path) for one in said]
     result.undecided += source.notes
     result.findings.sort(key=lambda f: f.key)
     for one in result.findings:
@@ -123,13 +127,29 @@ def loops(module: Module, project: Project, result: Result) -> list[Unit]:
             found += of_class(interpreter, node, module, visited)
         elif node not in visited:
             found += whole(interpreter, node, module, None)
+    found += handed_out(interpreter, module, visited)
+    result.followed = visited
     result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in interpreter.cut]
     return found
 
 
-def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value | None) -> list[Unit]:
+def handed_out(interpreter: Interpreter, module: Module, visited: set[ast.AST]) -> list[Unit]:
+    """Functions inside others that nothing seen calls: they are given to a framework, or back to a caller elsewhere."""
+    found: list[Unit] = []
+    for made in interpreter.inner:
+        node, words = made.data["node"], {"backward", "step"}
+        if node in visited or made.data["module"] is not module:
+            continue
+        if words <= {part.attr for part in walk(node) if isinstance(part, ast.Attribute)}:
+            found += whole(interpreter, node, module, None, made.data["scope"])
+    return found
+
+
+def whole(
+    interpreter: Interpreter, node: Function, module: Module, owner: Value | None, closure: Scope | None = None
+) -> list[Unit]:
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
-    items = interpreter.run_function(node, module, owner)
+    items = interpreter.run_function(node, module, owner, closure)
     return units(items, module.path, interpreter.entered, True)
 
 
@@ -194,20 +214,3 @@ def configure(interpreter: Interpreter, owner: Value) -> None:
         if value.kind == "list" and len(value.data["items"]) == 1:
             value = value.data["items"][0]
         owner.attributes["configured"] = value
-
-
-def characters(lines: list[str], line: int, column: int) -> int:
-    """A column counted in characters; the parser counts bytes of UTF-8."""
-    if not 0 < line <= len(lines) or lines[line - 1].isascii():
-        return column
-    return len(lines[line - 1].encode("utf-8", "replace")[: column - 1].decode("utf-8", "ignore")) + 1
-
-
-def silenced(lines: list[str], one: Finding) -> bool:
-    """`# gradlab: ignore[CODE]` on the line, or on the last one of the statement."""
-    for number in {one.line, one.end_line}:
-        if 0 < number <= len(lines) and (match := IGNORED.search(lines[number - 1])) is not None:
-            codes = [c.strip() for c in (match[1] or "").split(",") if c.strip()]
-            if not codes or one.code in [c.upper() for c in codes] or one.name in codes:
-                return True
-    return False

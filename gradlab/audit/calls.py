@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gradlab.audit import known
+from gradlab.audit import entering, known
 from gradlab.audit.attributes import attribute
 from gradlab.audit.choices import choice
 from gradlab.audit.conditions import Formula, negation
@@ -105,6 +105,8 @@ def called(
         return context(callee) or Value()
     if callee.kind in ("function", "method"):
         return follow(it, node, callee, args, keywords)
+    if callee.kind == "instance" and (made := entering.member(it, callee, "__call__")) is not None:
+        return follow(it, node, made, args, keywords)
     if callee.kind == "partial":
         first = callee.data["call"]
         whole = ast.Call(first.func, [*first.args, *node.args], [*first.keywords, *node.keywords])

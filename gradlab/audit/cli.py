@@ -106,10 +106,22 @@ def work(args: argparse.Namespace) -> int:
         if args.diff:
             return 1 if done else 0
     results = over(files, list(selected))
-    findings = [one for result in results for one in result.findings]
+    findings = merged(results, paths, files)
     say(args.format, findings, known)
     hear(results, args.verbose)
     return 1 if findings else 0
+
+
+def merged(results: list[Result], given: list[Path], files: list[Path]) -> list[Finding]:
+    """What was found, once each: a helper's file speaks for itself, and for what its callers do with it."""
+    said = {f.key: f for result in results for f in result.findings}
+    own, folders = {str(path) for path in files}, [path.resolve() for path in given if path.is_dir()]
+    for found in (f for result in results for f in result.elsewhere if f.key not in said):
+        left_out = any(folder in Path(found.path).resolve().parents for folder in folders)
+        if found.path in own or not left_out:
+            said[found.key] = found
+    order = {str(path): i for i, path in enumerate(files)}
+    return sorted(said.values(), key=lambda f: (order.get(f.path, len(order)), f.key))
 
 
 def over(paths: list[Path], selected: list[str]) -> list[Result]:

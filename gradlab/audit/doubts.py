@@ -66,7 +66,7 @@ def heard(units: list[Unit], module: Module, result: Result) -> None:
     for node in module.source.nodes.of(ast.Call):
         if isinstance(node.func, ast.Attribute) and id(node) not in seen:
             name, owner = node.func.attr, ast.unparse(node.func.value)
-            followed = owner == "super()" or (owner == "self" and name in methods)
+            followed = node in result.followed or owner == "super()" or (owner == "self" and name in methods)
             if name in ("backward", "manual_backward") and not followed:
                 result.lost.append(node.lineno)
                 result.undecided.append((node.lineno, "backward() with no step that could be seen to go with it"))

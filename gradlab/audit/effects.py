@@ -12,6 +12,7 @@ from gradlab.audit.formulas import canonical
 from gradlab.audit.known import dotted
 from gradlab.audit.tree import Region
 from gradlab.audit.values import Value, births, members, tensor
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -98,6 +99,18 @@ def assign_gradient(
     else:
         it.value(right)
     return True
+
+
+def descended(it: Interpreter, node: ast.AST, param: Value, by: list[ast.expr], down: bool) -> None:
+    """`p -= lr * p.grad`: an update by hand; upwards it is an attack on the weights, and taken back."""
+    parts = [part for expression in by for part in walk(expression)]
+    if not any(isinstance(part, ast.Attribute) and part.attr in ("grad", "_grad") for part in parts):
+        return
+    if down or any(isinstance(part, ast.USub) for part in parts):
+        root = param.root()
+        whole = it.results.setdefault(f"by hand#{root.number}", Value("optimizer", "by hand", {"of": root}))
+        whole.data["roots"] = [root]
+        it.emit("step", node, whole)
 
 
 def kept(it: Interpreter, node: ast.AugAssign | ast.Call, target: ast.expr, old: Value, value: Value) -> int | None:

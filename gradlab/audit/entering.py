@@ -57,6 +57,7 @@ def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], ke
         from gradlab.audit.contexts import managed
 
         return managed(it, items, target.name)
+    it.visited.add(node)
     it.out += items
     return made[0]
 
@@ -179,6 +180,7 @@ def enter(
     body = it.collect(lambda: it.block(node.body))
     it.selves.pop()
     it.stack.pop()
+    it.inner += [v for v in scope.names.values() if v.kind == "function" and v.data.get("scope") is scope]
     it.scope, it.regions = outer, regions
     if any(isinstance(item, Event) for item in tree_walk(body)):
         it.out.append(Block(node, module.path, body, node.name))

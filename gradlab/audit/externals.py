@@ -123,7 +123,9 @@ def construct(
         made = args[0] if args else Value("model")
         if made.kind in ("function", "method", "lambda"):
             return made
-        return made if made.kind in ("model", "ddp") else Value("model", name, data)
+        if made.kind in ("model", "ddp"):
+            return made
+        return Value("model", name, {**data, "type": made.data.get("type", ""), "unseen": True})  # what it wraps
     if kind == "ddp":
         inner = args[0] if args else keywords.get("module")
         if inner is not None:

@@ -31,6 +31,7 @@ class Interpreter:
         self.origins: dict[tuple[int, str], ast.expr] = {}
         self.memo: dict[int, Value] = {}
         self.tokens: set[int] = set()
+        self.inner: list[Value] = []  # functions defined in those that were entered
         self.selves: list[Value | None] = [None]
         self.globals: dict[int, Scope] = {}
         self.scope: Scope = Scope(None, ast.Pass(), None)
@@ -69,10 +70,12 @@ class Interpreter:
         body = module.source.tree.body
         return self.collect(lambda: self.block(body))
 
-    def run_function(self, node: Function, module: Module, owner: Value | None = None) -> list:
+    def run_function(
+        self, node: Function, module: Module, owner: Value | None = None, closure: Scope | None = None
+    ) -> list:
         self.scope, self.calls = self.world(module), 0
         self.entered = next(births)
-        return self.collect(lambda: enter(self, node, module, [], {}, owner, node, self.world(module)))
+        return self.collect(lambda: enter(self, node, module, [], {}, owner, node, closure or self.world(module)))
 
     def traced(self, node: ast.expr, depth: int = 0) -> str:
         """An expression's text with local names replaced by what they were assigned."""

@@ -39,6 +39,10 @@ NAMES = {
         r"^((\w+_)?(model|net|network|module|encoder|decoder|generator|discriminator|critic|actor|policy|backbone)|net_?\w|G|D)$"
     ),
 }
+MAKING = re.compile(
+    r"^_*(build|create|get|make|load|init|initialize|setup|prepare|define|construct|set|select|choose|instantiate|wrap)_",
+    re.I,
+)
 
 
 def made(dotted: str) -> str:
@@ -137,8 +141,10 @@ def dotted(node: ast.AST) -> str:
 
 
 def by_name(name: str) -> str:
-    """The last resort: what a name alone suggests."""
+    """The last resort: what a name alone suggests; one that begins with a verb is what makes such a thing."""
     tail = name.split(".")[-1]
+    if MAKING.match(tail):
+        return ""
     for kind in ("scaler", "accelerator", "fabric", "criterion", "model"):
         if NAMES[kind].search(tail):
             return kind

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gradlab.audit import ranges
-from gradlab.audit.effects import combined, forward, kept
+from gradlab.audit.effects import combined, descended, forward, kept
 from gradlab.audit.entering import ACTING
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
@@ -238,4 +238,10 @@ def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: lis
             it.emit("look", node, owner)
         if name in ("detach", "data", "float", "view", "flatten", "clone"):
             return owner
+    elif owner.kind == "param" and name in ("add_", "sub_"):
+        descended(it, node, owner, [*node.args, *(k.value for k in node.keywords)], name == "sub_")
+    elif owner.kind == "param" and name == "copy_" and node.args and isinstance(node.args[0], ast.BinOp):
+        descended(it, node, owner, node.args, isinstance(node.args[0].op, ast.Sub))
+    elif owner.kind == "param" and name in ("detach", "view", "flatten"):
+        return owner
     return Value("measured")

@@ -14,6 +14,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 KEPT = 50
 """Modules that are held at a time."""
+ABOVE = 2
+"""How far above a script a package is looked for that it imports: `scripts/train.py` beside `package/`."""
 INSTALLED = {
     *sys.stdlib_module_names, "torch", "torchvision", "numpy", "lightning", "pytorch_lightning",
     "transformers", "accelerate",
@@ -111,6 +113,7 @@ class Project:
             while (start / "__init__.py").exists() and len(starts) < 6:
                 start = start.parent
                 starts.append(start)
+            starts += [above for above in start.parents[:ABOVE] if (above / parts[0] / "__init__.py").is_file()]
         for folder in starts:
             for cut in range(len(parts) - 1, 0, -1):
                 base = folder.joinpath(*parts[:cut])

@@ -273,6 +273,9 @@ def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
             bind(it, node.target, Value("index", old.name, {"offset": offset + 1}))
             return
         kept = effects.kept(it, node, node.target, old, value)
+    if old.kind == "param" and isinstance(node.op, (ast.Sub, ast.Add)):
+        effects.descended(it, node, old, [node.value], isinstance(node.op, ast.Sub))
+        return
     made = combined(it, node.op, old, value, node.value)
     if kept is not None:
         made.data["roots"] = made.data.get("roots", frozenset()) | {kept}

@@ -338,7 +338,8 @@ def units(items: list, path: str, birth: int, whole: bool) -> list[Unit]:
     """The innermost loops that hold a backward pass and a step; `whole`: else the function itself."""
     found: list[Unit] = []
     search(items, [], [], [], path, found)
-    if not found and whole and trains(events(items)):
+    covered = {id(event) for unit in found for event in unit.events}
+    if whole and trains([event for event in events(items) if id(event) not in covered]):
         found.append(Unit(items, None, path, birth))
     return found
 

@@ -463,6 +463,143 @@ def shallow(depth=3):
         layers += [nn.Linear(8, 8), nn.Tanh()]
     return nn.Sequential(*layers)
 """,
+    "a wrapper around a model that is not seen may hold an autocast": """
+from elsewhere import Net
+net = nn.DataParallel(Net(3)).cuda()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "a part of a model may hold an autocast": """
+class Part(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = Net()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "parts that are seen hold none": """
+class Part(nn.Module):
+    def forward(self, x):
+        return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = nn.DataParallel(Net())
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)  # expect: GL208
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "what makes a model is not one": """
+from models import *
+def fit(loader, settings):
+    net = build_model(settings)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        net.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+""",
+    "a function handed out is followed": """
+def updater(net, opt):
+    def update(x, y):
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+        return loss.item()
+    return update
+""",
+    "two steps of a function, one after its loop": """
+def turn(G, D, n):
+    for k in range(n):
+        D.opt.zero_grad()
+        loss = D(k).mean()
+        loss.backward()
+        D.opt.step()
+    G.opt.zero_grad()
+    for k in range(n):
+        loss = G(k).mean() / n
+        loss.backward()
+    G.opt.zero_grad()  # expect: GL103
+    G.opt.step()
+""",
+    "updates by hand": """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    model.zero_grad()
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p - 0.1 * p.grad)
+            p.grad = None
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    for p in model.parameters():
+        p.data.add_(p.grad.data, alpha=-0.1)  # expect: GL305
+""",
+    "weights that are attacked and put back are no update": """
+for x, y in loader:
+    F.mse_loss(model(x), y).backward()
+    for p in model.parameters():
+        p.data.add_(0.1 * p.grad)
+    F.mse_loss(model(x), y).backward()
+    for p, old in zip(model.parameters(), backup):
+        p.data.copy_(old)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a model or its wrapper, as a flag says": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Trainer:
+    def __init__(self, parallel=False):
+        self.parallel, self.net = parallel, Net()
+        self.opt = torch.optim.Adam(self.net.parameters())
+        if self.parallel:
+            self.wrapped = DDP(self.net)
+    def train(self):
+        net = self.net if not self.parallel else self.wrapped
+        self.opt.zero_grad()
+        loss = net(next(self.data)).mean()
+        loss.backward()
+        self.opt.step()
+""",
     "what trainers are told": """
 from lightning import Trainer
 from transformers import TrainingArguments

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE
 from gradlab.audit.known import dotted
-from gradlab.audit.project import Module
+from gradlab.audit.project import INSTALLED, Module
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.trace import Run, Step
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk
 
 
 def scaled(step: Step) -> Value | None:
@@ -160,12 +161,30 @@ def forward_outside(run: Run) -> Iterator[Hit]:
 
 
 def known_plain(model: Value) -> bool:
-    """A model whose code was seen, and has no autocast of its own."""
+    """A model whose code was seen, and that of its parts, and has no autocast of its own."""
     root = model.root()
-    node = root.data.get("class")
-    if node is None:
+    if root.data.get("class") is None:
         return str(root.data.get("type", "")).startswith(("torch.nn.", "torchvision."))
-    return not any("autocast" in ast.dump(part) for part in root.data.get("lineage", [node]))
+    seen: set[ast.AST] = set()
+    pairs = zip(root.data.get("lineage", []), root.data.get("modules", []))
+    return all(plain(node, module, seen) for node, module in pairs)
+
+
+def plain(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool:
+    seen.add(node)
+    for part in walk(node):
+        name = dotted(part.func if isinstance(part, ast.Call) else part)
+        if name.endswith("autocast"):
+            return False
+        first = name.split(".")[0]
+        inner = module.names.get(first)
+        if inner is not None and inner not in seen and not plain(inner, module, seen):
+            return False
+        if isinstance(part, ast.Call) and inner is None and first in module.imports:
+            source, level = module.imports[first]
+            if level or source.split(".")[0] not in INSTALLED:
+                return False  # a part that is in another file
+    return True
 
 
 @rule("GL209")

@@ -1,0 +1,77 @@
+"""Loops spread over files: a helper's file is where a fault in it is said to be, whoever is audited."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradlab.audit.cli import main
+
+SCALING = """import torch
+class Scaling:
+    def __init__(self):
+        self.inner = torch.amp.GradScaler("cuda")
+    def __call__(self, loss, optimizer, params, update=True):
+        self.inner.scale(loss).backward()
+        if update:
+            self.inner.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
+            self.inner.step(optimizer)
+            self.inner.update()
+"""
+LOOP = """from scaling import Scaling
+import torch
+def main(model, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaling = Scaling()
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = torch.nn.functional.cross_entropy(model(x), y) / 4
+        scaling(loss, optimizer, model.parameters(), update=(i + 1) % 4 == 0)
+        if (i + 1) % 4 == 0:
+            optimizer.zero_grad()
+"""
+
+
+def errors(capsys, *paths):
+    main([*map(str, paths), "--severity", "warning"])
+    return [line.split(" [")[0].rsplit("/", 1)[-1].split(": ")[:2] for line in capsys.readouterr().out.splitlines()]
+
+
+def written(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_fault_that_only_a_helpers_caller_shows_is_said_once_where_it_is(tmp_path, capsys, whole):
+    written(tmp_path, {"scaling.py": SCALING, "loop.py": LOOP.replace(" / 4", "")})
+    found = errors(capsys, tmp_path if whole else tmp_path / "loop.py")
+    assert found[0] == ["scaling.py:6:9", "GL301 error"] and len(found) == 2
+
+
+def test_it_is_silenced_in_the_helpers_file(tmp_path, capsys):
+    text = SCALING.replace("backward()", "backward()  # gradlab: ignore[GL301]")
+    written(tmp_path, {"scaling.py": text, "loop.py": LOOP.replace(" / 4", "")})
+    assert errors(capsys, tmp_path / "loop.py") == [["Nothing found."]]
+
+
+def test_a_file_that_is_excluded_is_not_spoken_of(tmp_path, capsys):
+    written(tmp_path, {"scaling.py": SCALING, "loop.py": LOOP.replace(" / 4", "")})
+    (tmp_path / "pyproject.toml").write_text('[tool.gradlab.audit]\nexclude = ["scaling.py"]\n')
+    assert errors(capsys, tmp_path) == [["Nothing found."]]
+
+
+def test_an_object_that_is_called_is_followed(tmp_path, capsys):
+    late = LOOP.replace("        if (i + 1) % 4 == 0:\n            optimizer", "        optimizer")
+    written(tmp_path, {"scaling.py": SCALING, "loop.py": LOOP, "late.py": late})
+    assert errors(capsys, tmp_path / "loop.py") == [["Nothing found."]]
+    assert errors(capsys, tmp_path / "late.py")[0] == ["late.py:10:9", "GL306 error"]
+
+
+def test_a_package_beside_the_scripts_folder_is_followed(tmp_path, capsys):
+    late = LOOP.replace("        if (i + 1) % 4 == 0:\n            optimizer", "        optimizer")
+    late = late.replace("from scaling", "from package.scaling")
+    written(tmp_path, {"package/__init__.py": "", "package/scaling.py": SCALING, "scripts/train.py": late})
+    assert errors(capsys, tmp_path / "scripts/train.py")[0] == ["train.py:10:9", "GL306 error"]

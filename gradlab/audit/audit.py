@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gradlab.audit import rules
 from gradlab.audit.doubts import doubts, heard
@@ -31,6 +32,7 @@ IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,-]+)\])?")
 class Result:
     source: Source
     findings: list[Finding] = field(default_factory=list)
+    elsewhere: list[Finding] = field(default_factory=list)  # in helpers of other files, as this one calls them
     undecided: list[tuple[int, str]] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
     lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
@@ -63,6 +65,7 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
                 characters(lines, one.end_line, one.end_column),
             )
         result.findings = [f for f in found.values() if f.path == str(source.path) and not silenced(lines, f)]
+        result.elsewhere = [f for f in found.values() if f.path != str(source.path) and not hushed(project, f)]
     result.undecided += source.notes
     for one in result.findings:
         one.place = source.place(one.line, one.column)
@@ -129,7 +132,17 @@ def loops(module: Module, project: Project, result: Result) -> list[Unit]:
 def whole(interpreter: Interpreter, node: Function, module: Module, owner: Value | None) -> list[Unit]:
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
     items = interpreter.run_function(node, module, owner)
-    return units(items, module.path, interpreter.entered, True)
+    found = units(items, module.path, interpreter.entered, True)
+    for unit in found:
+        unit.alone = unit.loop is None and owner is not None and manual(owner) and node.name == "training_step"
+    return found
+
+
+def manual(owner: Value) -> bool:
+    """A Lightning module that optimizes by itself: what its training_step does not do nothing else does."""
+    text = "".join(ast.unparse(one) for one in owner.data.get("lineage", []))
+    others = [m.name for m, _ in inherited(owner) if m.name.startswith(("on_", "optimizer_"))]
+    return bool(owner.data.get("lightning")) and "automatic_optimization = False" in text and not others
 
 
 def roots(module: Module) -> list:
@@ -200,6 +213,14 @@ def characters(lines: list[str], line: int, column: int) -> int:
     if not 0 < line <= len(lines) or lines[line - 1].isascii():
         return column
     return len(lines[line - 1].encode("utf-8", "replace")[: column - 1].decode("utf-8", "ignore")) + 1
+
+
+def hushed(project: Project, one: Finding) -> bool:
+    there = project.load(Path(one.path))
+    if there is None:
+        return True
+    one.place = there.source.place(one.line, one.column)
+    return silenced(there.source.text.split("\n"), one)
 
 
 def silenced(lines: list[str], one: Finding) -> bool:

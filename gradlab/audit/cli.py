@@ -106,10 +106,22 @@ def work(args: argparse.Namespace) -> int:
         if args.diff:
             return 1 if done else 0
     results = over(files, list(selected))
-    findings = [one for result in results for one in result.findings]
+    findings = merged(results)
     say(args.format, findings, known)
     hear(results, args.verbose)
     return 1 if findings else 0
+
+
+def merged(results: list[Result]) -> list[Finding]:
+    """What is found in each file, and in the helpers that the files call, once each."""
+    found = {one.key: one for result in results for one in result.findings}
+    asked = {str(result.source.path.resolve()): str(result.source.path) for result in results}
+    there = [other for result in results for other in result.elsewhere]
+    for other in there:
+        other.path = asked.get(str(Path(other.path).resolve()), other.path)
+        found.setdefault(other.key, other)
+    order = {str(result.source.path): i for i, result in enumerate(results)}
+    return sorted(found.values(), key=lambda one: (order.get(one.path, len(order)), one.key))
 
 
 def over(paths: list[Path], selected: list[str]) -> list[Result]:

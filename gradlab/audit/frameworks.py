@@ -49,6 +49,8 @@ def accelerator(
             "model", "", {"of": inner, "raw": inner if inner is not None and inner.data.get("prepared") else None}
         )
     elif name.startswith("prepare"):
+        for value in args[:1]:
+            value.data["prepared"] = owner
         return args[0] if args else Value()
     return Value("unknown", "", {"made": True})
 

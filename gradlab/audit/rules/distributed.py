@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from gradlab.audit.conditions import Atom
+from gradlab.audit.conditions import Atom, atoms
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.accumulation import periodic, stepping
 from gradlab.audit.trace import Run, Step, Unit, cases
 from gradlab.audit.tree import Event, Region
+from gradlab.audit.values import Value
 
 
 def wrapped(run: Run) -> bool:
@@ -41,8 +42,14 @@ def on_the_last(run: Run) -> Iterator[Hit]:
             last = None
         elif step.kind == "step" and last is not None and last.k == step.k:
             region = last.inside("no_sync")
-            if region is not None and not run.unit.inner:
+            if region is not None and whole(run.unit, last, region):
                 yield Hit(last, (step,), region.node, region=region)
+
+
+def whole(unit: Unit, last: Step, region: Region) -> bool:
+    """Whether the region holds at the end of a window: where that is a loop of its own, in each of its turns."""
+    loop = unit.in_window.get(id(last.event))
+    return not unit.inner or (loop is not None and all(atom.birth <= loop.birth for atom in atoms(region.when)))
 
 
 @rule("GL503")
@@ -56,7 +63,9 @@ def backward_only(run: Run) -> Iterator[Hit]:
         if region is None or event is None or event.value is None or region.data.get("of") is not None:
             continue
         if region.value is not None and region.value.kind in ("ddp", "model", "unknown") and "word" in region.data:
-            if all(r.kind != "no_sync" for r in event.regions) and event.value.kind == "ddp":
+            setup = event.value.data.get("prepared")
+            fabric = setup is not None and setup.kind == "fabric" and backward.event.data.get("through") is setup
+            if all(r.kind != "no_sync" for r in event.regions) and (event.value.kind == "ddp" or fabric):
                 yield Hit(backward, (), region.node, region=region)
 
 
@@ -71,16 +80,32 @@ def only_forward(run: Run, backward: Step) -> Event | None:
 def raw(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         value = backward.event.value
-        event = value.data.get("forward") if value is not None else None
-        if event is None or event.value is None or any(e.kind == "reduce" for e in run.unit.events):
+        if value is None or any(e.kind == "reduce" for e in run.unit.events):
+            continue
+        yield from raw_forwards(run, backward, dict.fromkeys([value.data.get("forward"), *value.data.get("chain", ())]))
+
+
+def raw_forwards(run: Run, backward: Step, found: Iterable[Event | None]) -> Iterator[Hit]:
+    for event in found:
+        if event is None or event.value is None or any(r.kind == "no_grad" for r in event.regions):
             continue
         inner = event.value.data.get("raw") is not None or (
             event.value.data.get("wrapped") and "choice" not in event.value.data
         )
-        if inner and event.value.kind != "ddp" and not wrapped(run):
+        if inner and event.value.kind != "ddp" and not called_wrapped(run, event.value):
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:
                     yield Hit(step, (backward,))
+
+
+def called_wrapped(run: Run, raw: Value) -> bool:
+    """Whether the wrapper of this same module is called too; in no_grad it sets no hooks."""
+    return any(
+        e.kind == "forward" and e.value is not None and e.value.kind == "ddp"
+        and (e.value.root() is raw.root() or "choice" in e.value.data or e.value.root().kind != "model")
+        and all(r.kind not in ("no_grad", "inference_mode") for r in e.regions)
+        for e in run.unit.events
+    )  # fmt: skip
 
 
 @rule("GL505")

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import FALSE
+from gradlab.audit.conditions import FALSE, TRUE
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
@@ -153,7 +153,8 @@ def forward_outside(run: Run) -> Iterator[Hit]:
             or any(r.kind in ("autocast", "unknown") for r in event.regions)
         ):
             continue
-        if known_plain(model):
+        cast = [r for r in backward.event.value.data.get("inside", ()) if r.kind == "autocast" and r.when == TRUE]
+        if known_plain(model) or cast:  # one that casts by itself needs no block around its loss alone
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:
                     yield Hit(step, (backward,))
@@ -239,7 +240,6 @@ def deprecated(module: Module) -> Iterator[ast.AST]:
 
 @rule("GL213")
 def update_each(run: Run) -> Iterator[Hit]:
-    if run.unit.boundary:
-        for update in run.of("update"):
-            if not run.ends(update.k):
-                yield Hit(update)
+    for update in run.of("update"):
+        if run.partial(update):
+            yield Hit(update)

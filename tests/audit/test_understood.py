@@ -659,7 +659,8 @@ def test_a_mistake_in_a_helper_of_another_file_is_said_there_and_once(tmp_path, 
         "    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    if due:\n        opt.step()\n"
         "        opt.zero_grad()\n"
     )
-    loop = "def run(net, opt, loader, n):\n    opt.zero_grad()\n    for i, (x, y) in enumerate(loader):\n        due = (i + 1) % n == 0\n"
+    loop = "def run(net, opt, loader, n):\n    opt.zero_grad()\n    for i, (x, y) in enumerate(loader):\n"
+    loop += "        due = (i + 1) % n == 0\n"
     loop += "        loss = F.mse_loss(net(x), y) / n\n        act(loss, net, opt, due)\n"
     for name in ("one.py", "two.py"):
         (tmp_path / name).write_text("from torch.nn import functional as F\nfrom steps import act\n" + loop)

@@ -27,7 +27,7 @@ MADE = {
     "list",
     "params",
 }
-FINITE = re.compile(r"finite|isnan|isinf|is_nan|nan|inf\b|overflow|found_inf", re.I)
+FINITE = re.compile(r"(?<!in)(?<!de)finite|isnan|isinf|is_nan|nan|inf\b|overflow|found_inf", re.I)
 LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
 
 

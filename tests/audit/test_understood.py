@@ -438,6 +438,15 @@ for parts in loader:
             x, y = parts[i]
             (F.cross_entropy(wrapped(x), y) / 4).backward()
     optimizer.step()
+for parts in loader:
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(parts):
+        if i < len(parts) - 1:
+            with wrapped.no_sync():
+                (F.cross_entropy(wrapped(x), y) / 4).backward()
+        else:
+            (F.cross_entropy(wrapped(x), y) / 4).backward()
+    optimizer.step()
 """,
     "the length of the data by another name": """
 from contextlib import nullcontext
@@ -482,6 +491,18 @@ for x, y in loader:
         optimizer.step()
         free.step()  # expect: GL401
         held.step()
+        optimizer.zero_grad()
+""",
+    "Accelerate without a window": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+free = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+model, optimizer = accelerator.prepare(model, optimizer)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(F.cross_entropy(model(x), y))
+        optimizer.step()
+        free.step()
         optimizer.zero_grad()
 """,
     "one of two wrapped models is called raw": """
@@ -536,6 +557,16 @@ def run(net, criterion, opt, scaler, batches):
         out = net(x)  # expect: GL208
         with torch.autocast("cuda", dtype=torch.float16):
             loss = criterion(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def taught(net, teacher, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        with torch.no_grad():
+            aim = teacher(x)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(aim, net(x))
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()

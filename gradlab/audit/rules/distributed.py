@@ -42,14 +42,16 @@ def on_the_last(run: Run) -> Iterator[Hit]:
             last = None
         elif step.kind == "step" and last is not None and last.k == step.k:
             region = last.inside("no_sync")
-            if region is not None and whole(run.unit, last, region):
+            if region is not None and throughout(run, last, region):
                 yield Hit(last, (step,), region.node, region=region)
 
 
-def whole(unit: Unit, last: Step, region: Region) -> bool:
+def throughout(run: Run, last: Step, region: Region) -> bool:
     """Whether the region holds at the end of a window: where that is a loop of its own, in each of its turns."""
-    loop = unit.in_window.get(id(last.event))
-    return not unit.inner or (loop is not None and all(atom.birth <= loop.birth for atom in atoms(region.when)))
+    loop = run.unit.in_window.get(id(last.event))
+    if loop is None:
+        return not run.unit.inner
+    return run.partial(last) and all(atom.birth <= loop.birth for atom in atoms(region.when))
 
 
 @rule("GL503")

@@ -153,7 +153,10 @@ def forward_outside(run: Run) -> Iterator[Hit]:
             or any(r.kind in ("autocast", "unknown") for r in event.regions)
         ):
             continue
-        cast = [r for r in backward.event.value.data.get("inside", ()) if r.kind == "autocast" and r.when == TRUE]
+        value = backward.event.value
+        cast = [r for r in value.data.get("inside", ()) if r.kind == "autocast" and r.when == TRUE]
+        if any(r.kind in ("autocast", "no_grad") for e in (event, *value.data.get("chain", ())) for r in e.regions):
+            cast = []  # a teacher's, perhaps
         if known_plain(model) or cast:  # one that casts by itself needs no block around its loss alone
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:

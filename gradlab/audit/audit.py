@@ -150,7 +150,17 @@ def whole(
 ) -> list[Unit]:
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
     items = interpreter.run_function(node, module, owner, closure)
-    return units(items, module.path, interpreter.entered, True)
+    found = units(items, module.path, interpreter.entered, True)
+    for unit in found:
+        unit.alone = unit.loop is None and owner is not None and manual(owner) and node.name == "training_step"
+    return found
+
+
+def manual(owner: Value) -> bool:
+    """A Lightning module that optimizes by itself: what its training_step does not do nothing else does."""
+    text = "".join(ast.unparse(one) for one in owner.data.get("lineage", []))
+    others = [m.name for m, _ in inherited(owner) if m.name.startswith(("on_", "optimizer_"))]
+    return bool(owner.data.get("lightning")) and "automatic_optimization = False" in text and not others
 
 
 def roots(module: Module) -> list:

@@ -46,6 +46,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
             if isinstance(part, ast.Starred):
                 bind(it, part.value, Value("unknown"))
             elif len(items) == len(target.elts):
+                if items[i].kind == "unknown" and items[i].data.get("made") and not items[i].name and dotted(part):
+                    name_result(it, part, items[i])
                 bind(it, part, items[i])
             else:
                 item = Value("unknown", dotted(part), {"made": value.data.get("made")})

@@ -10,7 +10,7 @@ from gradlab.audit import ranges
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
 from gradlab.audit.formulas import canonical
 from gradlab.audit.known import dotted
-from gradlab.audit.tree import Region
+from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births, members, tensor
 from gradlab.audit.walking import walk
 
@@ -22,8 +22,14 @@ def forward(it: Interpreter, node: ast.Call, model: Value, args: list[Value]) ->
     event = it.emit("forward", node, model)
     through = frozenset().union(*(v.data.get("roots", frozenset()) for v in args if v.kind == "tensor")) & it.tokens
     made = tensor(roots=through | {next(births)}, factors=[], source="model", forward=event)
+    made.data["chain"] = (*chained(args), event)
     made.data["range"] = ranges.of_model(model)
     return made
+
+
+def chained(values: list[Value]) -> tuple[Event, ...]:
+    """The forward passes that values come from."""
+    return tuple(dict.fromkeys(e for v in values if v.kind == "tensor" for e in v.data.get("chain", ())))[-8:]
 
 
 def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
@@ -31,6 +37,8 @@ def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
     roots = frozenset().union(*(v.data.get("roots", frozenset()) for v in from_tensors)) | {next(births)}
     made = tensor(roots=roots, factors=[], source="criterion", reduction=data.get("reduction", "mean"))
     made.data["forward"] = next((v.data["forward"] for v in from_tensors if v.data.get("forward")), None)
+    made.data["chain"] = chained(from_tensors)
+    made.data["inside"] = tuple(it.regions)
     made.data["ignoring"] = data.get("ignoring", False) and made.data["reduction"] == "mean"
     if re.search(r"mse", str(data.get("type", "")), re.I):
         made.data["range"] = "square" if made.data["reduction"] == "none" else "error"
@@ -113,7 +121,9 @@ def descended(it: Interpreter, node: ast.AST, param: Value, by: list[ast.expr], 
         it.emit("step", node, whole)
 
 
-def kept(it: Interpreter, node: ast.AugAssign | ast.Call, target: ast.expr, old: Value, value: Value) -> int | None:
+def kept(
+    it: Interpreter, node: ast.Assign | ast.AugAssign | ast.Call, target: ast.expr, old: Value, value: Value
+) -> int | None:
     """A tensor with its graph is added to what outlives the turn of the loop; the mark of the sum is given back."""
     parts = [value, *members(value)]
     grads = all(v.kind == "tensor" and v.data.get("roots") and not v.data.get("unsure") for v in parts)
@@ -160,6 +170,7 @@ def sum_or_product(
         data["parts"] = [*left.data.get("parts", [left]), *right.data.get("parts", [right])]
         if left.data.get("factors") != right.data.get("factors"):
             data["factors"] = [*left.data.get("factors", []), *right.data.get("factors", [])]
+        data["chain"] = chained([left, right])
         data["opaque"] = bool(left.data.get("opaque") or right.data.get("opaque"))
         del data["choice"]
         return Value("tensor", "", data)

@@ -59,7 +59,17 @@ def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], ke
         return managed(it, items, target.name)
     it.visited.add(node)
     it.out += items
+    if made[0].kind in ("number", "bool", "unknown"):
+        return answer(target, made[0])
     return made[0]
+
+
+def answer(node: Function, value: Value) -> Value:
+    """Of a function that returns yes or no after a look at what is finite: which one is not known."""
+    checks = any(getattr(part, "attr", "") in ("isfinite", "isnan", "isinf") for part in ast.walk(node))
+    if not checks or not isinstance(value.data.get("value"), bool):
+        return value
+    return Value("unknown", "", {"made": True, "finite": True})
 
 
 def opaque(

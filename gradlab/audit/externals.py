@@ -159,7 +159,9 @@ def construct(
         names = {k.arg: k.value for k in node.keywords}
         given, dtype = names.get("enabled"), names.get("dtype")
         data["when"] = formula(it, given) if given is not None else TRUE
-        data["dtype"] = ast.unparse(dtype) if dtype is not None else ""
+        meant = keywords.get("dtype")
+        named = meant is not None and meant.kind == "external" and meant.name.startswith("torch.")
+        data["dtype"] = meant.name if meant is not None and named else ast.unparse(dtype) if dtype is not None else ""
         data["device"] = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
         if "torch.cuda" in name:
             data["device"] = "cuda"

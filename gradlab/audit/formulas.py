@@ -27,7 +27,7 @@ MADE = {
     "list",
     "params",
 }
-FINITE = re.compile(r"isfinite|isnan|isinf|is_nan|is_finite|nan|inf\b|overflow|found_inf", re.I)
+FINITE = re.compile(r"(?<!in)(?<!de)finite|isnan|isinf|is_nan|nan|inf\b|overflow|found_inf", re.I)
 LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
 
 
@@ -73,8 +73,8 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
     value = it.value(node)
     if value.kind == "bool":
         return value.data["formula"]
-    text = ast.unparse(node)
-    return ("atom", Atom(canonical(it, node), youngest(it, node), "finite" if FINITE.search(text) else "flag"))
+    finite = FINITE.search(ast.unparse(node)) or value.data.get("finite")
+    return ("atom", Atom(canonical(it, node), youngest(it, node), "finite" if finite else "flag"))
 
 
 def of_class(value: Value, kind: Value) -> bool | None:
@@ -95,7 +95,7 @@ def truthy(value: Value, text: str) -> Formula:
         return TRUE if value.data["value"] else FALSE
     if "choice" in value.data or value.kind in MADE:
         return present(value)
-    kind = "finite" if FINITE.search(text) else "flag"
+    kind = "finite" if FINITE.search(text) or value.data.get("finite") else "flag"
     return ("atom", Atom(f"{value.name or text}#{value.number}", value.birth, kind))
 
 
@@ -133,8 +133,8 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     if (
         isinstance(node, ast.Compare)
         and not modulo
-        and LAST.search(text)
         and any(value.kind == "index" for value in parts(it, node))
+        and (LAST.search(text) or any(value.data.get("length") for value in parts(it, node)))
     ):
         atom = ("atom", Atom(key.replace("!=", "==").replace("<", ">="), birth, "last"))
         return negation(atom) if isinstance(node.ops[0], (ast.NotEq, ast.Lt)) else atom

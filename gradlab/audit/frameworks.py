@@ -28,6 +28,14 @@ def lightning(
     return Value()
 
 
+def single(owner: Value) -> bool:
+    """An accelerator made here without a word of a window: each batch is an update."""
+    call = owner.data.get("call")
+    if call is None or call.args or "gradient_accumulation_steps" in owner.attributes:
+        return False
+    return not any(k.arg is None or "accumulation" in k.arg or "plugin" in k.arg for k in call.keywords)
+
+
 def accelerator(
     it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
 ) -> Value:
@@ -39,6 +47,8 @@ def accelerator(
         for value in args:
             value.data["prepared"] = owner
         return args[0] if len(args) == 1 else several(args)
+    elif name == "accumulate" and single(owner):
+        return Value("null")
     elif name in ("accumulate", "no_sync"):
         return Value("context", data={"word": name, "model": args[0] if args else None, "of": owner})
     elif name == "autocast":
@@ -49,6 +59,8 @@ def accelerator(
             "model", "", {"of": inner, "raw": inner if inner is not None and inner.data.get("prepared") else None}
         )
     elif name.startswith("prepare"):
+        for value in args[:1]:
+            value.data["prepared"] = owner
         return args[0] if args else Value()
     return Value("unknown", "", {"made": True})
 

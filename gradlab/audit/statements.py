@@ -223,7 +223,10 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
     if (again := onto_itself(node)) is not None:
         do_AugAssign(it, again)
         return
+    old = it.value(node.targets[0]) if averages(node) else None
     value = it.value(node.value)
+    if old is not None and (mark := effects.kept(it, node, node.targets[0], old, value)) is not None:
+        value = Value("tensor", "", {**value.data, "roots": value.data["roots"] | {mark}})
     if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         it.origins[(id(it.scope), node.targets[0].id)] = node.value
     if value.kind == "unknown" and value.data.get("made") and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
@@ -242,6 +245,21 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
     for target in node.targets:
         bind(it, target, value)
         it.bound[(id(it.scope.node), dotted(target))] = next(births)
+
+
+def averages(node: ast.Assign) -> bool:
+    """`mean = 0.9 * mean + 0.1 * loss`: what a name held goes into what it holds, by arithmetic alone."""
+
+    def inside(part: ast.expr) -> bool:
+        if isinstance(part, ast.BinOp):
+            return inside(part.left) or inside(part.right)
+        return dotted(part) == dotted(node.targets[0])
+
+    target = node.targets[0]
+    if len(node.targets) > 1 or not isinstance(target, (ast.Name, ast.Attribute)) or not dotted(target):
+        return False
+    parts = [part for part in walk(node.value) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add)]
+    return bool(parts) and isinstance(node.value, ast.BinOp) and inside(node.value)
 
 
 def onto_itself(node: ast.Assign) -> ast.AugAssign | None:

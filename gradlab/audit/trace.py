@@ -50,6 +50,7 @@ class Unit:
     period: str = ""
     doubts: list[Event] = field(default_factory=list)  # calls for which a rule was silent
     inner: bool = False  # the window is a loop of its own inside this one
+    alone: bool = False  # called once a batch by what does nothing else to gradients
     compensated: bool = False  # the length of the window is in the learning rate or the weight decay
 
     def __post_init__(self) -> None:
@@ -261,7 +262,7 @@ def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards
             active = tuple(r for r in item.regions if holds(r.when, truth))
             accumulate = next((r for r in active if r.kind == "accumulate"), None)
             mine = guards
-            if accumulate is not None and item.kind in ("step", "zero", "schedule"):
+            if accumulate is not None and item.kind in ("step", "zero", "schedule") and not unprepared(item):
                 owner = accumulate.data.get("of")
                 if owner is not None:
                     atom = sync_atom(owner)
@@ -296,6 +297,15 @@ def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards
             if status == "raise":
                 return status
     return ""
+
+
+def unprepared(item: Event) -> bool:
+    """A schedule made in this text that Accelerate was not given: nothing holds it back inside a window."""
+    value = item.value
+    if item.kind != "schedule" or value is None or value.data.get("call") is None or "choice" in value.data:
+        return False
+    optimizer = value.data.get("optimizer")
+    return not value.data.get("prepared") and optimizer is not None and bool(optimizer.data.get("prepared"))
 
 
 def leaving(item: If) -> tuple[bool, bool]:

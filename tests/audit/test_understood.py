@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from marked import HEAD, STEP, expected, said
+
+from gradlab.audit.cli import main
 
 CASES = {
     "a sum of a batch's own losses is no kept loss": """
@@ -600,6 +605,240 @@ class Trainer:
         loss.backward()
         self.opt.step()
 """,
+    "no_sync around the whole window": """
+wrapped = nn.parallel.DistributedDataParallel(model)
+for parts in loader:
+    optimizer.zero_grad()
+    with wrapped.no_sync():  # expect: GL502
+        for x, y in parts:
+            (F.cross_entropy(wrapped(x), y) / 4).backward()
+    optimizer.step()
+for parts in loader:
+    optimizer.zero_grad()
+    for i in range(4):
+        with wrapped.no_sync() if i < 3 else nullcontext():
+            x, y = parts[i]
+            (F.cross_entropy(wrapped(x), y) / 4).backward()
+    optimizer.step()
+for parts in loader:
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(parts):
+        if i < len(parts) - 1:
+            with wrapped.no_sync():
+                (F.cross_entropy(wrapped(x), y) / 4).backward()
+        else:
+            (F.cross_entropy(wrapped(x), y) / 4).backward()
+    optimizer.step()
+""",
+    "the length of the data by another name": """
+from contextlib import nullcontext
+def run(net, batches, opt, n):
+    net = nn.parallel.DistributedDataParallel(net)
+    count = len(batches)
+    for i, (x, y) in enumerate(batches):
+        full = (i + 1) % n == 0
+        with nullcontext() if full else net.no_sync():  # expect: GL506
+            (F.cross_entropy(net(x), y) / n).backward()  # expect: GL308
+        if full or i + 1 == count:
+            opt.step()
+            opt.zero_grad()
+""",
+    "two models made in one statement": """
+class Pair:
+    def __init__(self, made):
+        self.one, self.two = made(), made()
+        self.first = torch.optim.Adam(self.one.parameters())
+        self.second = torch.optim.Adam(self.two.parameters())
+    def update(self, x, y):
+        self.first.zero_grad()
+        F.mse_loss(self.one(x), y).backward()
+        self.first.step()
+        nn.utils.clip_grad_norm_(self.one.parameters(), 1.0)  # expect: GL101
+        self.second.zero_grad()
+        F.mse_loss(self.two(x), y).backward()
+        self.second.step()
+    def fit(self, batches):
+        for x, y in batches:
+            self.update(x, y)
+""",
+    "a schedule that Accelerate was not given": """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4)
+free = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+held = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+model, optimizer, held = accelerator.prepare(model, optimizer, held)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(F.cross_entropy(model(x), y))
+        optimizer.step()
+        free.step()  # expect: GL401
+        held.step()
+        optimizer.zero_grad()
+""",
+    "Accelerate without a window": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+free = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+model, optimizer = accelerator.prepare(model, optimizer)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(F.cross_entropy(model(x), y))
+        optimizer.step()
+        free.step()
+        optimizer.zero_grad()
+""",
+    "one of two wrapped models is called raw": """
+first = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+second = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+both = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+for x, y in loader:
+    both.zero_grad()
+    hidden = first.module(x)  # expect: GL504
+    F.cross_entropy(second(hidden), y).backward()
+    both.step()
+for x, y in loader:
+    both.zero_grad()
+    with torch.no_grad():
+        hidden = first.module(x)
+    F.cross_entropy(second(hidden), y).backward()
+    both.step()
+""",
+    "update() in a window that is a loop of its own": """
+scaler = torch.amp.GradScaler()
+while True:
+    for k in range(4):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(torch.randn(2, 8)), torch.zeros(2).long()) / 4
+        scaler.scale(loss).backward()
+        scaler.update()  # expect: GL213
+    scaler.step(optimizer)
+    optimizer.zero_grad()
+""",
+    "a function that says whether all is finite": """
+def fine(net):
+    for p in net.parameters():
+        if not torch.isfinite(p.grad).all():
+            return False
+    return True
+scaler = torch.amp.GradScaler()
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    if not fine(model):
+        continue  # expect: GL206
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "the loss alone inside autocast": """
+def run(net, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        out = net(x)  # expect: GL208
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def taught(net, teacher, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        with torch.no_grad():
+            aim = teacher(x)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(aim, net(x))
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def plain(net, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        out = net(x)
+        with torch.autocast("cuda", enabled=False):
+            loss = criterion(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+""",
+    "a type kept in an attribute": """
+class Engine:
+    def __init__(self, net):
+        self.net, self.kind = net, torch.bfloat16
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler()
+    def fit(self, batches):
+        for x, y in batches:
+            self.opt.zero_grad()
+            with torch.autocast("cuda", dtype=self.kind):
+                loss = F.cross_entropy(self.net(x), y)
+            self.scaler.scale(loss).backward()  # expect: GL211
+            self.scaler.step(self.opt)
+            self.scaler.update()
+""",
+    "training_step of a module that optimizes by itself": """
+import lightning
+class Lit(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = nn.Linear(8, 4)
+    def training_step(self, batch, i):
+        opt = self.optimizers()
+        self.manual_backward(F.cross_entropy(self.net(batch[0]), batch[1]))
+        opt.step()  # expect: GL305
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+class Zeroed(Lit):
+    def on_train_batch_start(self, batch, i):
+        self.optimizers().zero_grad()
+""",
+    "Fabric reduces in the forward pass, too": """
+from lightning.fabric import Fabric
+fabric = Fabric(devices=2)
+model, optimizer = fabric.setup(model, optimizer)
+for i, (x, y) in enumerate(loader):
+    part = (i + 1) % 4 != 0
+    loss = F.cross_entropy(model(x), y) / 4
+    with fabric.no_backward_sync(model, enabled=part):  # expect: GL503
+        fabric.backward(loss)
+    if not part:
+        optimizer.step()  # expect: GL307
+        optimizer.zero_grad()
+""",
+    "a softmax written out": """
+def my_loss(logits, y):
+    share = logits.exp() / logits.exp().sum(1, keepdim=True)  # expect: GL604
+    return -torch.log(share[range(len(y)), y]).mean()  # expect: GL601
+""",
+    "a running mean of losses": """
+mean, other = 0.0, 0.0
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    mean = 0.9 * mean + 0.1 * loss  # expect: GL605
+    other = 0.9 * other + 0.1 * loss.item()
+    loss = 0.5 * loss + 0.1 * loss
+"""
+    + STEP,
+    "a number for the log": """
+log, seen = [], []
+for x, y in loader:
+    out = model(x)
+    loss = out.sum() + 1
+    log.append(out.mean())  # expect: GL605
+    seen.append(out)
+"""
+    + STEP,
+    "tasks of a meta-learner are added up": """
+for tasks in loader:
+    optimizer.zero_grad()
+    for i in range(4):
+        learner = meta.clone()
+        learner.adapt(F.mse_loss(learner(tasks[i]), tasks[i]))
+        F.mse_loss(learner(tasks[i]), tasks[i]).backward()
+    optimizer.step()
+""",
     "what trainers are told": """
 from lightning import Trainer
 from transformers import TrainingArguments
@@ -625,3 +864,23 @@ def test_a_loop_that_never_looks_at_its_gradients_is_told_so_where_it_is_asked_f
     assert said(loop, tmp_path, "GL807") == {(loop.count("\n"), "GL807")}
     assert said(loop + look, tmp_path, "GL807") == set()
     assert said(loop.replace("    optimizer.step()\n", clip + "    optimizer.step()\n"), tmp_path, "GL807") == set()
+
+
+def test_a_mistake_in_a_helper_of_another_file_is_said_there_and_once(tmp_path, capsys):
+    (tmp_path / "steps.py").write_text(
+        "import torch\ndef act(loss, net, opt, due):\n    loss.backward()\n"
+        "    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    if due:\n        opt.step()\n"
+        "        opt.zero_grad()\n"
+    )
+    loop = "def run(net, opt, loader, n):\n    opt.zero_grad()\n    for i, (x, y) in enumerate(loader):\n"
+    loop += "        due = (i + 1) % n == 0\n"
+    loop += "        loss = F.mse_loss(net(x), y) / n\n        act(loss, net, opt, due)\n"
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text("from torch.nn import functional as F\nfrom steps import act\n" + loop)
+    for paths in ([tmp_path], [tmp_path / "one.py"]):
+        assert main(["--severity", "error", "--format", "json", *map(str, paths)]) == 1
+        found = json.loads(capsys.readouterr().out)
+        assert [(Path(f["path"]).name, f["line"], f["code"]) for f in found] == [("steps.py", 4, "GL304")]
+    text = (tmp_path / "steps.py").read_text().replace("1.0)", "1.0)  # gradlab: ignore[GL304]")
+    (tmp_path / "steps.py").write_text(text)
+    assert main(["--severity", "error", str(tmp_path)]) == 0

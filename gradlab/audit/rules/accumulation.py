@@ -11,9 +11,14 @@ from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
 from gradlab.audit.trace import Run, Step, Unit
 from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
+from gradlab.audit.walking import walk as walk_text
 
 UNKNOWN = ("opaque", "scaled_by", "perhaps")
 """What makes it unknown whether a loss was divided."""
+
+
+ADAPTING = {"innerloop_ctx", "adapt", "functional_call", "update_params"}
+"""What makes a learner of its own in each turn of a loop."""
 
 
 def divided(value: Value | None, through: Value | None, unit: Unit) -> bool | None:
@@ -40,6 +45,8 @@ def weight(factor: tuple, parts: list[Value]) -> bool:
 def micro(loop: Loop | None) -> bool:
     """Whether a loop counts micro-batches, or goes over parts of a batch: over other things a sum may be meant."""
     if loop is None or not isinstance(loop.node, ast.For):
+        return False
+    if ADAPTING & {getattr(n, "attr", "") for n in walk_text(loop.node)}:  # tasks of a meta-learner
         return False
     text = ast.unparse(loop.node.iter)
     counted = loop.over is not None and loop.over.kind == "counted" and not re.search(r"len\(|size|shape", text)
@@ -107,7 +114,7 @@ def clip_each(run: Run) -> Iterator[Hit]:
 @rule("GL305")
 def zero_missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
-    if unit.loop is None or uncertain(
+    if (unit.loop is None and not unit.alone) or uncertain(
         unit, "optimizer", "model", "ddp", "self", "params", "scaler", "accelerator", "groups"
     ):
         return

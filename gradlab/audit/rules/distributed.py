@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from gradlab.audit.conditions import Atom
+from gradlab.audit.conditions import Atom, atoms
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.accumulation import periodic, stepping
 from gradlab.audit.trace import Run, Step, Unit, cases
 from gradlab.audit.tree import Event, Region
-from gradlab.audit.values import members
+from gradlab.audit.values import Value, members
 
 
 def wrapped(run: Run) -> bool:
@@ -45,8 +45,16 @@ def on_the_last(run: Run) -> Iterator[Hit]:
             forwards = [s for s in run.of("forward") if s.k == last.k]
             if forwards and not any(s.inside("no_sync") for s in forwards):
                 continue  # DDP has decided in the forward pass: no_sync() does nothing
-            if region is not None and not run.unit.inner:
+            if region is not None and throughout(run, last, region):
                 yield Hit(last, (step,), region.node, region=region)
+
+
+def throughout(run: Run, last: Step, region: Region) -> bool:
+    """Whether the region holds at the end of a window: where that is a loop of its own, in each of its turns."""
+    loop = run.unit.in_window.get(id(last.event))
+    if loop is None:
+        return not run.unit.inner
+    return run.partial(last) and all(atom.birth <= loop.birth for atom in atoms(region.when))
 
 
 @rule("GL503")
@@ -60,7 +68,9 @@ def backward_only(run: Run) -> Iterator[Hit]:
         if region is None or event is None or event.value is None or region.data.get("of") is not None:
             continue
         if region.value is not None and region.value.kind in ("ddp", "model", "unknown") and "word" in region.data:
-            if all(r.kind != "no_sync" for r in event.regions) and event.value.kind == "ddp":
+            setup = event.value.data.get("prepared")
+            fabric = setup is not None and setup.kind == "fabric" and backward.event.data.get("through") is setup
+            if all(r.kind != "no_sync" for r in event.regions) and (event.value.kind == "ddp" or fabric):
                 yield Hit(backward, (), region.node, region=region)
 
 
@@ -75,18 +85,34 @@ def only_forward(run: Run, backward: Step) -> Event | None:
 def raw(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         value = backward.event.value
-        event = value.data.get("forward") if value is not None else None
-        if event is None or event.value is None or any(e.kind == "reduce" for e in run.unit.events):
+        if value is None or any(e.kind == "reduce" for e in run.unit.events):
+            continue
+        yield from raw_forwards(run, backward, dict.fromkeys([value.data.get("forward"), *value.data.get("chain", ())]))
+
+
+def raw_forwards(run: Run, backward: Step, found: Iterable[Event | None]) -> Iterator[Hit]:
+    for event in found:
+        if event is None or event.value is None or any(r.kind == "no_grad" for r in event.regions):
             continue
         inner = event.value.data.get("raw") is not None or (
             event.value.data.get("wrapped") and "choice" not in event.value.data
         )
         if any(e.node is event.node and e.value is not None and e.value.kind == "ddp" for e in run.unit.events):
             continue  # the same call, where there are several processes, is the wrapper's
-        if inner and event.value.kind != "ddp" and not wrapped(run):
+        if inner and event.value.kind != "ddp" and not called_wrapped(run, event.value):
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:
                     yield Hit(step, (backward,))
+
+
+def called_wrapped(run: Run, raw: Value) -> bool:
+    """Whether the wrapper of this same module is called too; in no_grad it sets no hooks."""
+    return any(
+        e.kind == "forward" and e.value is not None and e.value.kind == "ddp"
+        and (e.value.root() is raw.root() or "choice" in e.value.data or e.value.root().kind != "model")
+        and all(r.kind not in ("no_grad", "inference_mode") for r in e.regions)
+        for e in run.unit.events
+    )  # fmt: skip
 
 
 @rule("GL505")

@@ -30,7 +30,12 @@ def kept(run: Run) -> Iterator[Hit]:
             shared = roots(value) & roots(backward.event.value)
             if backward.k != keep.k or not shared or not (known or shared == roots(value)):
                 continue
-            if keep.event.data["named"] or value is backward.event.value or value.data.get("source") != "model":
+            if (
+                keep.event.data["named"]
+                or value.data.get("one")
+                or value is backward.event.value
+                or value.data.get("source") != "model"
+            ):
                 yield Hit(keep, (backward,))
                 break
 

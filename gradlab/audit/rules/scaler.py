@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import FALSE
+from gradlab.audit.conditions import FALSE, TRUE
 from gradlab.audit.known import dotted
 from gradlab.audit.project import INSTALLED, Module
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
@@ -154,7 +154,11 @@ def forward_outside(run: Run) -> Iterator[Hit]:
             or any(r.kind in ("autocast", "unknown") for r in event.regions)
         ):
             continue
-        if known_plain(model):
+        value = backward.event.value
+        cast = [r for r in value.data.get("inside", ()) if r.kind == "autocast" and r.when == TRUE]
+        if any(r.kind in ("autocast", "no_grad") for e in (event, *value.data.get("chain", ())) for r in e.regions):
+            cast = []  # a teacher's, perhaps
+        if known_plain(model) or cast:  # one that casts by itself needs no block around its loss alone
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:
                     yield Hit(step, (backward,))
@@ -258,7 +262,6 @@ def deprecated(module: Module) -> Iterator[ast.AST]:
 
 @rule("GL213")
 def update_each(run: Run) -> Iterator[Hit]:
-    if run.unit.boundary:
-        for update in run.of("update"):
-            if not run.ends(update.k):
-                yield Hit(update)
+    for update in run.of("update"):
+        if run.partial(update):
+            yield Hit(update)

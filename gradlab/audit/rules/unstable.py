@@ -81,6 +81,8 @@ def share(node: ast.AST | None, function: ast.FunctionDef) -> bool:
     if isinstance(node, ast.Name):
         made = [n.value for n in walk(function) if isinstance(n, ast.Assign) and dotted(n.targets[0]) == node.id]
         return len(made) == 1 and not isinstance(made[0], ast.Name) and share(made[0], function)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):  # a softmax written out
+        return called(node.left, "exp") is not None and next(named_calls(node.right, "exp"), None) is not None
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)

@@ -23,7 +23,7 @@ HARMLESS = re.compile(
     r"update_(ema|average|teacher|metrics?|bn|progress|bar)\w*|to_device\w*|move_\w+|get_lr\w*|set_lr\w*|adjust_l\w*|checkpoint\w*|load_\w+|"
     r"count_\w+|len|int|float|str|dict|list|tuple|zip|enumerate|range|iter|next|hasattr|getattr|isinstance|type|id|repr|"
     r"all_gather\w*|barrier|summary\w*|tqdm|trange|format\w*|seed\w*|set_seed|watch|interpolate\w*|soft_update\w*|polyak\w*|"
-    r"freeze\w*|unfreeze\w*|requires_grad\w*|set_requires_grad|toggle_grad|no_grad|profile\w*|reduce_(loss|tensor|mean|dict)\w*)$"
+    r"freeze\w*|unfreeze\w*|requires_grad\w*|set_requires_grad|(un)?toggle_(grad|optimizer)|no_grad|profile\w*|reduce_(loss|tensor|mean|dict)\w*)$"
 )
 NAMES = {
     "optimizer": re.compile(r"(^|_)(optim(izer|iser)?s?|opt)(_|$|\d)|^opt[_A-Z]?\w*$|optimizer", re.I),

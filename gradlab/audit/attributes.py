@@ -34,8 +34,7 @@ def named(it: Interpreter, name: str) -> Value:
     module = it.module
     value = top_level(it, module, name)
     if value is None and name in module.imports:
-        name, level = module.imports[name]
-        value = imported(it, name, level, module)
+        value = imported(it, *module.imports[name], module)
     if value is None and hasattr(builtins, name):
         value = Value("external", name, birth=0)
     if value is None:

@@ -62,6 +62,8 @@ def applied(
         contexts = [(when, context(v)) for when, v in callee.data["choice"]]
         if all(made is not None for _, made in contexts):
             return choice([(when, made) for when, made in contexts if made is not None])
+        if all(v.kind in ("model", "ddp") for _, v in callee.data["choice"]):
+            return forward(it, node, callee, args)  # of the one or the other
         callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
     return called(it, node, callee, owner, args, keywords)
 

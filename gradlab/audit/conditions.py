@@ -21,6 +21,8 @@ class Atom:
     kind: str = "flag"  # flag, period, last, finite
     period: str = ""
     at: Callable[[int], bool] | None = None
+    subject: str = ""
+    """What is compared with a constant: of the atoms with one subject at most one holds."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Atom) and other.key == self.key

@@ -141,8 +141,17 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     if isinstance(node, ast.Compare) and re.search(r"norm|loss", text):
         return ("atom", Atom(key, birth, "finite"))
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.NotEq, ast.IsNot)):
-        return ("not", ("atom", Atom(key.replace("!=", "=="), birth)))
-    return ("atom", Atom(key, birth))
+        return ("not", ("atom", Atom(key.replace("!=", "=="), birth, subject=subject(it, node))))
+    return ("atom", Atom(key, birth, subject=subject(it, node)))
+
+
+def subject(it: Interpreter, node: ast.expr) -> str:
+    """The left side of a comparison for equality with a constant or a member of an enumeration, SOME.NAME."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
+        return ""
+    right = node.comparators[0]
+    constant = isinstance(right, ast.Constant) or (isinstance(right, ast.Attribute) and right.attr.isupper())
+    return canonical(it, node.left) if constant else ""
 
 
 def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):

@@ -237,13 +237,22 @@ def cases(flags: list[Atom], limit: int) -> Iterator[dict[str, bool]]:
     """All combinations of some flags; of more than can be tried, all true, all false and each alone."""
     keys = [a.key for a in flags]
     if len(keys) <= limit:
-        for values in itertools.product((True, False), repeat=len(keys)):
-            yield dict(zip(keys, values))
-        return
-    for base in (True, False):
-        yield dict.fromkeys(keys, base)
-        for key in keys:
-            yield {**dict.fromkeys(keys, base), key: not base}
+        found = [dict(zip(keys, values)) for values in itertools.product((True, False), repeat=len(keys))]
+    else:
+        found = [dict.fromkeys(keys, base) for base in (True, False)]
+        found += [{**values, key: not values[key]} for values in found for key in keys]
+    said = {tuple(sorted(once(values, flags).items())): None for values in found}
+    yield from (dict(items) for items in said)
+
+
+def once(values: dict[str, bool], flags: list[Atom]) -> dict[str, bool]:
+    """The first that holds of those that compare one subject with different constants, and not the others."""
+    held: set[str] = set()
+    for atom in flags:
+        if atom.subject and values[atom.key]:
+            values = {**values, atom.key: atom.subject not in held}
+            held.add(atom.subject)
+    return values
 
 
 def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards: frozenset, out: list[Step]) -> str:

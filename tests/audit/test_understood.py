@@ -143,6 +143,51 @@ def run(settings):
             schedule.step()  # expect: GL402
             optimizer.step()
 """,
+    "one of several settings is compared with each": """
+class Mode:
+    HALF, BRAIN = 1, 2
+def step(task, scaler, x, y):
+    loss = F.cross_entropy(task.net(x), y)
+    task.optimizer.zero_grad()
+    if task.mode == Mode.BRAIN:
+        loss.backward()
+    elif task.mode == Mode.HALF:
+        scaler.scale(loss).backward()
+    else:
+        loss.backward()
+    if task.mode == Mode.HALF:
+        scaler.step(task.optimizer)
+        scaler.update()
+    else:
+        task.optimizer.step()
+""",
+    "no_sync around the backward pass of a loss that cannot be followed": """
+from contextlib import nullcontext
+from torch.nn.parallel import DistributedDataParallel
+from elsewhere import normalized, several
+wrapped = DistributedDataParallel(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = normalized(wrapped(x), y)
+    with wrapped.no_sync() if several() else nullcontext():  # expect: GL503
+        loss.backward()
+    optimizer.step()
+""",
+    "the wrapper, or the model where there is one process": """
+from torch.nn.parallel import DistributedDataParallel
+class Several(nn.Module):
+    def __init__(self, one, several):
+        super().__init__()
+        self.one, self.several = one, several
+        if several:
+            self.wrapped = DistributedDataParallel(one)
+    def run(self, opt, batches):
+        net = self.one if not self.several else self.wrapped
+        for x, y in batches:
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+""",
     "no_sync under a setting": """
 from contextlib import nullcontext
 from torch.nn.parallel import DistributedDataParallel

@@ -10,7 +10,7 @@ from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.accumulation import periodic, stepping
 from gradlab.audit.trace import Run, Step, Unit, cases
 from gradlab.audit.tree import Event, Region
-from gradlab.audit.values import Value
+from gradlab.audit.values import Value, members
 
 
 def wrapped(run: Run) -> bool:
@@ -42,6 +42,9 @@ def on_the_last(run: Run) -> Iterator[Hit]:
             last = None
         elif step.kind == "step" and last is not None and last.k == step.k:
             region = last.inside("no_sync")
+            forwards = [s for s in run.of("forward") if s.k == last.k]
+            if forwards and not any(s.inside("no_sync") for s in forwards):
+                continue  # DDP has decided in the forward pass: no_sync() does nothing
             if region is not None and throughout(run, last, region):
                 yield Hit(last, (step,), region.node, region=region)
 
@@ -74,7 +77,7 @@ def backward_only(run: Run) -> Iterator[Hit]:
 def only_forward(run: Run, backward: Step) -> Event | None:
     """The forward pass of an iteration, where there is but one."""
     found = {s.event for s in run.of("forward") if s.k == backward.k and s.event.value is not None}
-    wrapped = [e for e in found if e.value is not None and e.value.kind == "ddp"]
+    wrapped = [e for e in found if e.value is not None and any(v.kind == "ddp" for v in members(e.value))]
     return wrapped[0] if len(wrapped) == 1 else None
 
 
@@ -94,6 +97,8 @@ def raw_forwards(run: Run, backward: Step, found: Iterable[Event | None]) -> Ite
         inner = event.value.data.get("raw") is not None or (
             event.value.data.get("wrapped") and "choice" not in event.value.data
         )
+        if any(e.node is event.node and e.value is not None and e.value.kind == "ddp" for e in run.unit.events):
+            continue  # the same call, where there are several processes, is the wrapper's
         if inner and event.value.kind != "ddp" and not called_wrapped(run, event.value):
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:

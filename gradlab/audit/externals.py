@@ -90,7 +90,7 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         if "autograd" in name:
             if tail == "backward":
                 it.emit("backward", node, args[0] if args else None)
-            return tensor(opaque=True) if tail == "grad" else Value()
+            return derivatives() if tail == "grad" else Value()
         if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in args):
             it.emit("look", node)
             return Value("measured")
@@ -113,6 +113,11 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
     if hasattr(__builtins__, tail) and "." not in name:
         return Value("unknown", "", {"made": True})
     return opaque(it, node, name, None, args, keywords)
+
+
+def derivatives() -> Value:
+    """Of a network with respect to its inputs, say: all of them zero at once in no practice."""
+    return tensor(opaque=True, derivative=True)
 
 
 def construct(

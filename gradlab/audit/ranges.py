@@ -66,7 +66,7 @@ def noted(it: Interpreter, node: ast.AST, what: str, *values: Value) -> frozense
 def applied(it: Interpreter, node: ast.Call, name: str, value: Value, partial: bool) -> dict:
     """What changes in a tensor's data when a function is applied to it."""
     word = value.data.get("range", "")
-    made: dict = {"range": after(name, word, node, partial)}
+    made: dict = {"range": "" if value.data.get("derivative") else after(name, word, node, partial)}
     if found := noted(it, node, fault(name, word), value):
         made["roots"] = value.data.get("roots", frozenset()) | found
     if made["range"] == "exp":
@@ -83,7 +83,7 @@ def arithmetic(
         power = right.data.get("value") if right.kind == "number" else None
         if power == 0.5:
             return "", noted(it, node, fault("sqrt", one), left)
-        return ("square" if power in (2, 4) else ""), frozenset()
+        return ("square" if power in (2, 4) and not left.data.get("derivative") else ""), frozenset()
     if isinstance(op, ast.Sub) and left.kind == "number" and left.data.get("value") == 1:
         return ("share" if two == "share" else "rest" if two in RAW else ""), frozenset()
     if isinstance(op, ast.Div) and right.kind == "tensor":

@@ -834,6 +834,14 @@ for x, y in loader:
     seen.append(out)
 """
     + STEP,
+    "the length of a derivative": """
+for x, y in loader:
+    x.requires_grad_(True)
+    out = model(x)
+    slope = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+    loss = F.cross_entropy(out, y) + (torch.sqrt(slope.pow(2).sum(1)) - 1).pow(2).mean()
+"""
+    + STEP,
     "tasks of a meta-learner are added up": """
 for tasks in loader:
     optimizer.zero_grad()

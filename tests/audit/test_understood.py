@@ -780,10 +780,6 @@ class Engine:
     "training_step of a module that optimizes by itself": """
 import lightning
 class Lit(lightning.LightningModule):
-""",
-    "an optimizer toggled is none handed to strangers": """
-from lightning import LightningModule
-class Two(LightningModule):
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False
@@ -797,6 +793,25 @@ class Two(LightningModule):
 class Zeroed(Lit):
     def on_train_batch_start(self, batch, i):
         self.optimizers().zero_grad()
+""",
+    "an optimizer toggled is none handed to strangers": """
+from lightning import LightningModule
+class Two(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = nn.Linear(8, 4)
+    def training_step(self, batch, batch_idx):
+        opt = self.optimizers()
+        self.toggle_optimizer(opt)
+        loss = F.mse_loss(self.net(batch[0]), batch[1])
+        self.manual_backward(loss)  # expect: GL301
+        if (batch_idx + 1) % 4 == 0 or self.trainer.is_last_batch:
+            opt.step()
+            opt.zero_grad()
+        self.untoggle_optimizer(opt)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
 """,
     "Fabric reduces in the forward pass, too": """
 from lightning.fabric import Fabric
@@ -850,17 +865,6 @@ for tasks in loader:
         learner.adapt(F.mse_loss(learner(tasks[i]), tasks[i]))
         F.mse_loss(learner(tasks[i]), tasks[i]).backward()
     optimizer.step()
-    def training_step(self, batch, batch_idx):
-        opt = self.optimizers()
-        self.toggle_optimizer(opt)
-        loss = F.mse_loss(self.net(batch[0]), batch[1])
-        self.manual_backward(loss)  # expect: GL301
-        if (batch_idx + 1) % 4 == 0 or self.trainer.is_last_batch:
-            opt.step()
-            opt.zero_grad()
-        self.untoggle_optimizer(opt)
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.net.parameters(), lr=0.1)
 """,
     "what trainers are told": """
 from lightning import Trainer

@@ -236,8 +236,10 @@ def ended_early(error: BaseException, folder: Path) -> bool:
 def job(cfg: DictConfig) -> int:
     """Hydra's task function."""
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
 
     from gradlab.app import run_job
+    from gradlab.interrupt import ASKED
 
     if INTERRUPTED in RESULTS:  # Ctrl-C ends a sweep, not one of its jobs
         folder = Path(HydraConfig.get().runtime.output_dir)
@@ -246,6 +248,8 @@ def job(cfg: DictConfig) -> int:
         return INTERRUPTED
     code = run_job(cfg)
     RESULTS.append(code)
+    if ASKED.is_set() and code != INTERRUPTED and HydraConfig.get().mode is RunMode.MULTIRUN:
+        raise KeyboardInterrupt  # with its last update: this job is whole, and the sweep ends
     return code
 
 

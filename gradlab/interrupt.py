@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+ASKED = threading.Event()
+"""A run of this process was asked to stop, perhaps when it had come to its end: then what follows it is asked."""
+
 
 class Interrupt:
     """Whether the user, or a scheduler, asked the run to stop."""
@@ -31,6 +34,8 @@ class Interrupt:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            if self.asked:
+                ASKED.set()
 
     def ask(self, number: int, frame: Any) -> None:
         if self.asked:

@@ -292,6 +292,33 @@ def test_ctrl_c_ends_it_with_what_there_is_and_how_to_go_on(
     same(tmp_path / "stopped", whole[0])
 
 
+def test_ctrl_c_with_the_last_update_of_a_job_ends_the_sweep(gradlab: Commands, tmp_path: Path) -> None:
+    """A signal that comes when there is no further update to leave out."""
+    (tmp_path / "late.py").write_text(
+        "import signal\nimport torch\n\n\nclass Late(torch.nn.Linear):\n"
+        "    trained, asked = False, False\n\n"
+        "    def forward(self, x):\n"
+        "        Late.trained = Late.trained or (self.training and torch.is_grad_enabled() and x.shape[0] == 32)\n"
+        "        if Late.trained and not self.training and not Late.asked:\n"
+        "            Late.asked = True\n            signal.raise_signal(signal.SIGINT)\n"
+        "        return super().forward(x.flatten(1))\n"
+    )
+    model = ["model=custom", "model.target=late:Late", "+model.kwargs={in_features: 64, out_features: 10}"]
+    sizes = [
+        "data=digits",
+        "data.samples=64",
+        "data.batch_size=32",
+        "trainer.epochs=1",
+        "trainer.progress=none",
+        "expect=any",
+    ]
+    result = gradlab("-m", "seed=0,1", *model, *sizes, "hydra.sweep.dir=late", cwd=tmp_path)
+    assert result.code == 130, result
+    assert json.loads((tmp_path / "late" / "0" / "diagnosis.json").read_text())["exit_code"] == 0
+    assert "1 of 2 jobs have finished" in result.out + result.err, result
+    assert not (tmp_path / "late" / "1" / "diagnosis.json").exists()
+
+
 def finished_as_planned(job: Path) -> bool:
     told = json.loads((job / "diagnosis.json").read_text())
     return told["exit_code"] != 130

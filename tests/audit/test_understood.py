@@ -188,6 +188,13 @@ class Several(nn.Module):
             F.cross_entropy(net(x), y).backward()
             opt.step()
 """,
+    "a target's logarithm is no prediction's": """
+def poisson_loss(prediction, target):
+    stirling = target * torch.log(target) - target
+    return (prediction.exp() - target * prediction + stirling).mean()  # expect: GL604
+def plain_loss(prediction, target):
+    return -(target * torch.log(prediction)).mean()  # expect: GL601
+""",
     "no_sync under a setting": """
 from contextlib import nullcontext
 from torch.nn.parallel import DistributedDataParallel

@@ -42,10 +42,15 @@ def functions(module: Module) -> Iterator[ast.FunctionDef]:
             yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
 
 
+GIVEN = re.compile(r"(^|_)(targets?|labels?|truth|true|gt)(_|$)", re.I)
+"""What a prediction is compared with: data, which has no gradient."""
+
+
 def inputs(node: ast.FunctionDef) -> set[str]:
     """Parameters that can be predictions: without a default, not a number by their name or annotation."""
     plain = node.args.args[: len(node.args.args) - len(node.args.defaults)]
-    named = [a for a in plain if a.arg not in ("self", "cls") and not COUNT.search(a.arg)]
+    others = [a for a in plain if a.arg not in ("self", "cls") and not COUNT.search(a.arg)]
+    named = [a for a in others if not GIVEN.search(a.arg)]
     found = {a.arg for a in named if a.annotation is None or "Tensor" in ast.unparse(a.annotation)}
     changed = {t.id for n in walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     return found - changed

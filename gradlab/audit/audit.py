@@ -18,7 +18,8 @@ from gradlab.audit.placing import beside, placed
 from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.scope import Scope
 from gradlab.audit.sources import Source
-from gradlab.audit.trace import Unit, units
+from gradlab.audit.trace import Unit
+from gradlab.audit.units import units
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gradlab.audit.project import Module
-from gradlab.audit.trace import Run, Step, Unit
+from gradlab.audit.replay import Step
+from gradlab.audit.trace import Run, Unit
 from gradlab.audit.tree import Region
 from gradlab.audit.values import Value
 from gradlab.codes import CODES, Code

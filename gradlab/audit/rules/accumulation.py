@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.conditions import atoms
+from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
-from gradlab.audit.trace import Run, Step, Unit
+from gradlab.audit.trace import Run, Unit
 from gradlab.audit.tree import If, Loop, events, walk
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk as walk_text

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from gradlab.audit.conditions import FALSE, TRUE
 from gradlab.audit.known import dotted
 from gradlab.audit.project import INSTALLED, Module
+from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
-from gradlab.audit.trace import Run, Step
+from gradlab.audit.trace import Run
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 

@@ -48,6 +48,9 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
     if tail == "master_params":
         return Value("params", data={"of": args[0].data.get("of") if args else None, "master": True})
     if name.endswith("amp.initialize") and args:
+        if loss_is_scaled(keywords):
+            for optimizer in (v for a in args for v in every(a) if v.kind == "optimizer"):
+                optimizer.data["apex"] = True
         return several(args) if args[1:] else args[0]
     kind = known.made(name)
     if kind:
@@ -120,6 +123,12 @@ def derivatives() -> Value:
     return tensor(opaque=True, derivative=True)
 
 
+def loss_is_scaled(keywords: dict[str, Value]) -> bool:
+    """Whether apex is surely told to train in half precision, with a loss scale."""
+    level = keywords["opt_level"].data.get("value") if "opt_level" in keywords else "O1"
+    return level in ("O1", "O2", "O3") and "loss_scale" not in keywords and "enabled" not in keywords
+
+
 def construct(
     it: Interpreter, node: ast.Call, kind: str, name: str, args: list[Value], keywords: dict[str, Value]
 ) -> Value:
@@ -155,7 +164,10 @@ def construct(
     if kind == "accelerator":
         steps = keywords.get("gradient_accumulation_steps")
         data["steps"] = steps
+        data["fp16"] = "mixed_precision" in keywords and keywords["mixed_precision"].data.get("value") == "fp16"
         return Value("accelerator", name, data)
+    if kind == "fabric":
+        data["fp16"] = "precision" in keywords and keywords["precision"].data.get("value") in (16, "16", "16-mixed")
     if kind == "scaler":
         flag = keywords.get("enabled")
         data["enabled"] = truthy(flag, "enabled") if flag is not None else TRUE

@@ -21,6 +21,12 @@ def scaled(step: Step) -> Value | None:
     return found if found is not None and found.data.get("enabled") != FALSE else None
 
 
+def within(step: Step) -> bool:
+    """A backward of Accelerate or Fabric in fp16, which scales the loss with a scaler of its own."""
+    through = step.event.data.get("through")
+    return through is not None and bool(through.data.get("fp16"))
+
+
 def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
     """What happened before a step, back to the last optimizer step."""
     found: list[Step] = []
@@ -41,7 +47,11 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
         if any(s.kind == "unscale" and (not mine or any(concerns(run.unit, s, o) for o in mine)) for s in earlier):
             continue
         backward = next((s for s in earlier if s.kind == "backward"), None)
-        if backward is not None and scaled(backward) and not uncertain(run.unit, "scaler", "optimizer", "self"):
+        if (
+            backward is not None
+            and (scaled(backward) or within(backward))
+            and not uncertain(run.unit, "scaler", "optimizer", "self")
+        ):
             later = run.steps[run.steps.index(clip) :]
             if any(s.kind == "step" and s.k == clip.k for s in later) or run.accumulating:
                 yield Hit(clip, (backward,), loose=True)
@@ -206,6 +216,9 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
         return
     for backward in run.of("backward"):
         value = backward.event.value
+        if past_apex(run, backward):
+            yield Hit(backward)
+            continue
         if (
             value is None
             or value.data.get("scaled")
@@ -221,6 +234,15 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
                     region is None and step.event.value.root().data.get("half")
                 ):
                     yield Hit(backward, (step,), region=region)
+
+
+def past_apex(run: Run, backward: Step) -> bool:
+    """Apex was told to keep a loss scale for the optimizer, and no loss of the loop goes through it."""
+    values = [e.value for e in run.unit.events if e.kind == "backward"]
+    if any(v is None or v.kind != "tensor" or v.data.get("scaled_by") or v.data.get("scaled") for v in values):
+        return False
+    step = next((s for s in run.steps[run.steps.index(backward) :] if s.kind == "step" and s.event.value), None)
+    return step is not None and step.event.value is not None and bool(step.event.value.data.get("apex"))
 
 
 def half(data: dict) -> bool:

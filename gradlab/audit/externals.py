@@ -48,9 +48,6 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
     if tail == "master_params":
         return Value("params", data={"of": args[0].data.get("of") if args else None, "master": True})
     if name.endswith("amp.initialize") and args:
-        if loss_is_scaled(keywords):
-            for optimizer in (v for a in args for v in every(a) if v.kind == "optimizer"):
-                optimizer.data["apex"] = True
         return several(args) if args[1:] else args[0]
     kind = known.made(name)
     if kind:
@@ -121,12 +118,6 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
 def derivatives() -> Value:
     """Of a network with respect to its inputs, say: all of them zero at once in no practice."""
     return tensor(opaque=True, derivative=True)
-
-
-def loss_is_scaled(keywords: dict[str, Value]) -> bool:
-    """Whether apex is surely told to train in half precision, with a loss scale."""
-    level = keywords["opt_level"].data.get("value") if "opt_level" in keywords else "O1"
-    return level in ("O1", "O2", "O3") and "loss_scale" not in keywords and "enabled" not in keywords
 
 
 def construct(

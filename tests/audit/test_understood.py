@@ -926,15 +926,6 @@ for x, y in loader:
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
     optimizer.step()
 """,
-    "apex is told to scale, and the loss is not": """
-from apex import amp
-model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
-for x, y in loader:
-    loss = F.cross_entropy(model(x), y)
-    optimizer.zero_grad()
-    loss.backward()  # expect: GL210
-    optimizer.step()
-""",
     "apex where it is wanted": """
 from apex import amp
 def run(args, model, loader):
@@ -951,13 +942,6 @@ def run(args, model, loader):
             loss.backward()
         optimizer.step()
 """,
-    "apex in full precision": """
-from apex import amp
-model, optimizer = amp.initialize(model, optimizer, opt_level="O0")
-for x, y in loader:
-    loss = F.cross_entropy(model(x), y)
-"""
-    + STEP,
     "what trainers are told": """
 from lightning import Trainer
 from transformers import TrainingArguments

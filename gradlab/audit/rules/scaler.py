@@ -216,9 +216,6 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
         return
     for backward in run.of("backward"):
         value = backward.event.value
-        if past_apex(run, backward):
-            yield Hit(backward)
-            continue
         if (
             value is None
             or value.data.get("scaled")
@@ -234,15 +231,6 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
                     region is None and step.event.value.root().data.get("half")
                 ):
                     yield Hit(backward, (step,), region=region)
-
-
-def past_apex(run: Run, backward: Step) -> bool:
-    """Apex was told to keep a loss scale for the optimizer, and no loss of the loop goes through it."""
-    values = [e.value for e in run.unit.events if e.kind == "backward"]
-    if any(v is None or v.kind != "tensor" or v.data.get("scaled_by") or v.data.get("scaled") for v in values):
-        return False
-    step = next((s for s in run.steps[run.steps.index(backward) :] if s.kind == "step" and s.event.value), None)
-    return step is not None and step.event.value is not None and bool(step.event.value.data.get("apex"))
 
 
 def half(data: dict) -> bool:

@@ -209,7 +209,9 @@ def abstract(node: Function) -> bool:
 
 def constant(it: Interpreter, node: ast.expr) -> Value:
     if isinstance(node, ast.Constant):
-        return Value("none", "None", birth=0) if node.value is None else number(node.value)
+        made = Value("none", "None") if node.value is None else number(node.value)
+        made.birth = 0  # as if it were written in the call
+        return made
     return Value("unknown", "default")
 
 

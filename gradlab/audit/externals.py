@@ -155,7 +155,10 @@ def construct(
     if kind == "accelerator":
         steps = keywords.get("gradient_accumulation_steps")
         data["steps"] = steps
+        data["fp16"] = "mixed_precision" in keywords and keywords["mixed_precision"].data.get("value") == "fp16"
         return Value("accelerator", name, data)
+    if kind == "fabric":
+        data["fp16"] = "precision" in keywords and keywords["precision"].data.get("value") in (16, "16", "16-mixed")
     if kind == "scaler":
         flag = keywords.get("enabled")
         data["enabled"] = truthy(flag, "enabled") if flag is not None else TRUE

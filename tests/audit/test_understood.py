@@ -873,6 +873,75 @@ for tasks in loader:
         F.mse_loss(learner(tasks[i]), tasks[i]).backward()
     optimizer.step()
 """,
+    "a default of what is called is as known as what it is handed": """
+class Scaler:
+    def __init__(self):
+        self.inner = torch.amp.GradScaler("cuda")
+    def __call__(self, loss, opt, params, update=True):
+        self.inner.scale(loss).backward()
+        if update:
+            nn.utils.clip_grad_norm_(params, 1.0)  # expect: GL201
+            self.inner.step(opt)
+            self.inner.update()
+scaler = Scaler()
+for x, y in loader:
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    scaler(loss, optimizer, model.parameters())
+""",
+    "Accelerate's own scaler, and a clip past it": """
+from accelerate import Accelerator
+accelerator = Accelerator(mixed_precision="fp16")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    optimizer.zero_grad()
+    accelerator.backward(F.cross_entropy(model(x), y))
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
+    optimizer.step()
+for x, y in loader:
+    optimizer.zero_grad()
+    accelerator.backward(F.cross_entropy(model(x), y))
+    accelerator.unscale_gradients(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+    "Accelerate in bf16 scales no loss": """
+from accelerate import Accelerator
+accelerator = Accelerator(mixed_precision="bf16")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    optimizer.zero_grad()
+    accelerator.backward(F.cross_entropy(model(x), y))
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+    "Fabric's own scaler, and a clip past it": """
+from lightning.fabric import Fabric
+fabric = Fabric(precision="16-mixed")
+model, optimizer = fabric.setup(model, optimizer)
+for x, y in loader:
+    optimizer.zero_grad()
+    fabric.backward(F.cross_entropy(model(x), y))
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
+    optimizer.step()
+""",
+    "apex where it is wanted": """
+from apex import amp
+def run(args, model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if args.apex:
+        model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        if args.apex:
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+        else:
+            loss.backward()
+        optimizer.step()
+""",
     "what trainers are told": """
 from lightning import Trainer
 from transformers import TrainingArguments

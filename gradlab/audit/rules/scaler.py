@@ -22,6 +22,12 @@ def scaled(step: Step) -> Value | None:
     return found if found is not None and found.data.get("enabled") != FALSE else None
 
 
+def within(step: Step) -> bool:
+    """A backward of Accelerate or Fabric in fp16, which scales the loss with a scaler of its own."""
+    through = step.event.data.get("through")
+    return through is not None and bool(through.data.get("fp16"))
+
+
 def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
     """What happened before a step, back to the last optimizer step."""
     found: list[Step] = []
@@ -42,7 +48,11 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
         if any(s.kind == "unscale" and (not mine or any(concerns(run.unit, s, o) for o in mine)) for s in earlier):
             continue
         backward = next((s for s in earlier if s.kind == "backward"), None)
-        if backward is not None and scaled(backward) and not uncertain(run.unit, "scaler", "optimizer", "self"):
+        if (
+            backward is not None
+            and (scaled(backward) or within(backward))
+            and not uncertain(run.unit, "scaler", "optimizer", "self")
+        ):
             later = run.steps[run.steps.index(clip) :]
             if any(s.kind == "step" and s.k == clip.k for s in later) or run.accumulating:
                 yield Hit(clip, (backward,), loose=True)

@@ -71,9 +71,12 @@ def load() -> dict[str, Rule]:
         distributed,
         loss,
         order,
+        precision,
+        remainder,
         scaler,
         schedule,
         unstable,
+        zero,
     )
 
     return dict(sorted(RULES.items()))

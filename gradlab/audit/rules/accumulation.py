@@ -6,11 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import atoms
-from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
+from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.trace import Run, Unit
-from gradlab.audit.tree import If, Loop, events, walk
+from gradlab.audit.tree import Loop
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk as walk_text
 
@@ -110,111 +108,3 @@ def clip_each(run: Run) -> Iterator[Hit]:
     for clip in run.of("clip"):
         if run.partial(clip) and any(s.kind == "backward" and s.k == clip.k for s in run.before(clip)):
             yield Hit(clip)
-
-
-@rule("GL305")
-def zero_missing(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if (unit.loop is None and not unit.alone) or uncertain(
-        unit, "optimizer", "model", "ddp", "self", "params", "scaler", "accelerator", "groups"
-    ):
-        return
-    for optimizer in unit.optimizers():
-        if optimizer.birth > unit.birth:
-            continue  # a new one in each turn, with what it is given
-        zeros = [s for s in run.of("zero") if concerns(unit, s, optimizer) is not False]
-        if zeros or any(e.kind == "zero" and e.value is None for e in unit.events):
-            continue
-        for step in run.of("step"):
-            if (
-                concerns(unit, step, optimizer)
-                and step.event.value is not None
-                and step.event.value.kind == "optimizer"
-            ):
-                backward = [s for s in run.of("backward") if s.k == step.k]
-                if backward and again(unit):
-                    yield Hit(step, (backward[-1],))
-
-
-def again(unit: Unit) -> bool:
-    """The loop goes round more than once: a parameter, a data set, no loop that is left at once."""
-    return not any(getattr(item, "kind", "") == "break" for item in unit.body)
-
-
-@rule("GL306", windows=True)
-def zero_in_window(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    for optimizer in unit.optimizers():
-        if unit.inner and not unit.boundary:
-            for zero in run.of("zero"):
-                if run.partial(zero) and concerns(unit, zero, optimizer):
-                    yield Hit(zero)
-            continue
-        for zero in run.of("zero"):
-            if not concerns(unit, zero, optimizer) or partly(unit, zero):
-                continue
-            pending: Step | None = None
-            for step in run.steps[: run.steps.index(zero)]:
-                if step.kind == "backward":
-                    pending = step
-                elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
-                    pending = None
-            ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
-            if pending is not None and discarding(run, zero, pending):
-                continue
-            if pending is not None and ahead is not None and ahead.kind == "backward":
-                if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
-                    yield Hit(zero, (pending,))
-
-
-def discarding(run: Run, zero: Step, backward: Step) -> bool:
-    """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
-    known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
-    return any(key not in known for key, _ in run.unit.varying(zero) - run.unit.varying(backward))
-
-
-def stepping(unit: Unit) -> tuple[If, bool] | None:
-    """The `if` whose body takes the step of a window, and whether it also knows the last batch of an epoch."""
-    for item in walk(unit.body):
-        if isinstance(item, If) and any(e.kind == "step" for e in events([*item.then, *item.other])):
-            known = atoms(item.test)
-            if any(a in unit.boundary for a in known):
-                return item, any(a.kind == "last" or a.kind == "flag" for a in known)
-    return None
-
-
-def periodic(unit: Unit) -> bool:
-    return bool(unit.boundary) and all(a.kind == "period" for a in unit.boundary)
-
-
-@rule("GL307", on="unit")
-def remainder_left(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
-    found = stepping(unit)
-    if not periodic(unit) or found is None or found[1] or any(e.kind == "step" for e in unit.after):
-        return
-    if unit.loop is not None and isinstance(unit.loop.node, ast.For) and not uncertain(unit, "self", "optimizer"):
-        if unit.loop.over is not None and unit.loop.over.kind == "enumerated":
-            step = next(e for e in events([found[0]]) if e.kind == "step")
-            yield step.path, step.node
-
-
-@rule("GL308", on="unit")
-def remainder_underscaled(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
-    found = stepping(unit)
-    if not periodic(unit) or found is None:
-        return
-    backward = next((e for e in unit.events if e.kind == "backward"), None)
-    if backward is None or backward.value is None or unit.loop is None:
-        return
-    divisors = [text for sign, text, _ in backward.value.data.get("factors", []) if sign == "/"]
-    if unit.period not in divisors and not any(text == unit.period for text in divisors):
-        return
-    late = next((e for e in unit.after if e.kind == "step" and same_optimizer(e, unit)), None)
-    if late is not None:
-        yield late.path, late.node
-    elif found[1]:
-        yield backward.path, backward.node
-
-
-def same_optimizer(event, unit: Unit) -> bool:
-    return any(event.value is o for o in unit.optimizers())

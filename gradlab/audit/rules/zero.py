@@ -1,0 +1,70 @@
+"""Gradients set to zero: never, or inside a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradlab.audit.replay import Step
+from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
+from gradlab.audit.trace import Run, Unit
+
+
+@rule("GL305")
+def zero_missing(run: Run) -> Iterator[Hit]:
+    unit = run.unit
+    if (unit.loop is None and not unit.alone) or uncertain(
+        unit, "optimizer", "model", "ddp", "self", "params", "scaler", "accelerator", "groups"
+    ):
+        return
+    for optimizer in unit.optimizers():
+        if optimizer.birth > unit.birth:
+            continue  # a new one in each turn, with what it is given
+        zeros = [s for s in run.of("zero") if concerns(unit, s, optimizer) is not False]
+        if zeros or any(e.kind == "zero" and e.value is None for e in unit.events):
+            continue
+        for step in run.of("step"):
+            if (
+                concerns(unit, step, optimizer)
+                and step.event.value is not None
+                and step.event.value.kind == "optimizer"
+            ):
+                backward = [s for s in run.of("backward") if s.k == step.k]
+                if backward and again(unit):
+                    yield Hit(step, (backward[-1],))
+
+
+def again(unit: Unit) -> bool:
+    """The loop goes round more than once: a parameter, a data set, no loop that is left at once."""
+    return not any(getattr(item, "kind", "") == "break" for item in unit.body)
+
+
+@rule("GL306", windows=True)
+def zero_in_window(run: Run) -> Iterator[Hit]:
+    unit = run.unit
+    for optimizer in unit.optimizers():
+        if unit.inner and not unit.boundary:
+            for zero in run.of("zero"):
+                if run.partial(zero) and concerns(unit, zero, optimizer):
+                    yield Hit(zero)
+            continue
+        for zero in run.of("zero"):
+            if not concerns(unit, zero, optimizer) or partly(unit, zero):
+                continue
+            pending: Step | None = None
+            for step in run.steps[: run.steps.index(zero)]:
+                if step.kind == "backward":
+                    pending = step
+                elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
+                    pending = None
+            ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
+            if pending is not None and discarding(run, zero, pending):
+                continue
+            if pending is not None and ahead is not None and ahead.kind == "backward":
+                if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
+                    yield Hit(zero, (pending,))
+
+
+def discarding(run: Run, zero: Step, backward: Step) -> bool:
+    """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
+    known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
+    return any(key not in known for key, _ in run.unit.varying(zero) - run.unit.varying(backward))

@@ -6,7 +6,8 @@ import ast
 import builtins
 from typing import TYPE_CHECKING
 
-from gradlab.audit import effects, entering, known
+from gradlab.audit import effects, known
+from gradlab.audit.instances import member
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.scope import usage
@@ -121,4 +122,4 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         return Value("maker", name, {"word": name, "model": value})
     if value.kind == "accelerator" and name == "sync_gradients":
         return effects.sync_flag(value)
-    return entering.member(it, value, name)
+    return member(it, value, name)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from gradlab.audit import rules
 from gradlab.audit.doubts import doubts, heard
-from gradlab.audit.entering import enter, instance
+from gradlab.audit.entering import enter
 from gradlab.audit.finding import Finding, finding
+from gradlab.audit.instances import instance
 from gradlab.audit.interpreter import Interpreter
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gradlab.audit import entering, known
+from gradlab.audit import known
 from gradlab.audit.attributes import attribute
 from gradlab.audit.choices import choice
 from gradlab.audit.conditions import Formula, negation
 from gradlab.audit.effects import forward, loss
-from gradlab.audit.entering import ACTING, DEPTH, follow, instance, opaque, parent
+from gradlab.audit.entering import DEPTH, follow
 from gradlab.audit.externals import external
+from gradlab.audit.instances import instance, member, parent
 from gradlab.audit.known import dotted
 from gradlab.audit.language import unpacked
 from gradlab.audit.methods import loss_scaler, method
 from gradlab.audit.objects import method_of
+from gradlab.audit.opaque import ACTING, opaque
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, members
@@ -105,7 +107,7 @@ def called(
         return context(callee) or Value()
     if callee.kind in ("function", "method"):
         return follow(it, node, callee, args, keywords)
-    if callee.kind == "instance" and (made := entering.member(it, callee, "__call__")) is not None:
+    if callee.kind == "instance" and (made := member(it, callee, "__call__")) is not None:
         return follow(it, node, made, args, keywords)
     if callee.kind == "partial":
         first = callee.data["call"]

@@ -10,9 +10,9 @@ from gradlab.audit import known, ranges
 from gradlab.audit.binding import element
 from gradlab.audit.conditions import TRUE
 from gradlab.audit.effects import loss
-from gradlab.audit.entering import opaque
 from gradlab.audit.formulas import formula, truthy
 from gradlab.audit.language import language
+from gradlab.audit.opaque import opaque
 from gradlab.audit.values import CALLED, Value, every, members, several, tensor
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradlab.audit.binding import bind, element
-from gradlab.audit.entering import refine
 from gradlab.audit.known import dotted
+from gradlab.audit.parameters import refine
 from gradlab.audit.scope import usage
 from gradlab.audit.tree import Loop
 from gradlab.audit.values import CALLED, Value, births, number, several

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from gradlab.audit import ranges
 from gradlab.audit.effects import combined, descended, forward, kept
-from gradlab.audit.entering import ACTING
 from gradlab.audit.formulas import canonical, formula
 from gradlab.audit.frameworks import accelerator, fabric, lightning
 from gradlab.audit.language import engine, entered, of_dictionary
 from gradlab.audit.objects import method_of
+from gradlab.audit.opaque import ACTING
 from gradlab.audit.tree import If
 from gradlab.audit.values import CALLED, Value, births, several, tensor
 

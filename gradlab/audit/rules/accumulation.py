@@ -1,4 +1,4 @@
-"""Windows of micro-batches: their loss, their zeros, their remainder."""
+"""Windows of micro-batches: their loss, their scale, their clips."""
 
 from __future__ import annotations
 

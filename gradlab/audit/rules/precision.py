@@ -10,9 +10,7 @@ from gradlab.audit.conditions import TRUE
 from gradlab.audit.known import dotted
 from gradlab.audit.project import INSTALLED, Module
 from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.rules.scaler import (
-    scaled,
-)
+from gradlab.audit.rules.scaler import scaled
 from gradlab.audit.trace import Run
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk

@@ -12,12 +12,8 @@ from gradlab.audit.project import Module
 from gradlab.audit.walking import walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
-
-
 OTHERS = {"np", "numpy", "tf", "jnp", "jax", "K", "mx", "paddle"}
 """Losses of these have other gradients, or none."""
-
-
 COUNT = re.compile(
     r"(^|_)(n|b|k|t|eps|epsilon|num|count|size|len|length|total|temp|temperature|tau|sigma|std|var|scale|weight|weights|alpha|beta|"
     r"gamma|norm|max|dim|batch|world|sum|denom|mask|valid|steps|avg|factor|numel|margin|delta|smooth|log_var)(_|$)|batch|size|num|len|temp",

@@ -15,11 +15,12 @@ from gradlab.audit.externals import external
 from gradlab.audit.instances import instance, member, parent
 from gradlab.audit.known import dotted
 from gradlab.audit.language import unpacked
-from gradlab.audit.methods import loss_scaler, method
+from gradlab.audit.methods import method
 from gradlab.audit.objects import method_of
 from gradlab.audit.opaque import ACTING, opaque
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import If
+from gradlab.audit.updating import loss_scaler
 from gradlab.audit.values import Value, members
 
 if TYPE_CHECKING:

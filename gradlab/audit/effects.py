@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from gradlab.audit import ranges
+from gradlab.audit.canonical import canonical
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
-from gradlab.audit.formulas import canonical
 from gradlab.audit.known import dotted
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births, members, tensor

@@ -6,8 +6,10 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gradlab.audit.conditions import FALSE, TRUE, WINDOW, Atom, Formula, joined, negation
+from gradlab.audit.canonical import canonical, parts, youngest
+from gradlab.audit.conditions import FALSE, TRUE, Atom, Formula, joined, negation
 from gradlab.audit.known import dotted
+from gradlab.audit.periods import arithmetic
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 
@@ -152,81 +154,3 @@ def subject(it: Interpreter, node: ast.expr) -> str:
     right = node.comparators[0]
     constant = isinstance(right, ast.Constant) or (isinstance(right, ast.Attribute) and right.attr.isupper())
     return canonical(it, node.left) if constant else ""
-
-
-def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):
-    """A function of the iteration's number, where every part is a number, the loop's index or the period."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return lambda k: node.value
-    if isinstance(node, ast.BinOp):
-        left = arithmetic(it, node.left, periods if not isinstance(node.op, ast.Mod) else set())
-        inner: set[str] = set()
-        right = arithmetic(it, node.right, inner if isinstance(node.op, ast.Mod) else periods)
-        if isinstance(node.op, ast.Mod):
-            if isinstance(node.right, ast.Constant):
-                inner = {str(node.right.value)}
-            if inner == {"1"}:
-                return None
-            periods |= inner
-        if left is None or right is None:
-            return None
-        if isinstance(node.op, ast.Add):
-            return lambda k: left(k) + right(k)
-        if isinstance(node.op, ast.Sub):
-            return lambda k: left(k) - right(k)
-        if isinstance(node.op, ast.Mod):
-            return lambda k: left(k) % right(k) if right(k) else 0
-        return None
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        one, two = arithmetic(it, node.left, periods), arithmetic(it, node.comparators[0], periods)
-        if one is None or two is None:
-            return None
-        if isinstance(node.ops[0], ast.Eq):
-            return lambda k: one(k) == two(k)
-        if isinstance(node.ops[0], ast.NotEq):
-            return lambda k: one(k) != two(k)
-        if isinstance(node.ops[0], ast.Gt):
-            return lambda k: one(k) > two(k)
-        return None
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        value = it.value(node)
-        if value.kind == "index":
-            return lambda k: k + value.data["offset"]
-        if (value.kind in ("number", "unknown") and value.birth <= it.entered) or value.kind == "number":
-            periods.add(f"{value.name}#{value.number}")
-            return lambda k: WINDOW
-    return None
-
-
-def canonical(it: Interpreter, node: ast.AST) -> str:
-    """The text of an expression with every name replaced by the value that it is bound to, so that aliases agree."""
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        value = it.value(node)
-        if value.kind == "number" and not value.name:
-            return repr(value.data.get("value"))
-        if value.kind == "index":
-            return f"index+{value.data['offset']}"
-        if value.kind in ("external", "function"):
-            return value.name
-        if value.kind == "method" and (owner := value.data.get("self")) is not None:
-            return f"{owner.name}#{owner.number}.{value.name}"
-        return f"{value.name}#{value.number}"
-    if isinstance(node, ast.Constant):
-        return repr(node.value)
-    if isinstance(node, ast.Call):
-        return f"{canonical(it, node.func)}({', '.join(canonical(it, a) for a in node.args)})"
-    parts = [canonical(it, child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context)]
-    signs = {"Mod": "%", "Eq": "==", "NotEq": "!=", "Add": "+", "Sub": "-", "Lt": "<", "Div": "/", "Mult": "*"}
-    name = type(node).__name__
-    return signs.get(name, name) if not parts else f"{name}({', '.join(parts)})"
-
-
-def youngest(it: Interpreter, node: ast.AST) -> int:
-    return max((value.birth for value in parts(it, node)), default=0)
-
-
-def parts(it: Interpreter, node: ast.AST) -> list[Value]:
-    """The values of the names in an expression, without following its calls again."""
-    return [it.value(part) for part in walk(node) if isinstance(part, ast.Name)] + [
-        it.value(part) for part in walk(node) if isinstance(part, ast.Attribute) and dotted(part)
-    ]

@@ -6,23 +6,19 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gradlab.audit import ranges
-from gradlab.audit.effects import combined, descended, forward, kept
-from gradlab.audit.formulas import canonical, formula
+from gradlab.audit.effects import forward, kept
 from gradlab.audit.frameworks import accelerator, fabric, lightning
 from gradlab.audit.language import engine, entered, of_dictionary
 from gradlab.audit.objects import method_of
 from gradlab.audit.opaque import ACTING
+from gradlab.audit.tensors import gradient, of_tensor
 from gradlab.audit.tree import If
-from gradlab.audit.values import CALLED, Value, births, several, tensor
+from gradlab.audit.updating import optimizer, scaler
+from gradlab.audit.values import Value, births, tensor
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
-DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"} | {
-    *("argmax", "argmin", "argsort", "eq", "ne", "gt", "lt", "ge", "le", "bool", "int", "long", "byte"),
-    *("size", "dim", "numel", "isnan", "isinf", "isfinite"),
-}  # and what has no gradient
 PARAMS = {"parameters", "named_parameters", "trainable_parameters"}
 KEEPING = {
     "train",
@@ -113,68 +109,6 @@ def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -
     return Value()
 
 
-def optimizer(
-    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
-) -> Value:
-    if name == "step":
-        for closure in [*args, *keywords.values()]:
-            if closure.kind in CALLED:
-                it.apply(node, closure, [])
-        for hook in owner.data.get("before", []):
-            it.apply(node, hook, [owner])
-        it.emit("step", node, owner)
-        for hook in owner.data.get("behind", []):
-            it.apply(node, hook, [owner])
-        return tensor() if args else Value()
-    if name in ("register_step_pre_hook", "register_step_post_hook") and args:
-        owner.data.setdefault("before" if "pre" in name else "behind", []).append(args[0])
-        return Value()
-    if name in ("zero_grad", "clear_grad"):
-        it.emit("zero", node, owner)
-    elif name in ("first_step", "second_step", "clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
-        it.emit("opaque", node, owner, name=name, receives={"framework"})
-    return Value()
-
-
-def scaler(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
-    if name == "scale" and args:
-        if args[0].kind == "list":
-            return several([Value("tensor", "", {**v.data, "scaled": owner}) for v in args[0].data["items"]])
-        data = {k: v for k, v in args[0].data.items() if k != "choice"}
-        if args[0].kind != "tensor":
-            data["opaque"] = True
-        return Value("tensor", "", {**data, "scaled": owner})
-    if name == "step":
-        it.emit("step", node, args[0] if args else None, scaler=owner)
-    elif name == "unscale_":
-        it.emit("unscale", node, args[0] if args else None, scaler=owner)
-    elif name == "update":
-        it.emit("update", node, owner)
-    return Value()
-
-
-def loss_scaler(it: Interpreter, node: ast.Call, owner: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
-    """timm's: scale, backward, and where an update is due unscale, clip, step, update."""
-    names = {k.arg: k.value for k in node.keywords}
-    opt = args[1] if len(args) > 1 else keywords.get("optimizer")
-    value = args[0] if args else keywords.get("loss", Value())
-    it.emit("backward", node, Value("tensor", "", {**value.data, "scaled": owner}))
-
-    def rest() -> None:
-        it.emit("unscale", node, opt, scaler=owner)
-        if keywords.get("clip_grad", keywords.get("max_norm")) is not None:
-            it.emit("clip", node, keywords.get("parameters"), call=node)
-        it.emit("step", node, opt, scaler=owner)
-        it.emit("update", node, owner)
-
-    due = names.get("need_update", names.get("update_grad"))
-    if due is None:
-        rest()
-    else:
-        it.out.append(If(formula(it, due), it.collect(rest), []))
-    return Value()
-
-
 def module(
     it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
 ) -> Value | None:
@@ -206,44 +140,3 @@ def module(
     else:
         return None
     return Value()
-
-
-def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
-    if name in DETACHED:
-        return Value("detached")
-    if name in ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide") and args:
-        op: ast.operator = ast.Div() if "div" in name else ast.Mult()
-        made = combined(it, op, owner, args[0], node.args[0])
-        if name.endswith("_"):
-            owner.data.update(made.data)
-        return made
-    data = {**owner.data}
-    if name in ("sum", "nansum"):
-        data["reduction"] = "sum"
-    if name in ("mean", "sum") and not args and not node.keywords:
-        data["one"] = True  # a number for the log
-    data |= ranges.applied(it, node, name, owner, bool(args) or bool(node.keywords))
-    return Value("tensor", "", data)
-
-
-def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
-    if owner.kind == "gradient":
-        if owner.data.get("guess") and name in ("zero_", "detach_", "clamp_", "clip_"):
-            return Value()  # of an input, perhaps
-        if name in ("zero_", "detach_"):
-            it.emit("zero", node, owner, by_hand=True)
-        elif name in ("div_", "mul_") and args:
-            it.emit("scale", node, owner, by=canonical(it, node.args[0]), factor=args[0], op=name)
-        elif name in ("clamp_", "clip_"):
-            it.emit("clip", node, owner, by_value=True, call=node)
-        elif name in ("norm", "abs", "pow", "isnan", "isinf", "isfinite", "max", "mean", "std"):
-            it.emit("look", node, owner)
-        if name in ("detach", "data", "float", "view", "flatten", "clone"):
-            return owner
-    elif owner.kind == "param" and name in ("add_", "sub_"):
-        descended(it, node, owner, [*node.args, *(k.value for k in node.keywords)], name == "sub_")
-    elif owner.kind == "param" and name == "copy_" and node.args and isinstance(node.args[0], ast.BinOp):
-        descended(it, node, owner, node.args, isinstance(node.args[0].op, ast.Sub))
-    elif owner.kind == "param" and name in ("detach", "view", "flatten"):
-        return owner
-    return Value("measured")

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from gradlab.audit import effects
 from gradlab.audit.assignments import do_AnnAssign, do_Assign, do_AugAssign
 from gradlab.audit.binding import bind
+from gradlab.audit.canonical import canonical, youngest
 from gradlab.audit.choices import either
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
 from gradlab.audit.contexts import begun, ended
-from gradlab.audit.formulas import canonical, formula, youngest
+from gradlab.audit.formulas import formula
 from gradlab.audit.known import dotted
 from gradlab.audit.loops import do_For, do_While
 from gradlab.audit.project import Function

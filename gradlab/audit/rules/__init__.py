@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from gradlab.audit.project import Module
 from gradlab.audit.replay import Step
-from gradlab.audit.trace import Run, Unit
+from gradlab.audit.runs import Run
+from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Region
 from gradlab.audit.values import Value
 from gradlab.codes import CODES, Code

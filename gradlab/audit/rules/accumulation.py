@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.trace import Run, Unit
+from gradlab.audit.runs import Run
+from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Loop
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk as walk_text

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.trace import Run, Unit
+from gradlab.audit.runs import Run
+from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Event
 from gradlab.audit.walking import walk
 from gradlab.codes import bounds

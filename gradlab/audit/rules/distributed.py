@@ -9,7 +9,8 @@ from gradlab.audit.conditions import Atom, atoms
 from gradlab.audit.replay import Step, cases
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.remainder import periodic, stepping
-from gradlab.audit.trace import Run, Unit
+from gradlab.audit.runs import Run
+from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, members
 

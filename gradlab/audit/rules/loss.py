@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradlab.audit.known import dotted
 from gradlab.audit.rules import Hit, rule
-from gradlab.audit.trace import Run
+from gradlab.audit.runs import Run
 from gradlab.audit.tree import Loop
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk

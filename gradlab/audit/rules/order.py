@@ -9,7 +9,7 @@ from gradlab.audit.known import CLIPS, dotted
 from gradlab.audit.project import Module
 from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, also, concerns, partly, rule, uncertain
-from gradlab.audit.trace import Run
+from gradlab.audit.runs import Run
 from gradlab.audit.walking import walk
 
 

@@ -11,7 +11,7 @@ from gradlab.audit.known import dotted
 from gradlab.audit.project import INSTALLED, Module
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.scaler import scaled
-from gradlab.audit.trace import Run
+from gradlab.audit.runs import Run
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 

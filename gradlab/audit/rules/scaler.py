@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradlab.audit.conditions import FALSE
 from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
-from gradlab.audit.trace import Run
+from gradlab.audit.runs import Run
 from gradlab.audit.values import Value
 
 

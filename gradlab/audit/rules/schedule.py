@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.rules import Hit, rule
-from gradlab.audit.trace import Run, Unit
+from gradlab.audit.runs import Run
+from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Loop, events
 
 COUNTED = re.compile(r"len\(")

@@ -19,7 +19,7 @@ from gradlab.audit.rules.terms import (
     share,
     square,
 )
-from gradlab.audit.trace import Run
+from gradlab.audit.runs import Run
 from gradlab.audit.walking import walk
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
-from gradlab.audit.trace import Run, Unit
+from gradlab.audit.runs import Run
+from gradlab.audit.trace import Unit
 
 
 @rule("GL305")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from dataclasses import dataclass, field
 
 from gradlab.audit import rules
 from gradlab.audit.beginnings import loops
@@ -13,6 +11,7 @@ from gradlab.audit.doubts import doubts, heard
 from gradlab.audit.finding import Finding, finding
 from gradlab.audit.placing import beside, placed
 from gradlab.audit.project import Project
+from gradlab.audit.result import Result
 from gradlab.audit.runs import runs
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit
@@ -20,17 +19,6 @@ from gradlab.audit.trace import Unit
 TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad", re.I)
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
-
-
-@dataclass
-class Result:
-    source: Source
-    findings: list[Finding] = field(default_factory=list)
-    elsewhere: list[Finding] = field(default_factory=list)  # in files that it imports, seen from here
-    undecided: list[tuple[int, str]] = field(default_factory=list)
-    loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
-    followed: set[ast.AST] = field(default_factory=set)
-    lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
 
 
 def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> Result:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from gradlab.audit.audit import Result
 from gradlab.audit.entering import enter
 from gradlab.audit.instances import instance
 from gradlab.audit.interpreter import Interpreter
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of
 from gradlab.audit.project import Function, Module, Project
+from gradlab.audit.result import Result
 from gradlab.audit.scope import Scope
 from gradlab.audit.trace import Unit
 from gradlab.audit.units import units

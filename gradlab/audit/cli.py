@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from gradlab.audit import output, rules
-from gradlab.audit.audit import Result, audit
+from gradlab.audit.audit import audit
 from gradlab.audit.finding import Finding
 from gradlab.audit.project import Project
+from gradlab.audit.result import Result
 from gradlab.audit.selection import checked, choose, codes, one
 from gradlab.audit.settings import Wrong, settings
 from gradlab.audit.sources import Source, find, read

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from gradlab.audit.conditions import atoms
-from gradlab.audit.trace import ACTIONS, FLAGS, Unit
+from gradlab.audit.project import Module
+from gradlab.audit.result import Result
+from gradlab.audit.runs import FLAGS
+from gradlab.audit.trace import ACTIONS, Unit
 from gradlab.audit.tree import Event, If, Jump, walk
-
-if TYPE_CHECKING:
-    from gradlab.audit.audit import Result
-    from gradlab.audit.project import Module
 
 
 def doubts(unit: Unit, silent: dict[int, list[str]], path: str) -> list[tuple[int, str]]:

@@ -7,6 +7,9 @@ from functools import cached_property
 from gradlab.audit.replay import Step, cases
 from gradlab.audit.trace import Unit
 
+FLAGS = 7
+"""Every combination of so many is followed."""
+
 
 def runs(unit: Unit) -> list[Run]:
     """Each combination of flags, over two windows."""

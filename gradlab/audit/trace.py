@@ -11,8 +11,8 @@ from gradlab.audit.replay import Step, cases, flipped, follow, pruned
 from gradlab.audit.tree import Event, If, Jump, Loop, events, walk
 from gradlab.audit.values import Value
 
-FLAGS, ITERATIONS = 7, 32
-"""Flags whose every combination is followed, and how many iterations at most."""
+LONGEST = 16
+"""A window whose length is said and is greater is followed as one of WINDOW."""
 ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
 
 
@@ -47,7 +47,7 @@ class Unit:
     def window(self) -> int:
         if not self.boundary:
             return 1
-        return int(self.period) if self.period.isdigit() and 1 < int(self.period) <= ITERATIONS // 2 else WINDOW
+        return int(self.period) if self.period.isdigit() and 1 < int(self.period) <= LONGEST else WINDOW
 
     def fills(self, loop: Loop) -> bool:
         """Whether the gradients of a loop inside this one reach a step: none is set to zero in between."""

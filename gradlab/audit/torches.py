@@ -1,0 +1,51 @@
+"""Functions of PyTorch that make tensors of tensors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gradlab.audit import ranges
+from gradlab.audit.values import Value, members, tensor
+
+if TYPE_CHECKING:
+    from gradlab.audit.interpreter import Interpreter
+
+
+def of_torch(it: Interpreter, node: ast.Call, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
+    tail = name.split(".")[-1]
+    if "autograd" in name:
+        if tail == "backward":
+            it.emit("backward", node, args[0] if args else None)
+        return derivatives() if tail == "grad" else Value()
+    if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in args):
+        it.emit("look", node)
+        return Value("measured")
+    if marks := frozenset().union(*(a.data.get("marks", frozenset()) for a in args)):
+        return tensor(roots=marks, factors=[], opaque=True)
+    inner = [v for a in args for v in members(a) if v.kind == "tensor"]
+    if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad", tail):
+        return of_tensors(it, node, tail, args, inner, len(args) > 1 or "dim" in keywords)
+    if tail in ("no_grad", "inference_mode"):
+        return Value("context", data={"word": "no_grad"})
+    return Value("unknown", "", {"made": True})
+
+
+def of_tensors(
+    it: Interpreter, node: ast.Call, tail: str, args: list[Value], inner: list[Value], partial: bool
+) -> Value:
+    """`inner`: the tensors among the arguments, and in lists of them."""
+    data = {**inner[0].data}
+    data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
+    if tail == "sum":
+        data["reduction"] = "sum"
+    first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})
+    changed = ranges.applied(it, node, tail, first, partial)
+    data |= {**changed, "roots": data["roots"] | changed.get("roots", frozenset())}
+    return Value("tensor", "", data)
+
+
+def derivatives() -> Value:
+    """Of a network with respect to its inputs, say: all of them zero at once in no practice."""
+    return tensor(opaque=True, derivative=True)

@@ -32,3 +32,8 @@ def said(text: str, folder: Path, *codes: str) -> set[tuple[int, str]]:
     (folder / "a.py").write_text(text)
     selected = {c: r for c, r in rules.load().items() if (c in codes if codes else r.default)}
     return {(f.line, f.code) for f in audit(read(folder / "a.py"), Project(), selected).findings}
+
+
+def agrees(text: str, folder: Path) -> None:
+    """Each mark of a text, put behind HEAD, is said, and nothing else is."""
+    assert said(HEAD + text, folder) == expected(HEAD + text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from gradlab.audit.cli import main
@@ -75,3 +78,23 @@ def test_a_package_beside_the_scripts_folder_is_followed(tmp_path, capsys):
     late = late.replace("from scaling", "from package.scaling")
     written(tmp_path, {"package/__init__.py": "", "package/scaling.py": SCALING, "scripts/train.py": late})
     assert errors(capsys, tmp_path / "scripts/train.py")[0] == ["train.py:10:9", "GL306 error"]
+
+
+def test_a_mistake_in_a_helper_of_another_file_is_said_there_and_once(tmp_path, capsys):
+    (tmp_path / "steps.py").write_text(
+        "import torch\ndef act(loss, net, opt, due):\n    loss.backward()\n"
+        "    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    if due:\n        opt.step()\n"
+        "        opt.zero_grad()\n"
+    )
+    loop = "def run(net, opt, loader, n):\n    opt.zero_grad()\n    for i, (x, y) in enumerate(loader):\n"
+    loop += "        due = (i + 1) % n == 0\n"
+    loop += "        loss = F.mse_loss(net(x), y) / n\n        act(loss, net, opt, due)\n"
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text("from torch.nn import functional as F\nfrom steps import act\n" + loop)
+    for paths in ([tmp_path], [tmp_path / "one.py"]):
+        assert main(["--severity", "error", "--format", "json", *map(str, paths)]) == 1
+        found = json.loads(capsys.readouterr().out)
+        assert [(Path(f["path"]).name, f["line"], f["code"]) for f in found] == [("steps.py", 4, "GL304")]
+    text = (tmp_path / "steps.py").read_text().replace("1.0)", "1.0)  # gradlab: ignore[GL304]")
+    (tmp_path / "steps.py").write_text(text)
+    assert main(["--severity", "error", str(tmp_path)]) == 0

@@ -1,0 +1,41 @@
+"""Loops of unusual shape, and the mistake that each can be given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradlab.audit import rules
+from gradlab.audit.audit import audit
+from gradlab.audit.project import Project
+from gradlab.audit.sources import read
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+model = nn.Linear(8, 4)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+CLIP, STEP = "clip_grad_norm_(model.parameters(), 1.0)", "optimizer.step()"
+Shapes = dict[str, tuple[str, str, str, str, str]]
+
+
+def found(text: str, folder: Path) -> list[tuple[str, str]]:
+    (folder / "a.py").write_text(text)
+    selected = {c: r for c, r in rules.load().items() if r.severity != "advice"}
+    findings = audit(read(folder / "a.py"), Project(), selected).findings
+    return [(f.code, text.split("\n")[f.line - 1]) for f in findings]
+
+
+def right(shape: tuple[str, str, str, str, str], folder: Path) -> None:
+    assert found(HEAD + shape[0], folder) == []
+
+
+def broken(shape: tuple[str, str, str, str, str], folder: Path) -> None:
+    text, old, new, code, at = shape
+    assert old in text
+    result = found(HEAD + text.replace(old, new), folder)
+    assert {c for c, _ in result} == {code}
+    assert any(at in line for _, line in result), result

@@ -1,0 +1,139 @@
+"""Where autocast is, and where a scaler."""
+
+from __future__ import annotations
+
+import pytest
+from marked import agrees
+
+CASES = {
+    "a scaler that is called": """
+def epoch(net, opt, scaler, n):
+    opt.zero_grad()
+    for i, (x, _) in enumerate(loader):
+        loss, _, _ = net(x)
+        scaler(loss, opt, parameters=net.parameters(), update_grad=(i + 1) % n == 0)  # expect: GL301, GL307
+        if (i + 1) % n == 0:
+            opt.zero_grad()
+""",
+    "a wrapper around a model that is not seen may hold an autocast": """
+from elsewhere import Net
+net = nn.DataParallel(Net(3)).cuda()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "a part of a model may hold an autocast": """
+class Part(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = Net()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "parts that are seen hold none": """
+class Part(nn.Module):
+    def forward(self, x):
+        return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = nn.DataParallel(Net())
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)  # expect: GL208
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "a function that says whether all is finite": """
+def fine(net):
+    for p in net.parameters():
+        if not torch.isfinite(p.grad).all():
+            return False
+    return True
+scaler = torch.amp.GradScaler()
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    if not fine(model):
+        continue  # expect: GL206
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "the loss alone inside autocast": """
+def run(net, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        out = net(x)  # expect: GL208
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def taught(net, teacher, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        with torch.no_grad():
+            aim = teacher(x)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(aim, net(x))
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def plain(net, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        out = net(x)
+        with torch.autocast("cuda", enabled=False):
+            loss = criterion(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+""",
+    "a type kept in an attribute": """
+class Engine:
+    def __init__(self, net):
+        self.net, self.kind = net, torch.bfloat16
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler()
+    def fit(self, batches):
+        for x, y in batches:
+            self.opt.zero_grad()
+            with torch.autocast("cuda", dtype=self.kind):
+                loss = F.cross_entropy(self.net(x), y)
+            self.scaler.scale(loss).backward()  # expect: GL211
+            self.scaler.step(self.opt)
+            self.scaler.update()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_this_is_said_and_nothing_else(name, tmp_path):
+    agrees(CASES[name], tmp_path)

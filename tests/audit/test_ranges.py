@@ -1,0 +1,157 @@
+"""Where a log, a root, a quotient or an exp may leave the numbers, in a loop and in what it calls."""
+
+from __future__ import annotations
+
+import pytest
+from marked import STEP, agrees
+
+CASES = {
+    "a target's logarithm is no prediction's": """
+def poisson_loss(prediction, target):
+    stirling = target * torch.log(target) - target
+    return (prediction.exp() - target * prediction + stirling).mean()  # expect: GL604
+def plain_loss(prediction, target):
+    return -(target * torch.log(prediction)).mean()  # expect: GL601
+""",
+    "log of a softmax in the loop": """
+for x, y in loader:
+    shares = F.softmax(model(x), dim=1)
+    loss = -torch.log(shares[range(len(y)), y]).mean()  # expect: GL601
+"""
+    + STEP,
+    "log of a share that a clamp or an eps keeps from zero": """
+for x, y in loader:
+    shares = model(x).softmax(1)
+    loss = -torch.log(shares.clamp_min(1e-8)).mean() - (shares + 1e-8).log().mean() - F.log_softmax(model(x), 1).mean()
+"""
+    + STEP,
+    "log of what a network with a sigmoid at its end gives": """
+judge = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
+opt = torch.optim.SGD(judge.parameters(), lr=0.1)
+for real, fake in loader:
+    loss = -(
+        torch.log(judge(real))  # expect: GL601
+        + torch.log(1 - judge(fake))  # expect: GL601
+    ).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "log of what a class's forward pass makes a share": """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+    def forward(self, x):
+        out = F.softmax(self.head(x), dim=-1)
+        return out
+policy = Policy()
+opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+for x, y in loader:
+    chosen = policy(x).gather(1, y[:, None])
+    loss = -torch.log(chosen).mean()  # expect: GL601
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "a log that no loss is made of": """
+for x, y in loader:
+    out = model(x)
+    shown = torch.log(torch.softmax(out, 1)).mean().item()
+    loss = F.cross_entropy(out, y)
+"""
+    + STEP,
+    "division by an output, in the loop and in a helper": """
+def relative(out, y):
+    return ((y - out) / out).abs().mean()  # expect: GL602
+for x, y in loader:
+    out = model(x)
+    loss = relative(out, y) + (1.0 / out).mean()  # expect: GL602
+"""
+    + STEP,
+    "division by what is kept from zero": """
+for x, y in loader:
+    out = model(x)
+    loss = (y / (out.abs() + 1e-6)).mean() + (y / F.softplus(out)).mean() + (out / out.norm()).mean()
+"""
+    + STEP,
+    "sqrt of squares, each by itself": """
+for x, y in loader:
+    loss = torch.sqrt(((model(x) - y) ** 2).sum(dim=1)).mean()  # expect: GL603
+    loss = loss + ((model(x) - y).pow(2) ** 0.5).mean()  # expect: GL603
+"""
+    + STEP,
+    "sqrt of the mean of all squares": """
+for x, y in loader:
+    loss = torch.sqrt(F.mse_loss(model(x), y))  # expect: GL606
+"""
+    + STEP
+    + """
+class RMSELoss(nn.Module):
+    def forward(self, pred, target):
+        return torch.sqrt(((pred - target) ** 2).mean())  # expect: GL606
+""",
+    "sqrt with an eps": """
+for x, y in loader:
+    loss = torch.sqrt(F.mse_loss(model(x), y) + 1e-8) + ((model(x) - y) ** 2 + 1e-8).sqrt().mean()
+"""
+    + STEP,
+    "a softmax by hand": """
+for x, y in loader:
+    out = model(x)
+    e = torch.exp(out)  # expect: GL604
+    loss = F.nll_loss((e / e.sum(dim=1, keepdim=True) + 1e-8).log(), y)
+"""
+    + STEP,
+    "a softmax by hand that subtracts the largest first": """
+for x, y in loader:
+    out = model(x)
+    e = torch.exp(out - out.max(dim=1, keepdim=True).values)
+    loss = F.nll_loss((e / e.sum(dim=1, keepdim=True) + 1e-8).log(), y)
+"""
+    + STEP,
+    "log of a softmax in a helper": """
+def pair_loss(one, two, tau):
+    shares = torch.softmax(one @ two.t() / tau, dim=-1)
+    return -torch.log(shares).diag().mean()  # expect: GL601
+""",
+    "deep stacks that saturate": """
+wide = nn.Sequential(  # expect: GL806
+    nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(),
+    nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(),
+)
+def deep(depth=20):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.Sigmoid()]
+    return nn.Sequential(*layers)  # expect: GL806
+def normed(depth=20):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.LayerNorm(8), nn.Sigmoid()]
+    return nn.Sequential(*layers)
+def shallow(depth=3):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.Tanh()]
+    return nn.Sequential(*layers)
+""",
+    "a softmax written out": """
+def my_loss(logits, y):
+    share = logits.exp() / logits.exp().sum(1, keepdim=True)  # expect: GL604
+    return -torch.log(share[range(len(y)), y]).mean()  # expect: GL601
+""",
+    "the length of a derivative": """
+for x, y in loader:
+    x.requires_grad_(True)
+    out = model(x)
+    slope = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+    loss = F.cross_entropy(out, y) + (torch.sqrt(slope.pow(2).sum(1)) - 1).pow(2).mean()
+"""
+    + STEP,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_this_is_said_and_nothing_else(name, tmp_path):
+    agrees(CASES[name], tmp_path)

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 
-DUE = {"need_update", "update_grad", "clip_grad", "parameters", "create_graph"}
-"""What timm's loss scaler and those made after it are told when they are called."""
-
-
 def call(it: Interpreter, node: ast.Call) -> Value:
     if it.frozen:
         return it.memo.get(id(node), Value())

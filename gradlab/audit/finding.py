@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from gradlab.audit.sources import placed
+from gradlab.audit.sources import position
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        return f"{placed(self.cell, self.line)}:{self.column}"
+        return f"{position(self.cell, self.line)}:{self.column}"
 
 
 def finding(code: str, severity: str, message: str, path: str, node: ast.AST, name: str = "") -> Finding:

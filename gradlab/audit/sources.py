@@ -35,10 +35,10 @@ class Source:
         return next(((cell, line - first + 1) for cell, first in reversed(self.cells) if line >= first), (0, line))
 
     def place(self, line: int) -> str:
-        return placed(*self.cell(line))
+        return position(*self.cell(line))
 
 
-def placed(cell: int, line: int) -> str:
+def position(cell: int, line: int) -> str:
     return f"cell {cell}:{line}" if cell else str(line)
 
 

@@ -94,7 +94,8 @@ def plain_verdict(run: Run) -> tuple[str, str]:
     if run.status == "interrupted":
         return "interrupted", f"stopped after {h.attempts} updates"
     says = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
-    return "healthy", says if run.long else f"{says}; {h.attempts} updates are too few to judge it by"
+    few = "1 update is" if h.attempts == 1 else f"{h.attempts} updates are"
+    return "healthy", says if run.long else f"{says}; {few} too few to judge it by"
 
 
 def summary(run: Run) -> dict[str, Any]:

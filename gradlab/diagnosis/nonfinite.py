@@ -81,7 +81,9 @@ class NaNGradient(NonFinite):
         if not self.ended(run):
             return None
         h = run.history
-        says = run.error or f"the last {h.streak} updates were skipped: their gradients are not finite"
+        applied = f"the loss is not finite since update {h.bad_since}, and these updates were applied all the same"
+        skipped = f"the last {h.streak} updates were skipped: their gradients are not finite"
+        says = run.error or (skipped if h.streak else applied)
         if run.overflow is not None:
             says = f"{says}; {run.overflow}"
         return self.found("critical", says, run.history.bad_since)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -102,6 +103,12 @@ class Lines:
         self.flushed = time.monotonic()
         return self.file.tell()
 
+    def abandon(self) -> None:
+        """In a copy of the process: what waits is for the first to write."""
+        self.waiting.clear()
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), self.file.fileno())
+
     def close(self) -> None:
         try:
             self.catch_up()
@@ -135,6 +142,11 @@ class RunFiles:
     def flush(self) -> list[int]:
         """Bytes of each file so far, all of them handed to the system."""
         return [lines.flush() if lines else 0 for lines in (self.metrics, self.layers)]
+
+    def abandon(self) -> None:
+        for lines in (self.metrics, self.layers):
+            if lines is not None:
+                lines.abandon()
 
     def close(self) -> None:
         for lines in (self.metrics, self.layers):

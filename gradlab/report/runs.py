@@ -142,7 +142,8 @@ def state(path: Path, sweep: Path | None = None) -> str:
     """What becomes of a run that has left no diagnosis.json."""
     if locked(path) or (sweep is not None and locked(sweep)):
         return "running"
-    return "killed" if (path / ".hydra").is_dir() else "pretrained"
+    began = (path / ".hydra").is_dir() or (path / "environment.json").is_file()  # the second of a watched loop
+    return "killed" if began else "pretrained"
 
 
 def locked(folder: Path) -> bool:

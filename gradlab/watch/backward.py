@@ -39,12 +39,15 @@ class Backwards:
         for f, output in zip(loop.followers, loop.outputs, strict=True):
             if not f.stepping:
                 output.numbers.finish(loop.scale.now())
+                if f.trying:  # its step has raised
+                    output.numbers.begin()
+                    f.trying = False
             f.look()
         b, in_autocast = self.seen(args[0] if args else kwargs.get("tensors"))
-        passes, loop.passes = loop.passes, Passes()
+        passes, loop.passes, loop.running = loop.passes, Passes(), b
 
         def after(result: Any, error: bool) -> None:
-            loop.depth -= 1
+            loop.depth, loop.running = loop.depth - 1, None
             if isinstance(b.loss, Tensor) and b.loss.device.type == "cpu":
                 b.loss = b.loss.item()
             for f in loop.followers:

@@ -27,6 +27,9 @@ class Clipping:
         self.loop = loop
         self.euclidean = True
         """Whether the latest norm that was asked for is the L2 norm."""
+        self.passing: tuple[float, Any] | None = None
+        """Bound and norm of a call under way, whose parameters can be gone through only once."""
+        self.told: list[Follower] = []
         self.resnet = any(re.search("resnet", type(part).__name__, re.I) for m in loop.models for part in m.modules())
 
     def listen(self, to: Listening) -> None:
@@ -47,7 +50,8 @@ class Clipping:
         params, bound, total = given["parameters"], float(given["max_norm"]), given["total_norm"]
         params = [params] if isinstance(params, Tensor) else params
         if not isinstance(params, list):
-            return None
+            self.passing, self.told = (bound, total), []
+            return self.passed
         if bound == torch.inf:  # it is measured, and multiplied by 1
             told = self.whose(params)
             for f in told:
@@ -55,8 +59,23 @@ class Clipping:
             return settling(told)
         return self.clipping(params, bound, total)
 
+    def passed(self, result: Any, error: bool) -> None:
+        """A call is over that was known by its gradients, if there were any."""
+        if self.passing is not None and len(self.loop.followers) == 1 and not error:
+            self.clipping(self.loop.followers[0].params, self.passing[0], None)
+        for f in self.told:
+            f.settle()
+        self.passing = None
+
     def on_group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
         """`clip_grad_value_` has no parts of its own: it is known by who asks for its gradients to be sorted."""
+        if self.passing is not None:
+            (bound, total), self.passing = self.passing, None
+            known = self.having(args[0][0])
+            self.told = self.whose(known)
+            if bound != torch.inf:
+                self.clipping(known, bound, total)
+            return None
         caller = sys._getframe(1)
         while caller.f_code.co_filename != CLIP.__file__:
             if caller.f_back is None:
@@ -64,14 +83,18 @@ class Clipping:
             caller = caller.f_back
         if caller.f_code.co_name != "clip_grad_value_":
             return None
-        followers, grads = self.loop.followers, {id(g) for g in args[0][0]}
-        known = [p for f in followers for p in f.params if p.grad is not None and id(p.grad) in grads]
-        if not grads and len(followers) == 1:
-            known = followers[0].params
+        known = self.having(args[0][0])
+        if not args[0][0] and len(self.loop.followers) == 1:
+            known = self.loop.followers[0].params
         self.clipping(known, None, None)
         for f in self.whose(known):
             f.clamped = True
         return None
+
+    def having(self, grads: list[Tensor]) -> list[Tensor]:
+        """The followed parameters that have these gradients."""
+        ids = {id(g) for g in grads}
+        return [p for f in self.loop.followers for p in f.params if p.grad is not None and id(p.grad) in ids]
 
     def whose(self, params: list[Any]) -> list[Follower]:
         return list({f.index: f for p in params if (f := self.loop.of.get(id(p))) is not None}.values())

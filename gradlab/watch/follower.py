@@ -48,6 +48,10 @@ class Follower:
     stage: str = "ready"
     """What the scaler thinks of it: ready, unscaled or stepped."""
     stepping: bool = False
+    trying: bool = False
+    """Whether a step has begun, and not ended."""
+    inner: int = 0
+    """Steps that it calls in its turn."""
     closure: bool = False
     """Whether the step under way calls a closure."""
     inside: list[Backward] = field(default_factory=list)
@@ -81,10 +85,9 @@ class Follower:
 
     def find(self, named: dict[torch.Tensor, str]) -> None:
         """The parameters that are trained, with names: those of the models, where they are theirs."""
-        groups = self.optimizer.param_groups
-        self.params = [p for group in groups for p in group["params"] if p.requires_grad]
+        self.params = self.trained() or [p for group in self.optimizer.param_groups for p in group["params"]]
         if not self.params:
-            raise ValueError("watch: an optimizer without parameters to train")
+            raise ValueError(f"watch: optimizer is a {type(self.optimizer).__name__} without parameters")
         self.names = [named.get(p, f"parameter{i}") for i, p in enumerate(self.params)]
         every = max(1, -(-len(self.params) // SAMPLED))
         self.sample = self.params[::every] + self.params[-1:]
@@ -94,10 +97,12 @@ class Follower:
         self.mark = self.versions()
 
     def changed(self) -> bool:
-        """Whether parameters were frozen, or are trained that were not."""
-        return sum(p.requires_grad for group in self.optimizer.param_groups for p in group["params"]) != len(
-            self.params
-        )
+        """Whether parameters were frozen or replaced, or are trained that were not."""
+        now = self.trained()
+        return len(now) != len(self.params) or any(p is not q for p, q in zip(now, self.params, strict=True))
+
+    def trained(self) -> list[torch.Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
 
     def versions(self) -> list[int]:
         """Of the sampled gradients; -1 where there is none."""
@@ -145,7 +150,7 @@ class Follower:
     def forget(self) -> None:
         """The loop went on unwatched for a while."""
         self.held, self.dropped, self.clips, self.scheduled, self.shrunk = [], [], [], [], []
-        self.unscaled = self.stepping = self.closure = self.clamped = self.reduced = self.locked = False
+        self.unscaled = self.stepping = self.trying = self.closure = self.clamped = self.reduced = self.locked = False
         self.stage, self.kept, self.updated_site = "ready", None, None
         self.mark = self.versions()
         self.by_hand = any(v != -1 for v in self.mark)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +11,12 @@ from torch import nn
 
 from gradlab.monitor import Monitor
 from gradlab.watch import rules
+from gradlab.watch.events import Backward
 from gradlab.watch.faults import Faults, Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.output import Output
-from gradlab.watch.parts import first_rank, named
+from gradlab.watch.parts import named
+from gradlab.watch.place import Place
 from gradlab.watch.scale import Scale
 from gradlab.watch.where import Site
 
@@ -47,21 +48,21 @@ class Loop:
         optimizers: Sequence[torch.optim.Optimizer],
         scaler: Any,
         schedules: list[Any],
-        folder: Path,
+        place: Place,
         monitor: Monitor,
         faults: Faults,
     ) -> None:
-        self.models, self.schedules, self.folder, self.monitor = models, schedules, folder, monitor
+        self.models, self.schedules, self.place, self.monitor = models, schedules, place, monitor
         self.scale, self.faults, self.passes = Scale(scaler), faults, Passes()
         self.ddp: Any = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
-        self.ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        self.main = first_rank()
         self.followers: list[Follower] = []
         self.outputs: list[Output] = []
         self.of: dict[int, Follower] = {}
         """id of a parameter -> who follows its optimizer."""
         self.backwards = self.depth = 0
         """Backward passes so far, and how many are under way within each other."""
+        self.running: Backward | None = None
+        """The one that is under way."""
         self.half = False
         """Whether anything ran in fp16."""
         self.no_sync: Site | None = None
@@ -76,13 +77,17 @@ class Loop:
 
     def follow(self, optimizer: torch.optim.Optimizer) -> Follower:
         f = Follower(len(self.followers), optimizer, self.names())
-        path = self.folder / f"optimizer{f.index}" if f.index else self.folder
         self.followers.append(f)
-        self.outputs.append(Output(path, self.monitor, self.models[0], f, write=self.main))
+        self.outputs.append(Output(self.place, self.monitor, self.models[0], f))
         self.of |= {id(p): f for p in f.params}
         for tell in self.followed:
             tell(f)
         return f
+
+    @property
+    def ranks(self) -> int:
+        there = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.distributed.get_world_size() if there else 1
 
     def names(self) -> dict[torch.Tensor, str]:
         return named(self.models)
@@ -92,6 +97,12 @@ class Loop:
         f.find(self.names())
         self.outputs[f.index].numbers.grown(f.names, f.params)
         self.of |= {id(p): f for p in f.params}
+
+    def settle(self) -> None:
+        """The latest update is complete, as far as no scaler moves after it."""
+        for output in self.outputs:
+            if not self.scale.on and not output.follower.trying:
+                output.numbers.finish(self.scale.now())
 
     def found(self, f: Follower, what: Iterable[rules.Found]) -> None:
         for name, where, detail in what:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gradlab.verdict import write
 from gradlab.watch.faults import Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.numbers import Numbers
+from gradlab.watch.place import Place, hold
 
 UNMEASURED = "not_measured"
 """The verdict where no update was seen, or no loss."""
@@ -26,9 +28,13 @@ UNMEASURED = "not_measured"
 class Output:
     """Of one optimizer."""
 
-    def __init__(self, folder: Path, monitor: Any, model: Any, follower: Follower, write: bool) -> None:
-        """write: whether this process writes files; of several ranks the first does."""
-        self.folder, self.follower, self.writes = folder, follower, write
+    def __init__(self, place: Place, monitor: Any, model: Any, follower: Follower) -> None:
+        self.place, self.follower = place, follower
+        self.folder: Path | None = None
+        """None where this process writes nothing."""
+        self.unwritten = ""
+        """Why the files are not whole."""
+        self.held = contextlib.ExitStack()
         self.numbers = Numbers(monitor, model, follower.names, follower.params, self.take)
         self.stream = Stream(Thresholds(), follower.names)
         self.files = RunFiles()
@@ -42,24 +48,46 @@ class Output:
         self.final: Diagnosis | None = None
 
     def open(self) -> None:
+        """Begin to write, or go on."""
         self.began = time.monotonic()
-        if self.writes:
-            self.files = RunFiles(self.folder, self.numbers.observed.header(), self.kept)
+        if (top := self.place.take()) is None:
+            return
+        index = self.follower.index
+        self.folder = folder = top / f"optimizer{index}" if index else top
+        try:
+            self.files = RunFiles(folder, self.numbers.observed.header(), self.kept)
+            for name in ("diagnosis.json", page.NAME):  # of an earlier one: they are not this one's
+                (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise ValueError(f"watch: folder is {str(self.place.path)!r}, which cannot be written: {error}") from None
+        environment.record(folder, self.numbers.device)
+        hold(folder, self.held)
 
     def take(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in a line."""
         self.lines += 1
         self.skipped += metrics["update/skipped"]
         self.clips |= metrics["clip/coefficient"] < 1
-        self.files.write(metrics, layers)
+        try:
+            self.files.write(metrics, layers)
+        except OSError as error:
+            self.stop(error)
         if "train/loss" in metrics:
             self.stream.observe(metrics, layers)
 
+    def stop(self, error: OSError) -> None:
+        """A full disk ends the writing, and not the watching."""
+        files, self.files = self.files, RunFiles()
+        self.unwritten = f"{self.place.path} is not whole: {error}"
+        with contextlib.suppress(OSError):
+            files.close()
+
     def diagnose(self, faults: list[Seen], scaled: bool) -> Diagnosis:
         """Of all lines so far; a mistake in the loop comes before what it brings about."""
-        found = diagnose(
-            self.stream, self.status, self.error, half=self.half or scaled, scaled=scaled, clips=self.clips
-        )
+        status = "completed" if self.status == "completed" else "interrupted"  # an exception is no failed update
+        found = diagnose(self.stream, status, half=self.half or scaled, scaled=scaled, clips=self.clips)
+        if found.verdict == "interrupted" and self.error:
+            found.sentence = f"{found.sentence}: {self.error}"
         told = [seen.finding() for seen in faults]
         found.findings = sorted([*told, *found.findings], key=lambda f: SEVERITIES.index(f.severity))
         if told and (worst := found.findings[0]).severity == "critical" and worst.code in {f.code for f in told}:
@@ -86,28 +114,36 @@ class Output:
         try:
             self.numbers.close(scale)
             self.kept = self.files.flush()
-        finally:
             self.files.close()
+        except OSError as failed:
+            self.stop(failed)
         self.final = self.diagnose(faults, scaled)
-        if not self.writes:
+        if self.folder is None:
             return
-        environment.record(self.folder, self.numbers.device)
+        try:
+            self.write(self.folder, self.final, status, error)
+        except OSError as failed:
+            self.unwritten = f"{self.place.path} is not whole: {failed}"
+        self.held.close()
+
+    def write(self, folder: Path, final: Diagnosis, status: str, error: str | None) -> None:
         outcome = Outcome(status, error, self.lines, self.numbers.applied, seconds=self.seconds)
         job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": True}
-        write(self.folder, self.final, outcome, None, int(self.final.ill or status == "failed"), job)
-        page.finished(self.folder, {})
+        write(folder, final, outcome, None, int(final.ill or status == "failed"), job)
+        page.finished(folder, {})
 
     def report(self, faults: list[Seen], scaled: bool) -> list[str]:
         """What was found, first what is wrong with the loop."""
         found = self.final or self.diagnose(faults, scaled)
         name = f"optimizer {self.follower.index}: " if self.follower.index else ""
         skipped = f", {self.skipped} of them skipped" if self.skipped else ""
+        many = f"{self.lines} update{'s' if self.lines != 1 else ''}"
         own, lines = {seen.name for seen in faults}, []
         says = "" if found.verdict in own else f": {found.sentence}"
-        lines.append(f"{name}verdict: {found.verdict} ({self.lines} updates{skipped}){says}")
+        lines.append(f"{name}verdict: {found.verdict} ({many}{skipped}){says}")
         for seen in faults:
             lines += [seen.line, f"    {seen.when}"]
         lines += [f"{f.severity}: {f.sentence}" for f in remaining(found) if f.code not in own]
-        lines += [f"it ended with: {self.error}"] * bool(self.error)
+        lines += [f"it ended with: {self.error}"] * bool(self.error and self.error not in says)
         unable = f", {len(found.unchecked)} could not be: diagnosis.json says why" if found.unchecked else ""
         return [*lines, f"{len(found.checked)} rules were applied to the numbers{unable}"]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import os
-import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,38 +56,6 @@ def count(name: str, given: Any, least: int) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"watch: {name} is {given!r}, expected a whole number >= {least}")
     return given
-
-
-def folder_of(given: Any) -> Path:
-    """Where what was measured goes; None: a folder of its own."""
-    if given is not None and not isinstance(given, (str, os.PathLike)):
-        raise TypeError(f"watch: folder is {kind(given)}, expected a path")
-    path = fresh(Path("outputs", "watch", time.strftime("%Y-%m-%d_%H-%M-%S"))) if given is None else Path(given)
-    inside = next((p for p in (path, *path.parents) if p.exists()), path)
-    if not inside.is_dir():
-        raise ValueError(f"watch: folder is {str(path)!r}, but {inside} is a file")
-    return path
-
-
-def fresh(path: Path) -> Path:
-    """A path, or that with a number, where no folder was: it is made, so that no other watch takes it."""
-    if not first_rank():
-        return path
-    made, number = path, 1
-    while True:
-        try:
-            made.mkdir(parents=True)
-            return made
-        except FileExistsError:
-            number += 1
-            made = path.with_name(f"{path.name}_{number}")
-        except OSError:  # whoever writes there will say why not
-            return path
-
-
-def first_rank() -> bool:
-    """Whether this process is the first of several, or the only one."""
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def check(called: Callable[..., Any], given: dict[str, Any], without: Sequence[str] = ()) -> None:

@@ -20,12 +20,11 @@ class Reducing:
         self.loop = loop
 
     def listen(self, to: Listening) -> None:
-        if self.loop.ranks > 1:
-            to.tap(torch.distributed, "all_reduce", self.on_reduce)
+        to.tap(torch.distributed, "all_reduce", self.on_reduce)
 
     def on_reduce(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = args[0] if args else kwargs.get("tensor")
-        if not isinstance(given, Tensor):
+        if not isinstance(given, Tensor) or self.loop.ranks < 2:
             return
         where = given.untyped_storage().data_ptr()
         for f in self.loop.followers:

@@ -13,18 +13,30 @@ from gradlab.watch import parts
 from gradlab.watch.backward import Backwards
 from gradlab.watch.clearing import Clearing
 from gradlab.watch.clipping import Clipping
-from gradlab.watch.faults import Faults, Seen, printed
+from gradlab.watch.faults import Fault, Faults, Seen, printed
 from gradlab.watch.follower import Follower
 from gradlab.watch.forward import Forward
 from gradlab.watch.listening import Listener, Listening
 from gradlab.watch.loop import Loop
 from gradlab.watch.meeting import Meeting
+from gradlab.watch.place import Place
 from gradlab.watch.reducing import Reducing
 from gradlab.watch.scaling import Scaling
 from gradlab.watch.scheduling import Scheduling
 from gradlab.watch.stepping import Stepping
 
 BROKEN_OFF = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+def ended(error: BaseException | None) -> tuple[str, str | None]:
+    """How a loop ended: completed, failed or interrupted, and with which words. A generator that is closed, and an exit
+    that tells of no failure, are ends like others."""
+    if error is None or isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and not error.code):
+        return "completed", None
+    says, name = " ".join(str(error).split())[:1000], type(error).__name__
+    if isinstance(error, Fault):
+        says = f"{error.code} (strict=True)"
+    return "interrupted" if isinstance(error, BROKEN_OFF) else "failed", f"{name}: {says}" if says else name
 
 
 class Watch:
@@ -51,9 +63,9 @@ class Watch:
         self.quiet = quiet
         models, optimizers = parts.models_of(model), parts.optimizers_of(optimizer)
         given = parts.scaler_of(scaler), parts.schedules_of(schedule)
-        self.folder = parts.folder_of(folder)
-        self.loop = Loop(models, optimizers, *given, self.folder, monitor, Faults(strict, self.say))
-        self.listening = Listening(self.say)
+        self.place = Place(folder)
+        self.loop = Loop(models, optimizers, *given, self.place, monitor, Faults(strict, self.say))
+        self.listening = Listening(self.say, self.left)
         self.meeting = Meeting(self.loop, wanted=optimizer is None)
         self.scheduling = Scheduling(self.loop)
         self.listeners: list[Listener] = [
@@ -74,6 +86,11 @@ class Watch:
         return self.loop.faults.all
 
     @property
+    def folder(self) -> Path:
+        """Where it writes, once it is entered."""
+        return self.place.path
+
+    @property
     def broken(self) -> bool:
         """Whether it ended by a mistake of its own."""
         return self.listening.broken
@@ -81,7 +98,7 @@ class Watch:
     @property
     def main(self) -> bool:
         """Whether this is the first of the ranks, or the only one."""
-        return self.loop.main
+        return self.place.main
 
     def __enter__(self) -> Watch:
         if self.listening.active:
@@ -96,39 +113,56 @@ class Watch:
             self.loop.followed.append(self.met)
         except BaseException:
             self.listening.end()
+            for output in self.loop.outputs:
+                output.held.close()
             raise
-        self.listening.active = True
+        self.listening.begin()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self.listening.guarded(self.scheduling.finish)
+        self.listening.finish(self.scheduling.finish)
         self.listening.end()
-        self.status, self.error = "completed", None
-        if error is not None:
-            self.status = "interrupted" if isinstance(error, BROKEN_OFF) else "failed"
-            self.error = " ".join(str(error).split())[:1000] or type(error).__name__
+        if self.listening.copied:
+            return
+        self.status, self.error = ended(error)
         scale = self.loop.scale
-        try:
-            for output in self.loop.outputs:
+        for output in self.loop.outputs:
+            try:
                 output.close(scale.now(), self.of(output.follower), self.status, self.error, scale.on)
-        except Exception as failed:
-            self.say(f"{self.folder} was not finished: {type(failed).__name__}: {failed}")
+            except Exception as failed:
+                output.unwritten = f"{self.folder} is not whole: {type(failed).__name__}: {failed}"
+        for says in dict.fromkeys(o.unwritten for o in self.loop.outputs if o.unwritten):
+            self.say(says)
 
     def report(self) -> str:
         """What was found, as text."""
+        self.listening.guarded(self.loop.settle)
         outputs, scaled = self.loop.outputs, self.loop.scale.on
         lines = [line for o in outputs for line in o.report(self.of(o.follower), scaled)]
+        if self.loop.outputs and not any(o.began for o in outputs):
+            return "nothing was seen yet: the watch begins with `with`"
         if not lines:
             return "nothing was seen: no optimizer of the model's parameters was met"
         if self.faults:
             lines.append(f"python -m gradlab.audit --explain {self.faults[0].code} tells why")
-        return "\n".join([*lines, f"all of it: {self.folder}"])
+        lines += dict.fromkeys(o.unwritten for o in outputs if o.unwritten)
+        return "\n".join([*lines, *[f"all of it: {self.folder}"] * (self.place.taken is not None)])
 
     def of(self, f: Follower) -> list[Seen]:
         return self.loop.faults.of(f.index)
 
     def met(self, f: Follower) -> None:
-        self.loop.outputs[f.index].open()
+        output = self.loop.outputs[f.index]
+        try:
+            output.open()
+        except ValueError as error:  # in the midst of a training
+            output.unwritten = str(error)
+
+    def left(self) -> None:
+        """In a copy of the process."""
+        for output in self.loop.outputs:
+            output.files.abandon()
+            output.held.close()
 
     def say(self, text: str) -> None:
         if not self.quiet:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradlab.watch import rules
@@ -15,6 +17,8 @@ from gradlab.watch.loop import Loop
 from gradlab.watch.taps import owner_of
 from gradlab.watch.where import Site, site
 
+HOOKS = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
+"""Whose frames run the hooks of a step."""
 LOOK = 5
 """Updates between two looks at which parameters are trained."""
 
@@ -27,7 +31,7 @@ class Stepping:
 
     def listen(self, to: Listening) -> None:
         def follow(f: Follower) -> None:
-            to.hook(f.optimizer.register_step_pre_hook, self.of(self.before, f), f.optimizer)
+            to.hook(f.optimizer.register_step_pre_hook, self.of(self.before, f), f.optimizer, leads=True)
             to.hook(f.optimizer.register_step_post_hook, self.of(self.after, f), f.optimizer)
             to.tap(owner_of(f.optimizer, "add_param_group"), "add_param_group", self.on_group)
 
@@ -47,21 +51,38 @@ class Stepping:
         return None if f is None else lambda result, error: self.loop.grown(f)
 
     def before(self, f: Follower, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if f.trying and within(optimizer):
+            f.inner += 1
+            return
+        f.inner = 0
         f.closure = any(callable(a) for a in args[1:]) or callable(kwargs.get("closure"))
         f.look()
         self.loop.outputs[f.index].numbers.finish(self.loop.scale.now())
+        f.trying = True
         f.stepping, f.inside = f.closure, []
         if not f.closure:
             measured(self.loop, f, site(), self.scaler(f))
 
     def after(self, f: Follower, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if f.inner:
+            f.inner -= 1
+            return
         if f.closure:
             f.look()
             measured(self.loop, f, site(), self.scaler(f))
-            f.stepping = False
+        f.stepping = f.trying = False
         scaled = self.loop.scale.scaling is f
         held_back = getattr(optimizer, "found_inf", None) if scaled else None  # a fused one decides in its kernel
         attempted(self.loop, f, held_back.clone() if isinstance(held_back, Tensor) else False)
+
+
+def within(optimizer: Any) -> bool:
+    """Whether one step of an optimizer calls another: a class whose step calls its base's runs all hooks twice."""
+    frame, times = sys._getframe(2), 0
+    while frame is not None:
+        times += frame.f_code.co_filename == HOOKS and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return times > 1
 
 
 def measured(loop: Loop, f: Follower, where: Site | None, scaler: bool | None) -> None:
@@ -84,6 +105,8 @@ def attempted(loop: Loop, f: Follower, skipped: Any) -> None:
         lr = lr.detach().clone()
     numbers = loop.outputs[f.index].numbers
     loss = f.inside[0].loss if len(f.inside) > 1 else total_loss(f.new)
+    if loop.running is not None and not f.held:  # a hook on the parameters steps, in the backward pass itself
+        loss = loop.running.loss
     if numbers.norm is not None:
         numbers.stepped(loss, lr, skipped)
     f.attempts += 1

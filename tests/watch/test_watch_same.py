@@ -261,7 +261,7 @@ def test_all_is_put_back_after_an_exception(tmp_path):
     assert [*hooks(model, optimizer), sorted(vars(scaler)), sorted(vars(schedule))] == own
     told = json.loads((tmp_path / "diagnosis.json").read_text())
     assert told["outcome"]["status"] == "failed"
-    assert told["outcome"]["error"] == "division by zero"
+    assert told["outcome"]["error"] == "ZeroDivisionError: division by zero"
     assert len(list(read_lines(tmp_path / "metrics.jsonl"))) == 3
 
 

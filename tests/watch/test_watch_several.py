@@ -85,7 +85,7 @@ def test_next_to_no_updates(tmp_path, steps):
         for batch in batches(steps):
             loss_of(model, batch).backward()
             optimizer.step()
-    assert f"({steps} updates)" in watch.report()
+    assert f"({steps} update{'s' * (steps != 1)})" in watch.report()
     assert (tmp_path / "report.html").is_file()
 
 

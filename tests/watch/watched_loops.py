@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradlab
+from gradlab.loggers.local import read_lines
 
 Batch = tuple[Tensor, Tensor]
 
@@ -32,6 +34,28 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 def half_loss(model: nn.Module, batch: Batch) -> Tensor:
     with torch.autocast("cpu", dtype=torch.float16):
         return loss_of(model, batch)
+
+
+def update(model: nn.Module, optimizer: Any, batch: Batch) -> None:
+    """One that is right."""
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+
+
+def train(model: nn.Module, optimizer: Any, count: int = 6) -> None:
+    for batch in batches(count):
+        update(model, optimizer, batch)
+
+
+def pair(seed: int = 0) -> tuple[nn.Module, torch.optim.SGD]:
+    model = net(seed)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def lines(folder: str | Path) -> list[dict[str, Any]]:
+    return list(read_lines(Path(folder) / "metrics.jsonl"))
 
 
 def marked(function: Callable[..., Any]) -> int:

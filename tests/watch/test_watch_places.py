@@ -1,0 +1,131 @@
+"""Where a watch writes: which folder, which rank, and what becomes of it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from watched_loops import batches, lines, loss_of, net, pair, train
+
+import gradlab
+from gradlab.report import runs
+from gradlab.watch.taps import TAPS
+
+
+def test_a_folder_is_made_when_there_is_something_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, optimizer = pair()
+    watch = gradlab.watch(model, optimizer, quiet=True)
+    assert "nothing was seen yet" in watch.report()
+    assert "outputs" not in watch.report()
+    with gradlab.watch(net(), quiet=True):  # and no optimizer
+        pass
+    assert not list(tmp_path.iterdir())
+    with watch:
+        train(model, optimizer)
+    assert (tmp_path / watch.folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("rank, ranks, writes", [("1", "2", False), ("0", "2", True), ("1", "1", True)])
+def test_another_rank_writes(rank, ranks, writes, tmp_path, monkeypatch):
+    """Before the process group is there too."""
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    model, optimizer = pair()
+    with gradlab.watch(model, optimizer, folder=tmp_path / "run", quiet=True) as watch:
+        train(model, optimizer)
+    assert (tmp_path / "run").exists() is watch.main is writes
+    assert ("all of it" in watch.report()) is writes
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model, optimizer = pair()
+    with gradlab.watch(model, optimizer, folder="run", quiet=True):
+        train(model, optimizer, 3)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        train(model, optimizer, 3)
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_full_disk_ends_the_writing_alone(tmp_path, monkeypatch, capsys):
+    model, optimizer = pair()
+    with gradlab.watch(model, optimizer, folder=tmp_path) as watch:
+        train(model, optimizer)
+
+        def full(*args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("gradlab.loggers.local.Lines.write", full)
+        monkeypatch.setattr("gradlab.loggers.local.Lines.close", full)
+        monkeypatch.setattr("gradlab.verdict.write_whole", full)
+        for batch in batches(3):
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert not watch.broken
+    assert [(seen.code, seen.update) for seen in watch.faults] == [("GL305", 7)]
+    assert "(9 updates)" in watch.report()
+    assert "is not whole: [Errno 28] No space left" in watch.report()
+    assert capsys.readouterr().err.count("No space left") == 1
+    assert not TAPS
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
+    def refuse(*args, **given):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    model, optimizer = pair()
+    with (
+        pytest.raises(ValueError, match=r"^watch: folder is '.*', which cannot be made: .*Permission denied"),
+        gradlab.watch(model, optimizer, folder=tmp_path / "run", quiet=True),
+    ):
+        pass
+    assert not TAPS
+
+
+def test_what_another_watch_left_goes(tmp_path):
+    model, optimizer = pair()
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
+        train(model, optimizer)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
+        assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "layers.jsonl", "environment.json"}
+        assert runs.state(tmp_path) == "running"
+
+
+KILLED = """
+import os, signal, torch, gradlab
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with gradlab.watch(model, optimizer, folder="run"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_watch_is_told_as_killed(tmp_path):
+    given = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=given)
+    assert done.returncode == -signal.SIGKILL
+    assert [runs.read(run).verdict for run in runs.find(tmp_path)] == ["killed"]
+
+
+def test_a_copy_of_the_process_writes_nothing(tmp_path):
+    model, optimizer = pair()
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        train(model, optimizer)
+        if not (child := os.fork()):
+            try:
+                train(model, optimizer, 50)
+                watch.__exit__(None, None, None)
+                for file in (watch.loop.outputs[0].files.metrics, watch.loop.outputs[0].files.layers):
+                    file.file.flush()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert not (tmp_path / "diagnosis.json").exists()
+        train(model, optimizer)
+    assert [line["attempt"] for line in lines(tmp_path)] == [*range(1, 13)]

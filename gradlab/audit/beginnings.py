@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from gradlab.audit.entering import enter
 from gradlab.audit.instances import instance
@@ -91,6 +92,9 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
     interpreter.collect(lambda: made.append(instance(interpreter, callee, [], given, node)))
     owner = made[0]
     configure(interpreter, owner)
+    for name in refused(methods):
+        if name in owner.attributes and owner.attributes[name].kind == "scaler":
+            owner.attributes[name] = Value("none", "None")
     visited &= before | {m for m in methods if m.name in ("__init__", "configure_optimizers")}
     every = inherited(owner)
     called = {n.attr for m, _ in every for n in walk(m) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"}
@@ -99,6 +103,18 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
         if method not in visited and method.name != "__init__":
             found += whole(interpreter, method, there, owner)
     return found
+
+
+def refused(methods: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> Iterator[str]:
+    """Attributes that a class will not have: `if self.scaler is not None: raise`."""
+    for node in (n for method in methods for n in method.body if isinstance(n, ast.If)):
+        there = (
+            node.test.left
+            if isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
+            else node.test
+        )
+        if isinstance(there, ast.Attribute) and dotted(there.value) == "self" and isinstance(node.body[-1], ast.Raise):
+            yield there.attr
 
 
 def inherited(owner: Value) -> list[tuple[Function, Module]]:

@@ -6,12 +6,17 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradlab.audit import known
+from gradlab.audit.choices import either
+from gradlab.audit.conditions import Formula
 from gradlab.audit.known import dotted
 from gradlab.audit.scope import usage
 from gradlab.audit.values import Value, births, several
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+Held = dict[tuple[int, str], tuple[Value, Value]]
+"""By object and name: an attribute's object and value."""
 
 
 def name_result(it: Interpreter, target: ast.expr, value: Value) -> None:
@@ -33,7 +38,7 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
         it.scope.names[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.value(target.value)
-        owner.attributes[target.attr] = value
+        hold(it, owner, target.attr, value)
         if owner.kind in ("model", "ddp") and value.kind == "model" and value is not owner:
             value.data.setdefault("within", owner)
         if target.attr == "last_epoch":
@@ -63,6 +68,40 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
         it.value(target.value)
+
+
+def hold(it: Interpreter, owner: Value, name: str, value: Value) -> None:
+    it.written.append((owner, name, owner.attributes.get(name)))
+    owner.attributes[name] = value
+
+
+def taken_back(it: Interpreter, mark: int) -> Held:
+    """What attributes were set to since a mark; they are what they were before."""
+    found: Held = {}
+    for owner, name, old in reversed(it.written[mark:]):
+        if name in owner.attributes:
+            found.setdefault((id(owner), name), (owner, owner.attributes[name]))
+        if old is None:
+            owner.attributes.pop(name, None)
+        else:
+            owner.attributes[name] = old
+    del it.written[mark:]
+    return found
+
+
+def held(it: Interpreter, test: Formula, then: Held, other: Held, left: bool, other_left: bool) -> None:
+    """Attributes after two branches, of which one or the other may have been left."""
+    for key, (owner, _) in {**then, **other}.items():
+        before = owner.attributes.get(key[1])
+        one, two = (side[key][1] if key in side else before for side in (then, other))
+        if other_left and not left:
+            value = one
+        elif one is None or (left and not other_left):
+            value = two
+        else:
+            value = either(it, test, one, two)
+        if value is not None and value is not before:
+            hold(it, owner, key[1], value)
 
 
 def owner_class(it: Interpreter) -> ast.ClassDef | None:

@@ -9,6 +9,7 @@ from gradlab.audit import known
 from gradlab.audit.attributes import attribute
 from gradlab.audit.choices import choice
 from gradlab.audit.conditions import Formula, negation
+from gradlab.audit.divisors import divisible
 from gradlab.audit.effects import forward, loss
 from gradlab.audit.entering import DEPTH, follow
 from gradlab.audit.externals import external
@@ -124,13 +125,14 @@ def called(
     if callee.kind in ("model", "ddp", "engine"):
         return forward(it, node, callee, args)
     if callee.kind == "criterion":
-        return loss(it, callee.data, args)
+        made = loss(it, callee.data, args)
+        return made if callee.data.get("type") else divisible(node, made)
     if callee.kind in ("context", "autocast", "null"):
         return callee
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
         named = isinstance(node.func, (ast.Name, ast.Attribute))
         if named and not callee.data.get("framework"):
-            made = loss(it, {}, args)
+            made = divisible(node, loss(it, {}, args))
             made.data["guessed"] = True
             return made
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)

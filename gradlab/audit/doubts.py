@@ -27,7 +27,7 @@ def doubts(unit: Unit, silent: dict[int, list[str]], path: str) -> list[tuple[in
         if isinstance(item, If) and acts(item) and set(atoms(item.test)) & set(open_):
             line = getattr(item.node, "lineno", 0)
             if item.node is not None and line in own and unit.path == path:
-                where.setdefault(ast.unparse(item.node), []).append(line)
+                where.setdefault(ast.unparse(getattr(item.node, "test", item.node)), []).append(line)
     for text, at in where.items():
         more = f" (also at {', '.join(str(line) for line in sorted({*at[1:]} - {at[0]}))})" if {*at} - {at[0]} else ""
         found.append((at[0], f"whether `{text}` holds is not known: followed both ways{more}"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit import ranges
 from gradlab.audit.canonical import canonical
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
+from gradlab.audit.divisors import divisible
 from gradlab.audit.known import dotted
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births, members, tensor
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 def forward(it: Interpreter, node: ast.Call, model: Value, args: list[Value]) -> Value:
     event = it.emit("forward", node, model)
     through = frozenset().union(*(v.data.get("roots", frozenset()) for v in args if v.kind == "tensor")) & it.tokens
-    made = tensor(roots=through | {next(births)}, factors=[], source="model", forward=event)
+    made = tensor(roots=through | {next(births)}, factors=[], source="model", forward=event, linear=True)
     made.data["chain"] = (*chained(args), event)
     made.data["range"] = ranges.of_model(model)
-    return made
+    return divisible(node, made)
 
 
 def chained(values: list[Value]) -> tuple[Event, ...]:
@@ -153,6 +154,9 @@ def combined(
     word, tokens = ranges.arithmetic(it, right_node if left_node is None else left_node, op, left, right)
     made = sum_or_product(it, op, left, right, right_node, left_node)
     made.data["range"] = word
+    made.data["linear"] = isinstance(op, (ast.Mult, ast.Div)) and bool(
+        left.data.get("linear") or right.data.get("linear")
+    )
     if tokens:
         made.data["roots"] = made.data.get("roots", frozenset()) | tokens
     return made

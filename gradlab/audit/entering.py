@@ -13,7 +13,7 @@ from gradlab.audit.project import Function, Module
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import Block, Event
 from gradlab.audit.tree import walk as tree_walk
-from gradlab.audit.values import Value
+from gradlab.audit.values import Value, several
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -107,6 +107,9 @@ def abstract(node: Function) -> bool:
 
 
 def together(values: list[Value]) -> Value:
-    """What a function gives back, of all its returns."""
-    telling = [v for v in values if v.kind not in ("none", "unknown")]
+    """What a function gives back, of all its returns; of several values at once, each by itself."""
+    telling = [v for v in values if v.kind not in ("none", "unknown")] or [v for v in values if v.kind != "none"]
+    rows = [v.data["items"] for v in telling if v.kind == "list" and "choice" not in v.data]
+    if len(rows) > 1 and len(rows) == len(telling) and len({len(row) for row in rows}) == 1 and rows[0]:
+        return several([together(list(column)) for column in zip(*rows)])
     return (telling or values or [Value("none", "None")])[-1]

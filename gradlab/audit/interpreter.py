@@ -25,6 +25,7 @@ class Interpreter:
         self.calls = 0
         self.cut: list[ast.AST] = []
         self.branches = 0
+        self.written: list[tuple[Value, str, Value | None]] = []  # attributes that were set, and what they were before
         self.results: dict[str, Value] = {}
         self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False

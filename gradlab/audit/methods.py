@@ -65,7 +65,7 @@ def method(
         return scaler(it, node, owner, name, args)
     if kind == "scheduler":
         if name in ("step", "step_update", "batch_step"):
-            it.emit("schedule", node, owner, arguments=len(args) + len(keywords))
+            it.emit("schedule", node, owner, arguments=len(args) + len(keywords), speaks=it.module.source.text)
         return Value()
     if kind in ("model", "ddp", "instance", "criterion", "engine"):
         return module(it, node, owner, name, args, keywords)

@@ -67,8 +67,11 @@ def applied(it: Interpreter, node: ast.Call, name: str, value: Value, partial: b
     """What changes in a tensor's data when a function is applied to it."""
     word = value.data.get("range", "")
     made: dict = {"range": "" if value.data.get("derivative") else after(name, word, node, partial)}
+    made["linear"] = bool(value.data.get("linear")) and name in {*SHAPES, "sum", "mean"}
     if found := noted(it, node, fault(name, word), value):
         made["roots"] = value.data.get("roots", frozenset()) | found
+        if fault(name, word) == "exp":
+            made["exp_event"] = it.out[-1]
     if made["range"] == "exp":
         made["exp_node"] = node
     return made
@@ -79,6 +82,11 @@ def arithmetic(
 ) -> tuple[str, frozenset[int]]:
     """The word of a sum, product, quotient or power, and the tokens of what is wrong with it."""
     one, two = left.data.get("range", ""), right.data.get("range", "")
+    if isinstance(op, (ast.Add, ast.Sub)):
+        for exp, other in ((left, right), (right, left)):
+            event, shared = exp.data.get("exp_event"), exp.data.get("roots", frozenset()) - it.tokens
+            if event is not None and other.data.get("linear") and shared & other.data["roots"]:
+                event.data["what"] = ""  # exp(x) - y x: a rate's own likelihood, where x is its logarithm
     if isinstance(op, ast.Pow):
         power = right.data.get("value") if right.kind == "number" else None
         if power == 0.5:

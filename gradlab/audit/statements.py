@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradlab.audit import effects
 from gradlab.audit.assignments import do_AnnAssign, do_Assign, do_AugAssign
-from gradlab.audit.binding import bind
+from gradlab.audit.binding import bind, held, taken_back
 from gradlab.audit.canonical import canonical, youngest
 from gradlab.audit.choices import either
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
@@ -22,6 +22,9 @@ from gradlab.audit.values import Value
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+FAILING = {"raises", "assertRaises", "assertRaisesRegex"}
 
 
 def do_Expr(it: Interpreter, node: ast.Expr) -> None:
@@ -59,19 +62,22 @@ def do_If(it: Interpreter, node: ast.If) -> None:
     if dotted(node.test) == "TYPE_CHECKING":
         return
     it.value(node.test)
-    branch(it, node.test, formula(it, node.test), lambda: it.block(node.body), lambda: it.block(node.orelse))
+    branch(it, node, formula(it, node.test), lambda: it.block(node.body), lambda: it.block(node.orelse))
 
 
 def branch(
     it: Interpreter, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
 ) -> None:
-    before, outer = dict(it.scope.names), it.regions
+    before, outer, mark = dict(it.scope.names), it.regions, len(it.written)
     it.branches += 1
     then = it.collect(work)
     after_then, it.scope.names = it.scope.names, dict(before)
+    held_then = taken_back(it, mark)
     entered, it.regions = it.regions[len(outer) :], outer
     other = it.collect(otherwise)
+    held_other = taken_back(it, mark)
     it.branches -= 1
+    held(it, test, held_then, held_other, leaves(then), leaves(other))
     for region in entered:  # of an ExitStack
         region.when = joined("and", [test, region.when])
     it.regions = [*it.regions, *entered]
@@ -100,7 +106,9 @@ def do_With(it: Interpreter, node: ast.With) -> None:
             value.data["region"] = found[0]
         if item.optional_vars is not None:
             bind(it, item.optional_vars, handed)
-    it.block(node.body)
+    body = it.collect(lambda: it.block(node.body))
+    if not any(dotted(getattr(item.context_expr, "func", item)).split(".")[-1] in FAILING for item in node.items):
+        it.out += body  # of what is meant to fail nothing is said
     it.regions = outer
     for value, at in reversed(opened):
         ended(it, value, at)
@@ -110,9 +118,10 @@ def do_Try(it: Interpreter, node: ast.Try) -> None:
     """A handler with a backward pass of its own is another way through; what others do is no part of the loop."""
     tried = it.collect(lambda: it.block([*node.body, *node.orelse]))
     for handler in node.handlers:
-        before = dict(it.scope.names)
+        before, mark = dict(it.scope.names), len(it.written)
         caught = it.collect(lambda handler=handler: it.block(handler.body))
         it.scope.names = before
+        taken_back(it, mark)
         if any(event.kind == "backward" for event in events(caught)):
             tried = [If(("atom", Atom(f"raised at {handler.lineno}", 0, "raised")), caught, tried)]
     it.out += tried

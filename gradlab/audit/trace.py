@@ -101,9 +101,11 @@ class Unit:
             for item in walk(loop.body) if isinstance(item, If)
             for atom in atoms(item.test) if atom.birth > loop.birth
         }  # fmt: skip
+        whole_run = self.loop is None and any(isinstance(item, Loop) and trained(item) for item in walk(self.body))
+        flags = () if whole_run else ("flag",)  # a function with loops of its own is not called once a micro-batch
         candidates = [
             a for a in self.atoms
-            if a not in inner and (a.kind in ("period", "sync") or (a.kind == "flag" and a.birth > self.birth))
+            if a not in inner and (a.kind in ("period", "sync") or (a.kind in flags and a.birth > self.birth))
         ]  # fmt: skip
         whole, self.body = self.body, pruned(self.body, ("backward", "step"))
         relevant = set(self.found_atoms())
@@ -160,3 +162,8 @@ def same(one: Value, two: Value) -> bool | None:
     if one is two or (one.name and one.name == two.name and one.data.get("call") is two.data.get("call")):
         return True
     return any(a is b for _, a in one.data.get("choice", []) for _, b in two.data.get("choice", [(None, two)]))
+
+
+def trained(loop: Loop) -> bool:
+    """Whether a loop updates by itself."""
+    return not loop.once and {"backward", "step"} <= {event.kind for event in events(loop.body)}

@@ -12,6 +12,8 @@ from gradlab.audit.project import INSTALLED, Module
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.scaler import scaled
 from gradlab.audit.runs import Run
+from gradlab.audit.tree import If
+from gradlab.audit.tree import walk as tree_walk
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 
@@ -80,6 +82,8 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
         run.unit, "scaler", "self"
     ):
         return
+    if any(isinstance(item, If) and item.node is not None and scales(item.node) for item in tree_walk(run.unit.body)):
+        return  # who calls this loop says whether there is a scaler
     for backward in run.of("backward"):
         value = backward.event.value
         if (
@@ -97,6 +101,11 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
                     region is None and step.event.value.root().data.get("half")
                 ):
                     yield Hit(backward, (step,), region=region)
+
+
+def scales(node: ast.AST) -> bool:
+    """A branch of which a side scales a loss."""
+    return any(isinstance(part, ast.Call) and getattr(part.func, "attr", "") == "scale" for part in walk(node))
 
 
 def half(data: dict) -> bool:

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Loop, events
+from gradlab.audit.tree import Event, Loop, events
 
 COUNTED = re.compile(r"len\(")
+TORCH = re.compile(
+    r"torch\.optim\.lr_scheduler|torch\.optim import lr_scheduler|transformers|diffusers|get_\w*schedule"
+)
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 
 
@@ -44,6 +47,10 @@ def before_step(run: Run) -> Iterator[Hit]:
             continue
         if any(s.event is schedule.event and not run.ends(s.k) for s in run.of("schedule")):
             continue  # once a micro-batch, which is another mistake
+        if not counts_after(schedule.event) or any(
+            e.kind == "schedule" and e.data["arguments"] and e.value is schedule.event.value for e in run.unit.events
+        ):
+            continue
         at = run.steps.index(schedule)
         steps = [s for s in run.of("step") if s.k == schedule.k and matches(schedule, s)]
         earlier = [s for s in steps if run.steps.index(s) < at]
@@ -54,6 +61,17 @@ def before_step(run: Run) -> Iterator[Hit]:
             continue  # not at first, perhaps
         if later and not earlier and (run.unit.loop is not None):
             yield Hit(schedule, (later[0],))
+
+
+def counts_after(event: Event) -> bool:
+    """Whether a schedule is known to give its first rate before its first step: one of the project's own may count on.
+
+    Of one that is handed in the type is not known; where the file speaks of PyTorch's it is taken for one of these.
+    """
+    owner = event.value
+    if owner is None or owner.data.get("class") is not None:
+        return False
+    return bool(TORCH.search(str(owner.data.get("type", ""))) or TORCH.search(event.data["speaks"]))
 
 
 def matches(schedule, step) -> bool:

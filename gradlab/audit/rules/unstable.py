@@ -105,11 +105,24 @@ def rmse_computed(run: Run) -> Iterator[Hit]:
 def exp(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = {
-            n for n in inputs(function) if not re.search(r"log_?(var|std|sigma|p|prob|scale)|var|sigma|std", n, re.I)
+            n for n in inputs(function) if not re.search(r"(^|_)log_|log_?(p|prob|scale|rate)|var|sigma|std", n, re.I)
         }
         for node in walk(function):
             if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
-                yield node
+                if not any(rate(part, node) for part in walk(function)):
+                    yield node
+
+
+def rate(node: ast.AST, exp: ast.AST) -> bool:
+    """exp(x) - y x, or exp(x) - x: the likelihood of a count or a variance, where x is the logarithm of a rate."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
+        return False
+    text = ast.unparse(called(exp, "exp") or exp)
+    sides = [list(walk(side)) for side in (node.left, node.right)]
+    linear = [
+        any(isinstance(p, ast.expr) and ast.unparse(p) == text for p in side) and exp not in side for side in sides
+    ]
+    return (exp in sides[0] and linear[1]) or (exp in sides[1] and linear[0])
 
 
 @also("GL604")

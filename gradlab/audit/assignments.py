@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit import effects
 from gradlab.audit.binding import bind, name_result
 from gradlab.audit.effects import combined
+from gradlab.audit.hand import descending, plain, weights
 from gradlab.audit.known import dotted
 from gradlab.audit.parameters import refine
 from gradlab.audit.scope import usage
@@ -22,6 +23,10 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
     for target in node.targets:
         if effects.assign_gradient(it, node, target, node.value, None):
             return
+    target = node.targets[0]
+    if weights(target) is not target and plain(target) in descending(it.scope.node):
+        effects.descended(it, node, it.value(weights(target)), [node.value], True)
+        return
     if (again := onto_itself(node)) is not None:
         do_AugAssign(it, again)
         return
@@ -86,6 +91,9 @@ def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
     if effects.assign_gradient(it, node, node.target, node.value, node.op):
         return
     old, value = it.value(node.target), it.value(node.value)
+    if old.kind != "param" and plain(node.target) in descending(it.scope.node):
+        effects.descended(it, node, it.value(weights(node.target)), [node.value], isinstance(node.op, ast.Sub))
+        return
     kept: int | None = None
     if isinstance(node.op, ast.Add):
         if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.data.get("value") == 1:

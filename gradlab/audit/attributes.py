@@ -7,6 +7,7 @@ import builtins
 from typing import TYPE_CHECKING
 
 from gradlab.audit import effects, known
+from gradlab.audit.hand import descending, plain
 from gradlab.audit.instances import member
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
@@ -106,6 +107,8 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         if found is not None and (top := top_level(it, found[0], getattr(found[1], "name", ""))) is not None:
             return top
         return Value("external", dotted_name, birth=0)
+    if name == "grad" and plain(node.value) in descending(it.scope.node):
+        return Value("gradient", data={"of": value}, birth=value.birth)
     if value.kind == "unknown" and name == "grad":
         return Value("gradient", data={"of": value, "guess": True}, birth=value.birth)
     if value.kind == "param" and name == "grad":
@@ -118,6 +121,8 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         return Value("groups", data={"of": value})
     if value.kind == "tensor" and name in ("loss", "data", "values", "logits"):
         return Value("tensor", name, {**value.data}) if name in ("loss", "logits") else Value("detached")
+    if value.kind == "tensor" and "backward" in usage(it.scope.node).methods.get(dotted(node), ()):
+        return Value("tensor", name, {**value.data})
     if name == "no_sync" and value.kind in ("ddp", "model", "unknown"):
         return Value("maker", name, {"word": name, "model": value})
     if value.kind == "accelerator" and name == "sync_gradients":

@@ -66,7 +66,7 @@ def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Findin
     silent: dict[int, list[str]] = {}
     for rule in selected.values():
         unit.doubts.clear()
-        places = rules.shown(rule, unit, cases) if rule.runs is not None else rule.unit(unit) if rule.unit else ()
+        places = [*rules.shown(rule, unit, cases), *(rule.unit(unit) if rule.unit is not None else ())]
         for path, node in places:
             keep(found, finding(rule.code, rule.severity, rule.message, path, node, rule.name))
         for event in {id(event): event for event in unit.doubts}:

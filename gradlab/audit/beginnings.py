@@ -14,6 +14,7 @@ from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.result import Result
 from gradlab.audit.scope import Scope
 from gradlab.audit.trace import Unit
+from gradlab.audit.tree import events
 from gradlab.audit.units import units
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
@@ -24,7 +25,8 @@ def loops(module: Module, project: Project, result: Result) -> list[Unit]:
     visited: set[ast.AST] = set()
     found: list[Unit] = []
     interpreter = Interpreter(project, visited)
-    found += units(interpreter.run_module(module), module.path, 0, False)
+    items = interpreter.run_module(module)
+    found += units(items, module.path, 0, any(event.data.get("closure") for event in events(items)))
     for node in roots(module):
         if isinstance(node, ast.ClassDef):
             found += of_class(interpreter, node, module, visited)

@@ -62,8 +62,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     name_result(it, part, item)
                 elif value.kind == "tensor":
                     beside = i > 0 and value.data.get("source") == "criterion"  # a tensor, or a number for the log
-                    roots = value.data.get("roots", frozenset()) | {next(births)}  # each may be a number
-                    told = {"roots": roots, "unpacked": True, "unsure": beside, "range": ""}
+                    roots, word = output(value, i, len(target.elts))
+                    told = {"roots": roots | {next(births)}, "unpacked": True, "unsure": beside, "range": word}
                     item = Value("tensor", dotted(part), {**value.data, **told})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
@@ -102,6 +102,14 @@ def held(it: Interpreter, test: Formula, then: Held, other: Held, left: bool, ot
             value = either(it, test, one, two)
         if value is not None and value is not before:
             hold(it, owner, key[1], value)
+
+
+def output(value: Value, i: int, count: int) -> tuple[frozenset[int], str]:
+    """The marks and the range of one of a network's outputs; each may be a number for the log."""
+    roots, outputs = value.data.get("roots", frozenset()), value.data.get("outputs", [])
+    if len(outputs) != count:
+        return roots, ""
+    return roots - frozenset().union(*(tokens for _, tokens in outputs)) | outputs[i][1], outputs[i][0]
 
 
 def owner_class(it: Interpreter) -> ast.ClassDef | None:

@@ -13,6 +13,7 @@ from gradlab.audit.divisors import divisible
 from gradlab.audit.effects import forward, loss
 from gradlab.audit.entering import DEPTH, follow
 from gradlab.audit.externals import external
+from gradlab.audit.inside import passed
 from gradlab.audit.instances import instance, member, parent
 from gradlab.audit.known import dotted
 from gradlab.audit.language import unpacked
@@ -123,10 +124,10 @@ def called(
     if callee.kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
         return loss_scaler(it, node, callee, args, keywords)
     if callee.kind in ("model", "ddp", "engine"):
-        return forward(it, node, callee, args)
+        return passed(it, node, callee, args, forward(it, node, callee, args))
     if callee.kind == "criterion":
         made = loss(it, callee.data, args)
-        return made if callee.data.get("type") else divisible(node, made)
+        return passed(it, node, callee, args, made if callee.data.get("type") else divisible(node, made))
     if callee.kind in ("context", "autocast", "null"):
         return callee
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:

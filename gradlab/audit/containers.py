@@ -27,7 +27,7 @@ def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
     if value.kind == "tensor":
         text = ast.unparse(node.slice)
         named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and "loss" not in text
-        return Value("tensor", "", {**value.data, "unsure": named or value.data.get("unsure", False)})
+        return Value("tensor", "", {**value.data, "made_of": (), "unsure": named or value.data.get("unsure", False)})
     key = f"[{ast.unparse(node.slice)}]"
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", {"given": True}, birth=value.birth)

@@ -10,6 +10,7 @@ from gradlab.audit import ranges
 from gradlab.audit.canonical import canonical
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
 from gradlab.audit.divisors import divisible
+from gradlab.audit.hand import descending, plain
 from gradlab.audit.known import dotted
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births, members, tensor
@@ -88,8 +89,10 @@ def assign_gradient(
         return False
     owner = it.value(grad.value)
     value = Value("gradient", data={"of": owner})
-    if op is None and isinstance(right, ast.Constant) and right.value is None:
-        if owner.kind not in ("param", "instance", "list") and owner.name:
+    nothing = isinstance(right, ast.Constant) and right.value in (None, 0)
+    if op is None and (nothing or "zeros" in ast.unparse(right)):
+        known = plain(grad.value) in descending(it.scope.node)
+        if not known and owner.kind not in ("param", "instance", "list") and owner.name:
             return True  # of an input, perhaps
         it.emit("zero", node, value, by_hand=True)
     elif isinstance(op, (ast.Div, ast.Mult)):
@@ -117,7 +120,8 @@ def descended(it: Interpreter, node: ast.AST, param: Value, by: list[ast.expr], 
         return
     if down or any(isinstance(part, ast.USub) for part in parts):
         root = param.root()
-        whole = it.results.setdefault(f"by hand#{root.number}", Value("optimizer", "by hand", {"of": root}))
+        birth = root.birth if root.kind != "unknown" or root.name else 0
+        whole = it.results.setdefault(f"by hand#{root.number}", Value("optimizer", "by hand", {"of": root}, birth))
         whole.data["roots"] = [root]
         it.emit("step", node, whole)
 
@@ -135,9 +139,36 @@ def kept(
         return None
     base = target.value if isinstance(target, ast.Subscript) else target
     mark = next(births)
-    named = "loss" in ast.unparse(node).lower()
-    it.emit("keep", node, value, into=dotted(base), since=since, named=named, mark=mark)
+    event = it.emit("keep", node, value, into=dotted(base), since=since, mark=mark)
+    owner = it.selves[-1]
+    event.data["classes"] = owner.data.get("lineage", []) if owner is not None else []
+    event.node, event.path = handed(it, event, value)
     return mark
+
+
+def handed(it: Interpreter, event: Event, value: Value) -> tuple[ast.AST, str]:
+    """The call that gave a tensor to another object which keeps it, as it would keep a number."""
+    found: tuple[ast.AST, str] = event.node, event.path
+    for i in range(len(it.frames) - 1, -1, -1):
+        at, module, args = it.frames[i]
+        own = it.selves[i - len(it.frames)]
+        before = it.selves[i - len(it.frames) - 1] if len(it.selves) > len(it.frames) - i else None
+        if own is None or own is before or not isinstance(at, ast.Call) or not any(a in made_of(value) for a in args):
+            break
+        found = at, module.path  # type: ignore[attr-defined]
+    return found
+
+
+def made_of(value: Value | None) -> list[Value]:
+    """A tensor and what it is made of by arithmetic: if it is a single number, so is each of them."""
+    found: list[Value] = []
+    left = [value]
+    while left and len(found) < 50:
+        one = left.pop()
+        if one is not None and one.kind == "tensor" and one not in found:
+            found.append(one)
+            left += [*one.data.get("made_of", ()), *(v for _, v in one.data.get("choice") or ())]
+    return found
 
 
 def combined(
@@ -157,6 +188,7 @@ def combined(
     made.data["linear"] = isinstance(op, (ast.Mult, ast.Div)) and bool(
         left.data.get("linear") or right.data.get("linear")
     )
+    made.data["made_of"] = (left, right)
     if tokens:
         made.data["roots"] = made.data.get("roots", frozenset()) | tokens
     return made

@@ -86,7 +86,9 @@ def enter(
     it.stack.append(node)
     it.returned.append([])
     it.selves.append(args[0] if owner is not None and args else it.selves[-1])
+    it.frames.append((at, outer.module, [*args, *keywords.values()]))
     body = it.collect(lambda: it.block(node.body))
+    it.frames.pop()
     it.selves.pop()
     it.stack.pop()
     it.inner += [v for v in scope.names.values() if v.kind == "function" and v.data.get("scope") is scope]

@@ -32,8 +32,13 @@ class Interpreter:
         self.origins: dict[tuple[int, str], ast.expr] = {}
         self.memo: dict[int, Value] = {}
         self.tokens: set[int] = set()
+        self.seen_inside: dict[tuple, Value | None] = {}  # forward passes that were followed
+        self.within = 0  # how deep in them
         self.inner: list[Value] = []  # functions defined in those that were entered
         self.selves: list[Value | None] = [None]
+        self.frames: list[
+            tuple[ast.AST, object, list[Value]]
+        ] = []  # the calls that were entered, what they handed over
         self.globals: dict[int, Scope] = {}
         self.scope: Scope = Scope(None, ast.Pass(), None)
 
@@ -74,7 +79,7 @@ class Interpreter:
     def run_function(
         self, node: Function, module: Module, owner: Value | None = None, closure: Scope | None = None
     ) -> list:
-        self.scope, self.calls = self.world(module), 0
+        self.scope, self.calls, self.seen_inside = self.world(module), 0, {}
         self.entered = next(births)
         return self.collect(lambda: enter(self, node, module, [], {}, owner, node, closure or self.world(module)))
 

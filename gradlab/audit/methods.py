@@ -6,8 +6,10 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gradlab.audit.effects import forward, kept
+from gradlab.audit.effects import descended, forward, kept
 from gradlab.audit.frameworks import accelerator, fabric, lightning
+from gradlab.audit.hand import descending, plain, weights
+from gradlab.audit.inside import passed
 from gradlab.audit.language import engine, entered, of_dictionary
 from gradlab.audit.objects import method_of
 from gradlab.audit.opaque import ACTING
@@ -44,6 +46,10 @@ def method(
     own = kind in ("optimizer", "scheduler") and name in ("step", "zero_grad")  # followed, it would be arithmetic
     if "class" in owner.data and method_of(owner, name) is not None and not own:
         return None
+    if name in ("sub_", "add_") and kind in ("tensor", "unknown", "detached") and by_hand(it, node):
+        by = [*node.args, *(k.value for k in node.keywords)]
+        descended(it, node, it.value(weights(node.func.value)), by, name == "sub_")  # type: ignore[attr-defined]
+        return owner
     if kind == "engine" and name in ("backward", "step"):
         return engine(it, node, owner, name, args)
     if kind == "stack" and name == "enter_context":
@@ -90,6 +96,11 @@ def method(
     return None
 
 
+def by_hand(it: Interpreter, node: ast.Call) -> bool:
+    """Whether what a method is called on goes down its own gradient."""
+    return isinstance(node.func, ast.Attribute) and plain(node.func.value) in descending(it.scope.node)
+
+
 def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -> Value:
     if owner.kind in ("accelerator", "fabric"):
         it.emit("backward", node, args[0] if args else None, through=owner)
@@ -103,6 +114,9 @@ def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -
                 )
                 it.out.append(If(when, events, []))
         else:
+            if owner.kind == "unknown" and not args and not owner.data.get("framework"):
+                owner.kind = "tensor"
+                owner.data |= {"opaque": True, "roots": frozenset([next(births)]), "factors": []}
             it.emit("backward", node, owner, text=ast.unparse(node.func))
     else:
         it.emit("opaque", node, owner, name="backward", receives={"framework"})
@@ -130,7 +144,8 @@ def module(
     elif name in ("modules", "named_modules", "children", "named_children"):
         return Value("modules", data={"of": owner})
     elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
-        return forward(it, node, owner, args)
+        made = forward(it, node, owner, args)
+        return passed(it, node, owner, args, made) if name == "forward" else made
     elif owner.data.get("class") is None and owner.kind in ("model", "ddp"):
         if name == "step":
             it.emit("opaque", node, owner, name=name, receives={"framework"})

@@ -9,6 +9,7 @@ from gradlab.audit import known
 from gradlab.audit.project import Function
 from gradlab.audit.scope import usage
 from gradlab.audit.values import Value, dictionary, number
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -51,6 +52,24 @@ def constant(it: Interpreter, node: ast.expr) -> Value:
     return Value("unknown", "default")
 
 
+def told(it: Interpreter, value: Value, annotation: ast.AST) -> bool:
+    """Whether an annotation names a class of the project, of which the value then is an object."""
+    from gradlab.audit.attributes import named
+    from gradlab.audit.instances import instance
+
+    text = annotation.value if isinstance(annotation, ast.Constant) else ""
+    names = [text] if isinstance(text, str) and text else [n.id for n in walk(annotation) if isinstance(n, ast.Name)]
+    classes = [one for one in (named(it, name) for name in names) if one.kind == "class"]
+    if len(classes) != 1 or len(it.stack) > 3 or not isinstance(annotation, (ast.Name, ast.Constant, ast.BinOp)):
+        return False
+    made = instance(it, classes[0], [], {}, annotation)
+    if made.kind != "instance" or made.data.get("framework"):
+        return False
+    value.kind, value.attributes = made.kind, made.attributes
+    value.data |= {**made.data, "given": isinstance(annotation, ast.BinOp)}
+    return True
+
+
 def refine(
     it: Interpreter,
     value: Value,
@@ -77,4 +96,6 @@ def refine(
                 value.kind = kind
                 value.data["given"] = "None" in text or "Optional" in text
                 return
+        if told(it, value, annotation):
+            return
     value.kind = uses.kind(parameter or name) or known.by_name(name) or value.kind

@@ -1,8 +1,9 @@
 """What values a tensor may take, as far as the text shows: where a log, a root, a quotient or an exp may leave them.
 
 any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
-(softmax, sigmoid); rest: 1 less an output; square: squares one by one; error: the mean of squares; exp, expsum: exp of
-an output, its sum. Everything else is the empty word: nothing is known, nothing is said.
+(softmax, sigmoid); rest: 1 less an output; signed: -1 to 1 (tanh), bounded: its square; square: squares one by one;
+error: the mean of squares; exp, expsum: exp of an output, its sum; total: the sum of outputs or shares; part: one of
+several outputs. Everything else is the empty word: nothing is known, nothing is said.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ SHAPES = {
     "double", "cuda", "cpu", "expand", "t", "clone", "narrow", "select", "index_select",
 }  # fmt: skip
 SHARES = {"softmax", "sigmoid", "Softmax", "Sigmoid"}
+ENDS = {**dict.fromkeys(SHARES, "share"), "tanh": "signed", "Tanh": "signed"}
 OUTPUTS = {"Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "LSTM", "GRU", "Bilinear"}
-RAW = ("any", "unseen")
+RAW = ("any", "unseen", "part")
 LOGS = ("log", "log2", "log10")
 
 
@@ -31,16 +33,23 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
     """The word of what a function makes of a tensor; `partial`: it is told along which dimension."""
     if name in SHAPES:
         return word
-    if name in SHARES:
-        return "share"
-    if name == "square" or (name == "pow" and any(isinstance(a, ast.Constant) and a.value == 2 for a in node.args)):
-        return "square"
+    if name in ENDS:
+        return ENDS[name]
+    if name == "square" or (name == "pow" and powered(node, 2)):
+        return "bounded" if word == "signed" else "square"
     if name in ("clamp", "clamp_min", "relu") and word == "square":
         lowest = [k.value for k in node.keywords if k.arg == "min"] or ([] if name == "relu" else node.args[-1:])
         return word if all(isinstance(low, ast.Constant) and low.value == 0 for low in lowest) else ""
+    if name == "sum" and not partial and word in (*RAW, "share"):
+        return "total"
     if name in ("sum", "mean"):
+        word = "square" if word == "bounded" else word
         return {"square": "square" if partial else "error", "exp": "expsum" if name == "sum" else ""}.get(word, "")
     return "exp" if name == "exp" and word in RAW else ""
+
+
+def powered(node: ast.Call, by: float) -> bool:
+    return any(isinstance(a, ast.Constant) and a.value == by for a in node.args)
 
 
 def fault(name: str, word: str) -> str:
@@ -48,7 +57,7 @@ def fault(name: str, word: str) -> str:
     if name in LOGS:
         return "log" if word in ("share", "rest", "any") else "exp" if word == "expsum" else ""
     if name == "sqrt":
-        return {"square": "sqrt", "error": "rmse"}.get(word, "")
+        return {"square": "sqrt", "bounded": "sqrt", "error": "rmse"}.get(word, "")
     return "exp" if name == "exp" and word == "any" else ""
 
 
@@ -68,9 +77,12 @@ def applied(it: Interpreter, node: ast.Call, name: str, value: Value, partial: b
     word = value.data.get("range", "")
     made: dict = {"range": "" if value.data.get("derivative") else after(name, word, node, partial)}
     made["linear"] = bool(value.data.get("linear")) and name in {*SHAPES, "sum", "mean"}
-    if found := noted(it, node, fault(name, word), value):
+    what = fault("sqrt" if name == "pow" and powered(node, 0.5) else name, word)
+    if name == "exp" and it.within:
+        what = ""  # inside a network a rate or a variance may be meant; its quotient by its sum is another matter
+    if found := noted(it, node, what, value):
         made["roots"] = value.data.get("roots", frozenset()) | found
-        if fault(name, word) == "exp":
+        if what == "exp":
             made["exp_event"] = it.out[-1]
     if made["range"] == "exp":
         made["exp_node"] = node
@@ -91,11 +103,13 @@ def arithmetic(
         power = right.data.get("value") if right.kind == "number" else None
         if power == 0.5:
             return "", noted(it, node, fault("sqrt", one), left)
-        return ("square" if power in (2, 4) and not left.data.get("derivative") else ""), frozenset()
+        if power not in (2, 4) or left.data.get("derivative"):
+            return "", frozenset()
+        return ("bounded" if one == "signed" else "square"), frozenset()
     if isinstance(op, ast.Sub) and left.kind == "number" and left.data.get("value") == 1:
-        return ("share" if two == "share" else "rest" if two in RAW else ""), frozenset()
+        return {**dict.fromkeys(RAW, "rest"), "share": "share", "bounded": "share"}.get(two, ""), frozenset()
     if isinstance(op, ast.Div) and right.kind == "tensor":
-        what = "division" if two in RAW else "exp" if one == "exp" and two == "expsum" else ""
+        what = "division" if two in (*RAW, "total") else "exp" if one == "exp" and two == "expsum" else ""
         return "", noted(it, node, what, left, right)
     if isinstance(op, (ast.Mult, ast.Div)) and "tensor" in (left.kind, right.kind) and left.kind != right.kind:
         return ("share" if "share" in (one, two) else ""), frozenset()
@@ -106,8 +120,8 @@ def of_model(model: Value, depth: int = 0) -> str:
     """What a network ends in."""
     root = model.root()
     tail = str(root.data.get("last") or root.data.get("type", "")).split(".")[-1]
-    if tail in SHARES:
-        return "share"
+    if tail in ENDS:
+        return ENDS[tail]
     if tail in OUTPUTS:
         return "any"
     if "class" in root.data and depth < 3 and (found := method_of(root, "forward")) is not None:
@@ -125,8 +139,8 @@ def ending(node: ast.expr, function: ast.AST, owner: Value, depth: int) -> str:
     if not isinstance(node, ast.Call):
         return ""
     tail = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-    if tail in SHARES:
-        return "share"
+    if tail in ENDS:
+        return ENDS[tail]
     if isinstance(node.func, ast.Attribute) and tail in SHAPES:
         return ending(node.func.value, function, owner, depth)
     held = owner.attributes.get(tail) if dotted(node.func).startswith("self.") else None

@@ -19,6 +19,9 @@ DETACHED = {"item", "detach", "tolist", "numpy", "detach_", "data_ptr"} | {
 }  # and what has no gradient
 
 
+MOVED = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "clone", "requires_grad_"}
+
+
 def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
     if name in DETACHED:
         return Value("detached")
@@ -28,7 +31,7 @@ def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: li
         if name.endswith("_"):
             owner.data.update(made.data)
         return made
-    data = {**owner.data}
+    data = {**owner.data, "made_of": (owner,) if name in MOVED else ()}
     if name in ("sum", "nansum"):
         data["reduction"] = "sum"
     if name in ("mean", "sum") and not args and not node.keywords:
@@ -41,7 +44,7 @@ def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: lis
     if owner.kind == "gradient":
         if owner.data.get("guess") and name in ("zero_", "detach_", "clamp_", "clip_"):
             return Value()  # of an input, perhaps
-        if name in ("zero_", "detach_"):
+        if name in ("zero_", "detach_", "fill_"):
             it.emit("zero", node, owner, by_hand=True)
         elif name in ("div_", "mul_") and args:
             it.emit("scale", node, owner, by=canonical(it, node.args[0]), factor=args[0], op=name)

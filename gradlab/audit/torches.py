@@ -36,10 +36,12 @@ def of_tensors(
     it: Interpreter, node: ast.Call, tail: str, args: list[Value], inner: list[Value], partial: bool
 ) -> Value:
     """`inner`: the tensors among the arguments, and in lists of them."""
-    data = {**inner[0].data}
+    data = {**inner[0].data, "made_of": ()}
     data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
     if tail == "sum":
         data["reduction"] = "sum"
+    if tail in ("sum", "mean") and not partial:
+        data["one"] = True  # a number for the log
     first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})
     changed = ranges.applied(it, node, tail, first, partial)
     data |= {**changed, "roots": data["roots"] | changed.get("roots", frozenset())}

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradlab.audit.formulas import formula
-from gradlab.audit.tree import If
+from gradlab.audit.tree import If, events
 from gradlab.audit.values import CALLED, Value, several, tensor
 
 if TYPE_CHECKING:
@@ -17,12 +17,14 @@ def optimizer(
     it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
 ) -> Value:
     if name == "step":
+        before = len(it.out)
         for closure in [*args, *keywords.values()]:
             if closure.kind in CALLED:
                 it.apply(node, closure, [])
+        inside = events(it.out[before:])
         for hook in owner.data.get("before", []):
             it.apply(node, hook, [owner])
-        it.emit("step", node, owner)
+        it.emit("step", node, owner, closure=inside)
         for hook in owner.data.get("behind", []):
             it.apply(node, hook, [owner])
         return tensor() if args else Value()
@@ -43,7 +45,7 @@ def scaler(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[
         data = {k: v for k, v in args[0].data.items() if k != "choice"}
         if args[0].kind != "tensor":
             data["opaque"] = True
-        return Value("tensor", "", {**data, "scaled": owner})
+        return Value("tensor", "", {**data, "scaled": owner, "made_of": (args[0],)})
     if name == "step":
         it.emit("step", node, args[0] if args else None, scaler=owner)
     elif name == "unscale_":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
+from gradlab.audit.rules import Hit, also, concerns, partly, rule, uncertain
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
 
@@ -37,6 +38,17 @@ def zero_missing(run: Run) -> Iterator[Hit]:
 def again(unit: Unit) -> bool:
     """The loop goes round more than once: a parameter, a data set, no loop that is left at once."""
     return not any(getattr(item, "kind", "") == "break" for item in unit.body)
+
+
+@also("GL305", "unit")
+def zero_missing_in_closure(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
+    """LBFGS calls its closure many times in one step: each call has to begin at zero."""
+    for step in unit.events:
+        inside = step.data.get("closure", [])
+        made = str(step.value.data.get("type", "")) if step.value is not None else ""
+        kinds = {e.kind for e in inside}
+        if step.kind == "step" and made.endswith("LBFGS") and "backward" in kinds and not kinds & {"zero", "opaque"}:
+            yield step.path, step.node
 
 
 @rule("GL306", windows=True)

@@ -1,0 +1,47 @@
+"""Weights that a program updates by itself, without an optimizer: `w -= rate * w.grad`."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+from gradlab.audit.known import dotted
+from gradlab.audit.walking import walk
+
+
+def plain(node: ast.expr) -> str:
+    """The dotted name of a tensor, `.data` left out."""
+    return dotted(weights(node))
+
+
+@lru_cache(maxsize=1000)
+def descending(scope: ast.AST) -> frozenset[str]:
+    """The names that go down their own gradients somewhere in a function, or at the top of a file."""
+    found = set()
+    for node in walk(scope):
+        target: ast.expr | None = None
+        parts: list[ast.expr] = []
+        down = False
+        if isinstance(node, ast.AugAssign):
+            target, parts = node.target, [node.value]
+            down = isinstance(node.op, ast.Sub) or minus(parts)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            target, parts = node.targets[0], [node.value]
+            down = isinstance(node.value.op, ast.Sub) and isinstance(target, ast.Attribute)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("sub_", "add_"):
+            target, parts = node.func.value, [*node.args, *(k.value for k in node.keywords)]
+            down = node.func.attr == "sub_" or minus(parts)
+        name = plain(target) if target is not None and down else ""
+        inner = [p for part in parts for p in walk(part) if isinstance(p, ast.Attribute) and p.attr == "grad"]
+        if name and name in [plain(p.value) for p in inner]:
+            found.add(name)
+    return frozenset(found)
+
+
+def weights(node: ast.expr) -> ast.expr:
+    """The tensor whose `.data` this is, or itself."""
+    return node.value if isinstance(node, ast.Attribute) and node.attr == "data" else node
+
+
+def minus(parts: list[ast.expr]) -> bool:
+    return any(isinstance(p, ast.UnaryOp) and isinstance(p.op, ast.USub) for part in parts for p in walk(part))

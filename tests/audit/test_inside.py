@@ -1,0 +1,72 @@
+"""What happens in a network's own forward pass, or in a loss's, is seen where a loop calls it."""
+
+from __future__ import annotations
+
+import pytest
+from marked import HEAD, STEP, expected, said
+
+NETWORK = """
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.wide = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.body(x)
+        return RESULT
+
+net = Network()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    LOSS
+"""
+CASES = {
+    "the log of a softmax": ("torch.log(F.softmax(h, 1))", "loss = F.nll_loss(net(x), y)", "GL601", ""),
+    "a root of squares": ("((h - self.wide(x)) ** 2).sum(1).sqrt()", "loss = net(x).mean()", "GL603", ""),
+    "and with something added": ("(h.pow(2).sum(1) + 1e-6).sqrt()", "loss = net(x).mean()", "", ""),
+    "a softmax written out": (
+        "torch.exp(h) / torch.exp(h).sum(1, keepdim=True)",
+        "loss = F.nll_loss(net(x), y)",
+        "GL604",
+        "",
+    ),
+    "a rate": ("torch.exp(h)", "loss = F.mse_loss(net(x), y)", "", ""),
+    "what no loss is made of": ("torch.log(F.softmax(h, 1)), h", "p, q = net(x); loss = q.mean()", "", ""),
+    "one of several outputs as a divisor": ("h, self.wide(x)", "a, b = net(x); loss = (a / b).mean()", "", "GL602"),
+    "exp of one of several outputs": ("h, self.wide(x)", "a, b = net(x); loss = (b.exp() + a).mean()", "", ""),
+    "1 - tanh squared": ("h", "a = torch.tanh(net(x)); loss = torch.log(1 - a.pow(2)).mean()", "", "GL601"),
+    "and with something added to it": (
+        "h",
+        "a = torch.tanh(net(x)); loss = torch.log(1 - a.pow(2) + 1e-6).mean()",
+        "",
+        "",
+    ),
+    "divided by the sum of an output": ("h", "p = net(x); loss = (p * y).sum() / p.sum()", "", "GL602"),
+    "divided by the sum of a mask": ("h", "loss = (net(x) * y).sum() / y.sum()", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_of_a_forward_pass_is_followed(name, tmp_path):
+    result, loss, inside, outside = CASES[name]
+    text = HEAD + NETWORK.replace("RESULT", result + f"  # expect: {inside}" * bool(inside))
+    text = text.replace("LOSS", loss + f"  # expect: {outside}" * bool(outside)) + STEP
+    assert said(text, tmp_path) == expected(text)
+
+
+def test_a_criterion_of_the_project_is_followed_too(tmp_path):
+    text = (
+        HEAD
+        + """
+class Overlap(nn.Module):
+    def forward(self, mine, other):
+        return 1 - (mine * other).sum() / mine.sum()  # expect: GL602
+
+criterion = Overlap()
+for x, y in loader:
+    loss = criterion(torch.sigmoid(model(x)), y)
+"""
+        + STEP
+    )
+    assert said(text.replace("Overlap", "OverlapLoss"), tmp_path) == expected(text)
+    assert said(text, tmp_path) == expected(text)

@@ -31,12 +31,14 @@ BOUND = {
 
 def named(it: Interpreter, name: str) -> Value:
     """What a name is bound to; the first look-up binds it at the top of its module."""
-    if (found := it.scope.find(name)) is not None:
-        return found
+    if (held := it.scope.find(name)) is not None:
+        return held
     module = it.module
     value = top_level(it, module, name)
     if value is None and name in module.imports:
         value = imported(it, *module.imports[name], module)
+    if value is None and module.stars and (found := it.project.starred(name, module)) is not None:
+        value = top_level(it, found[0], getattr(found[1], "name", ""))
     if value is None and hasattr(builtins, name):
         value = Value("external", name, birth=0)
     if value is None:

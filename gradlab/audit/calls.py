@@ -132,7 +132,7 @@ def called(
         return callee
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
         named = isinstance(node.func, (ast.Name, ast.Attribute))
-        if named and not callee.data.get("framework"):
+        if named and not callee.data.get("framework") and not known.MAKING.match(dotted(node.func).split(".")[-1]):
             made = divisible(node, loss(it, {}, args))
             made.data["guessed"] = True
             return made
@@ -161,6 +161,8 @@ def context(callee: Value) -> Value | None:
     """The context manager that a call makes: `model.no_sync` or `nullcontext`, kept in a name and called later."""
     if callee.kind == "maker":
         return Value("context", data=dict(callee.data))
+    if callee.kind == "bound" and callee.data["name"] == "no_sync":
+        return Value("context", data={"word": "no_sync", "model": callee.data["owner"]})
     return Value("null") if callee.kind == "external" and known.made(callee.name) == "null" else None
 
 

@@ -23,6 +23,8 @@ class Atom:
     at: Callable[[int], bool] | None = None
     subject: str = ""
     """What is compared with a constant: of the atoms with one subject at most one holds."""
+    text: str = ""
+    """Of a check for finite numbers: as it is written."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Atom) and other.key == self.key

@@ -9,6 +9,7 @@ from gradlab.audit import known
 from gradlab.audit.binding import bind, element
 from gradlab.audit.scope import Scope
 from gradlab.audit.values import Value, several
+from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -33,8 +34,18 @@ def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
         made = Value("unknown", f"{value.name}{key}", {"given": True}, birth=value.birth)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             made.kind = known.by_name(node.slice.value) or "unknown"
+        elif value.kind == "unknown" and {"step", "zero_grad"} <= subscripted(it.scope.node, ast.unparse(node.value)):
+            made.kind = "optimizer"
         value.attributes[key] = made
     return value.attributes[key]
+
+
+def subscripted(scope: ast.AST, name: str) -> set[str]:
+    """The methods called on the items of a list: `opts[i].step()`."""
+    return {
+        n.attr for n in walk(scope)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Subscript) and ast.unparse(n.value.value) == name
+    }  # fmt: skip
 
 
 def of_Tuple(it: Interpreter, node: ast.Tuple | ast.List) -> Value:
@@ -60,6 +71,7 @@ def of_ListComp(it: Interpreter, node: ast.ListComp | ast.GeneratorExp | ast.Set
         some = value.data.get("some") or any(generator.ifs for generator in node.generators)
         return Value("params", data={**value.data, "some": some})
     if value.kind == "gradient":
+        it.emit("taken", node, value)
         return Value("gradients", data=dict(value.data))
     if value.kind in ("params", "tensor", "optimizer", "scheduler"):
         return value

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def forward(it: Interpreter, node: ast.Call, model: Value, args: list[Value]) -> Value:
-    event = it.emit("forward", node, model)
+    event = it.emit("forward", node, model, wrapped=bool(model.data.get("wrapped")))
     through = frozenset().union(*(v.data.get("roots", frozenset()) for v in args if v.kind == "tensor")) & it.tokens
     made = tensor(roots=through | {next(births)}, factors=[], source="model", forward=event, linear=True)
     made.data["chain"] = (*chained(args), event)
@@ -38,6 +38,9 @@ def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
     from_tensors = [v for a in args for v in members(a) if v.kind == "tensor"]
     roots = frozenset().union(*(v.data.get("roots", frozenset()) for v in from_tensors)) | {next(births)}
     made = tensor(roots=roots, factors=[], source="criterion", reduction=data.get("reduction", "mean"))
+    others = [v for v in args if v.kind == "unknown"]
+    if others and not any("[" in v.name for v in others):  # a part of it is another in each turn
+        made.data["target"] = max(v.birth for v in others)
     made.data["forward"] = next((v.data["forward"] for v in from_tensors if v.data.get("forward")), None)
     made.data["chain"] = chained(from_tensors)
     made.data["inside"] = tuple(it.regions)

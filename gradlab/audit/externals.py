@@ -110,6 +110,16 @@ def mapped(call: Called) -> Value | None:
     return several([call.it.apply(call.node, call.args[0], [item]) for item in items[:4]])
 
 
+def copied(call: Called) -> Value:
+    """A model's copy is another model: what wraps the one does not wrap the other."""
+    if not call.args or call.args[0].kind not in ("model", "ddp"):
+        return same(call)
+    old = call.args[0]
+    made = Value(old.kind, old.name, {k: v for k, v in old.data.items() if k != "wrapped"} | {"call": call.node})
+    made.attributes = old.attributes
+    return made
+
+
 def same(call: Called) -> Value:
     """What was handed over, in another order or wrapping."""
     telling = (a for a in call.args if a.kind in ("params", "list", "enumerated"))
@@ -127,10 +137,11 @@ def loss_function(call: Called) -> Value:
 
 
 SAME = (
-    *("list", "tuple", "iter", "sorted", "reversed", "set", "filter", "chain", "deepcopy", "copy"),
+    *("list", "tuple", "iter", "sorted", "reversed", "set", "filter", "chain", "copy"),
     *("tqdm", "tqdm_notebook", "track"),
 )
 TAILS: dict[str, Callable[[Called], Value | None]] = {
+    "deepcopy": copied,
     "scale_loss": scale_loss,
     "master_params": master_params,
     "all_reduce": all_reduce,

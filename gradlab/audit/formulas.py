@@ -76,7 +76,10 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
     if value.kind == "bool":
         return value.data["formula"]
     finite = FINITE.search(ast.unparse(node)) or value.data.get("finite")
-    return ("atom", Atom(canonical(it, node), youngest(it, node), "finite" if finite else "flag"))
+    return (
+        "atom",
+        Atom(canonical(it, node), youngest(it, node), "finite" if finite else "flag", text=ast.unparse(node)),
+    )
 
 
 def of_class(value: Value, kind: Value) -> bool | None:
@@ -120,7 +123,7 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     at = arithmetic(it, node, periods)
     key, birth = canonical(it, node), youngest(it, node)
     if FINITE.search(text):
-        return ("atom", Atom(key, birth, "finite"))
+        return ("atom", Atom(key, birth, "finite", text=text))
     if isinstance(node, ast.BinOp):  # i % n, as a truth value
         text += " != 0"
     modulo = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in walk(node))

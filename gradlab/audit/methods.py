@@ -86,6 +86,8 @@ def method(
     if kind == "params":
         return owner
     if name in ("append", "extend") and args:
+        if args[0].kind == "gradient":
+            it.emit("taken", node, args[0])
         if kind in ("list", "unknown"):
             mark = kept(it, node, node.func.value, owner, args[0])  # type: ignore[attr-defined]
             if mark is not None:

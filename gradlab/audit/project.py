@@ -47,6 +47,12 @@ class Module:
                 found[alias.asname or alias.name] = (dotted, node.level)
         return found
 
+    @cached_property
+    def stars(self) -> list[tuple[str, int]]:
+        """What `from x import *` takes everything from."""
+        nodes = self.source.nodes.of(ast.ImportFrom)
+        return [(n.module, n.level) for n in nodes if n.module and any(alias.name == "*" for alias in n.names)]
+
 
 def module(source: Source) -> Module:
     found = Module(source)
@@ -131,4 +137,9 @@ class Project:
             return found, found.names[name]
         if name in found.imports:
             return self.resolve(*found.imports[name], found, depth + 1)
-        return None
+        return self.starred(name, found, depth + 1)
+
+    def starred(self, name: str, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
+        """What a name stands for that comes with `from x import *`."""
+        made = (self.resolve(f"{source}.{name}", level, of, depth) for source, level in of.stars)
+        return next((found for found in made if found is not None), None)

@@ -52,6 +52,8 @@ def gradient(it: Interpreter, node: ast.Call, owner: Value, name: str, args: lis
             it.emit("clip", node, owner, by_value=True, call=node)
         elif name in ("norm", "abs", "pow", "isnan", "isinf", "isfinite", "max", "mean", "std"):
             it.emit("look", node, owner)
+        elif name in ("item", "tolist", "cpu", "numpy", "clone"):
+            it.emit("taken", node, owner)
         if name in ("detach", "data", "float", "view", "flatten", "clone"):
             return owner
     elif owner.kind == "param" and name in ("add_", "sub_"):

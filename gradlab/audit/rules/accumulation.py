@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
@@ -58,13 +59,39 @@ def unscaled(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if unit.compensated or any(s.kind == "scale" for s in run.steps) or uncertain(unit, "self", "tensor"):
         return
+    if any(e.kind == "taken" for e in unit.events):
+        return  # put aside, and perhaps averaged
     for backward in run.of("backward"):
-        if not unit.boundary and not micro(unit.in_window.get(id(backward.event))):
+        loop = unit.in_window.get(id(backward.event))
+        if not unit.boundary and not micro(loop):
             continue
         if backward.event.data.get("perhaps"):
             continue
+        if repeated(backward, loop) or handed_on(loop, unit):
+            continue
         if divided(backward.event.value, backward.event.data.get("through"), unit) is False:
             yield Hit(backward)
+
+
+def repeated(backward: Step, loop: Loop | None) -> bool:
+    """Whether each turn has the same batch, by its targets: attacks on one batch, say, whose sum may be meant."""
+    target = backward.event.value.data.get("target") if backward.event.value is not None else None
+    return loop is not None and target is not None and target < loop.birth
+
+
+def handed_on(loop: Loop | None, unit: Unit) -> bool:
+    """Whether the window's length goes into a batch: `batch["scale"] = 1 / (count * steps)`."""
+    within = loop or unit.loop
+    node = within.node if within is not None else None
+    over = loop.node.iter if loop is not None and isinstance(loop.node, ast.For) else ast.Pass()
+    names = {p.id for p in walk_text(over) if isinstance(p, ast.Name)}
+    names |= {name.split(".")[-1] for name in re.findall(r"([A-Za-z_][\w.]*)#", unit.period)}
+    for part in walk_text(node) if node is not None else ():
+        if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Subscript):
+            found = {getattr(p, "attr", getattr(p, "id", "")) for p in walk_text(part.value)}
+            if names & found and any(isinstance(p, ast.BinOp) for p in walk_text(part.value)):
+                return True
+    return False
 
 
 @rule("GL302")

@@ -97,7 +97,7 @@ def raw_forwards(run: Run, backward: Step, found: Iterable[Event | None]) -> Ite
         if event is None or event.value is None or any(r.kind == "no_grad" for r in event.regions):
             continue
         inner = event.value.data.get("raw") is not None or (
-            event.value.data.get("wrapped") and "choice" not in event.value.data
+            event.data.get("wrapped") and event.value.data.get("wrapped") and "choice" not in event.value.data
         )
         if any(e.node is event.node and e.value is not None and e.value.kind == "ddp" for e in run.unit.events):
             continue  # the same call, where there are several processes, is the wrapper's

@@ -82,5 +82,8 @@ def zero_before_step(run: Run) -> Iterator[Hit]:
             if not after:
                 after = following(run, zero, optimizer)
             if before and before[-1].kind == "backward" and after and after[0].kind == "step":
+                between = run.steps[run.steps.index(before[-1]) : run.steps.index(zero)]
+                if optimizer.data.get("class") is not None and any(s.kind == "step" for s in between):
+                    continue  # one of the project's own after another's: a proximal step, which needs no gradients
                 if zero.event.node is not after[0].event.node and not uncertain(run.unit, "tensor"):
                     yield Hit(zero, (before[-1], after[0]))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import FALSE
+from gradlab.audit.conditions import FALSE, TRUE, holds
 from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, concerns, rule, uncertain
 from gradlab.audit.runs import Run
@@ -16,6 +17,12 @@ def scaled(step: Step) -> Value | None:
     value = step.event.value
     found = value.data.get("scaled") if value is not None else None
     return found if found is not None and found.data.get("enabled") != FALSE else None
+
+
+def scaling(run: Run, step: Step) -> bool:
+    """Whether a loss is scaled in this case: what the scaler's `enabled` says is among its flags."""
+    found = scaled(step)
+    return found is not None and holds(found.data.get("enabled", TRUE), lambda atom: run.values.get(atom.key, True))
 
 
 def within(step: Step) -> bool:
@@ -80,7 +87,7 @@ def step_past_scaler(run: Run) -> Iterator[Hit]:
             continue
         backward = next((s for s in since(run, step, step.event.value) if s.kind == "backward"), None)
         finite = any("finite" in g[0] or "isnan" in g[0] or "isinf" in g[0] for g in step.guards)
-        if backward is not None and scaled(backward) and not finite:
+        if backward is not None and scaling(run, backward) and not finite:
             if not any(
                 s.kind == "step" and s.event.data.get("scaler") and s.k == step.k and s.event.value is step.event.value
                 for s in run.steps
@@ -103,18 +110,27 @@ def update_missing(run: Run) -> Iterator[Hit]:
             yield Hit(step)
 
 
+def healthy(text: str) -> bool | None:
+    """What a check for finite numbers says where nothing is wrong; None where its words do not tell."""
+    if re.search(r"(?<!non)(?<!non_)(?<!not_)(?<!in)finite", text):
+        return True
+    return False if re.search(r"isnan|isinf|overflow|found_inf", text) else None
+
+
 @rule("GL206")
 def live_lock(run: Run) -> Iterator[Hit]:
-    finite = {a.key for a in run.unit.atoms if a.kind == "finite"}
+    finite = {a.key: a.text for a in run.unit.atoms if a.kind == "finite"}
     updates = {id(e) for e in run.unit.events if e.kind == "update"}
     backwards = [s for s in run.of("backward") if scaled(s)]
     for update in run.of("update"):
         backward = next((b for b in reversed(backwards) if b.k == update.k), None)
         if backward is None or len(updates) > 1:
             continue
-        guard = [g for g in update.guards - backward.guards if g[0] in finite]
+        guard = [g for g in update.guards - backward.guards if g[0] in finite and healthy(finite[g[0]]) in (None, g[1])]
         if guard and not uncertain(run.unit, "scaler", "self"):
-            yield Hit(update, (backward,), skipping(run, guard[0][0]))
+            jump = skipping(run, guard[0][0])
+            if not isinstance(jump, ast.Raise):
+                yield Hit(update, (backward,), jump)
 
 
 def skipping(run: Run, key: str) -> ast.AST | None:

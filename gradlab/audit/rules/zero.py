@@ -55,6 +55,8 @@ def zero_missing_in_closure(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
 def zero_in_window(run: Run) -> Iterator[Hit]:
     unit = run.unit
     for optimizer in unit.optimizers():
+        if any(e.kind == "taken" for e in unit.events):
+            return  # gradients are put aside, and may be put back
         if unit.inner and not unit.boundary:
             for zero in run.of("zero"):
                 if run.partial(zero) and concerns(unit, zero, optimizer):

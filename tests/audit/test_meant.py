@@ -1,0 +1,202 @@
+"""Correct code that is easily taken for a mistake, beside the mistake: copies, retries, attacks, and more."""
+
+from __future__ import annotations
+
+import pytest
+from marked import HEAD, STEP, expected, said
+
+HALF = """
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    for attempt in range(5):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+"""
+CASES = {
+    "a copy of what is wrapped": """
+import copy
+from torch.nn.parallel import DistributedDataParallel
+def compare():
+    net = nn.Linear(8, 4)
+    reference = copy.deepcopy(net)
+    ddp = DistributedDataParallel(net)
+    one = torch.optim.SGD(net.parameters(), lr=0.1)
+    two = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for x, y in loader:
+        one.zero_grad()
+        two.zero_grad()
+        ddp(x).square().mean().backward()
+        reference(x).square().mean().backward()
+        one.step()
+        two.step()
+""",
+    "called before it is wrapped, and after": """
+from torch.nn.parallel import DistributedDataParallel
+def run():
+    for x, y in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+run()
+model = DistributedDataParallel(model)
+run()
+""",
+    "an optimizer's own step by another name": """
+def run(opt):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if i % 2 == 0:
+            opt.fuse_step()
+        else:
+            opt.step()
+""",
+    "a scaler that is off where the step goes past it": """
+class Trainer:
+    def __init__(self, args):
+        self.half = args.dtype in [torch.float16]
+        self.scaler = torch.amp.GradScaler("cuda", enabled=self.half)
+    def fit(self):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", enabled=self.half):
+                loss = F.cross_entropy(model(x), y)
+            self.scaler.scale(loss).backward()
+            if self.half:
+                self.scaler.step(optimizer)
+                self.scaler.update()
+            else:
+                optimizer.step()
+""",
+    "the same batch, attacked again": """
+def attacked(turn, n):
+    for x, y in loader:
+        noise = torch.zeros_like(x)
+        optimizer.zero_grad()
+        for j in range(n):
+            loss = F.cross_entropy(model(x + noise), y)
+            loss.backward()
+            noise = turn(noise)
+        optimizer.step()
+def parted(n):
+    for x, y in loader:
+        optimizer.zero_grad()
+        for j in range(n):
+            loss = F.cross_entropy(model(x[j::n]), y[j::n])
+            loss.backward()  # expect: GL301
+        optimizer.step()
+""",
+    "the window's length goes into the batch": """
+def fit(net, batches, n):
+    for _ in range(9):
+        optimizer.zero_grad()
+        for i in range(n):
+            batch = next(batches)
+            batch["scale"] = 1 / (batch["mask"].sum() * n)
+            net(**batch).backward()
+        optimizer.step()
+def plain(net, batches, n):
+    for _ in range(9):
+        optimizer.zero_grad()
+        for i in range(n):
+            batch = next(batches)
+            net(**batch).backward()  # expect: GL301
+        optimizer.step()
+""",
+    "an overflow is tried again at a lower scale": HALF
+    + """        if all(torch.isfinite(p.grad).all() for p in model.parameters()):
+            break
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "a loss that is no number ends the run": HALF
+    + """        if torch.isnan(loss):
+            raise ValueError("no number")
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "a loss that is no number is passed over": HALF
+    + """        if torch.isnan(loss):
+            continue  # expect: GL206
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "gradients that are put aside": """
+def gradients(x, y):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    return [p.grad for p in model.parameters()]
+def fit(parts):
+    for x, y in loader:
+        found = []
+        for k in range(parts):
+            found.append(gradients(x[k::parts], y[k::parts]))
+        for i, p in enumerate(model.parameters()):
+            p.grad = sum(part[i] for part in found) / parts
+        optimizer.step()
+""",
+    "no_sync, or nothing, kept in a name and called": """
+import contextlib
+from accelerate import Accelerator
+def fit(net, opt, batches, n):
+    accelerator = Accelerator()
+    net, opt, batches = accelerator.prepare(net, opt, batches)
+    rest = iter(batches)
+    for _ in range(9):
+        window = []
+        for _ in range(n):
+            window += [next(rest)]
+        for i, batch in enumerate(window):
+            quiet = net.no_sync if i < len(window) - 1 and accelerator.num_processes > 1 else contextlib.nullcontext
+            with quiet():
+                accelerator.backward(net(batch) / n)
+        opt.step()
+        opt.zero_grad()
+""",
+    "a proximal step of the project's own": """
+class Prox(torch.optim.Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.clamp_(-1, 1)
+prox = Prox(model.parameters(), {})
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    prox.zero_grad()
+    prox.step()
+""",
+    "an optimizer of the project's own that is given nothing": """
+class Plain(torch.optim.Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data -= 0.1 * p.grad
+opt = Plain(model.parameters(), {})
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    opt.zero_grad()  # expect: GL103
+    opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name, tmp_path):
+    text = HEAD + CASES[name]
+    assert said(text, tmp_path) == expected(text)
+
+
+def test_what_a_star_imports_is_followed(tmp_path):
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "__init__.py").write_text("from .tools import *\n")
+    (tmp_path / "nets" / "tools.py").write_text("def ready(net):\n    return net.train()\n")
+    text = "from nets import *\n" + HEAD + "for x, y in loader:\n    ready(model)\n"
+    text += "    loss = F.cross_entropy(model(x), y)\n" + STEP
+    assert said(text, tmp_path) == set()
+    text = text.replace("    optimizer.zero_grad()\n", "")
+    assert said(text, tmp_path) == {(text.count("\n"), "GL305")}

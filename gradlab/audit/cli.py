@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from gradlab.audit import output, rules
-from gradlab.audit.audit import audit
+from gradlab.audit.excluding import excluding
 from gradlab.audit.finding import Finding
-from gradlab.audit.project import Project
+from gradlab.audit.pool import merged, over
 from gradlab.audit.result import Result
 from gradlab.audit.selection import checked, choose, codes, one
 from gradlab.audit.settings import Wrong, settings
-from gradlab.audit.sources import Source, find, read
+from gradlab.audit.sources import find
 from gradlab.codes import CODES, SEVERITIES, Code, explained
-
-MANY, PART = 200, 40
-"""From how many files on they are shared out among processes, and how many a process takes at a time."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,6 +40,9 @@ def parser() -> Parser:
     which.add_argument("--select", action="append", metavar="CODES", help="these rules alone, parted by commas")
     which.add_argument("--ignore", action="append", metavar="CODES", help="not these")
     which.add_argument("--severity", choices=SEVERITIES, help="the least to be said (default: advice, which is all)")
+    which.add_argument(
+        "--force-exclude", action="store_true", help="leave out what the settings exclude even where it is named here"
+    )
     how = made.add_argument_group("what is said of them")
     how.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text", help="(default: text)")
     how.add_argument("--verbose", action="store_true", help="also which loops were followed, and what is undecided")
@@ -96,8 +96,11 @@ def work(args: argparse.Namespace) -> int:
     chosen = checked(settings(paths[0] if paths[0].is_dir() else paths[0].parent))
     select, ignore = codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore]
     selected = choose(known, select, ignore, args.severity or chosen.severity)
-    files = list(find(paths, chosen.exclude, lambda error: print(f"gradlab.audit: {error}", file=sys.stderr)))
-    if not files:
+    excluded = excluding(chosen.exclude, chosen.path.parent if chosen.path is not None else Path())
+    files = list(
+        find(paths, excluded, args.force_exclude, lambda error: print(f"gradlab.audit: {error}", file=sys.stderr))
+    )
+    if not files and not args.force_exclude:
         print(f"gradlab.audit: no Python file in {', '.join(args.paths)}", file=sys.stderr)
     if args.diff or args.fix:
         from gradlab.audit.fixes.command import mend
@@ -107,55 +110,17 @@ def work(args: argparse.Namespace) -> int:
         if args.diff:
             return 1 if done else 0
     results = over(files, list(selected))
-    findings = merged(results, paths, files)
+    findings = merged(results, paths, files, excluded)
     say(args.format, findings, known)
     hear(results, args.verbose)
     return 1 if findings else 0
 
 
-def merged(results: list[Result], given: list[Path], files: list[Path]) -> list[Finding]:
-    """What was found, once each: a helper's file speaks for itself, and for what its callers do with it."""
-    said = {f.key: f for result in results for f in result.findings}
-    own, folders = {str(path) for path in files}, [path.resolve() for path in given if path.is_dir()]
-    for found in (f for result in results for f in result.elsewhere if f.key not in said):
-        left_out = any(folder in Path(found.path).resolve().parents for folder in folders)
-        if found.path in own or not left_out:
-            said[found.key] = found
-    order = {str(path): i for i, path in enumerate(files)}
-    return sorted(said.values(), key=lambda f: (order.get(f.path, len(order)), f.key))
-
-
-def over(paths: list[Path], selected: list[str]) -> list[Result]:
-    """What is found in files, of many by as many processes as may run."""
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
-    if len(paths) < MANY or workers == 1:
-        return several(paths, selected)
-    from concurrent.futures import ProcessPoolExecutor
-
-    parts = [paths[i : i + PART] for i in range(0, len(paths), PART)]
-    with ProcessPoolExecutor(workers) as pool:
-        return [result for part in pool.map(several, parts, [selected] * len(parts)) for result in part]
-
-
-def several(paths: list[Path], selected: list[str]) -> list[Result]:
-    known, project = rules.load(), Project()
-    return [answered(path, project, {code: known[code] for code in selected}) for path in paths]
-
-
-def answered(path: Path, project: Project, selected: dict[str, rules.Rule]) -> Result:
-    """Whatever a file holds, there is an answer."""
-    try:
-        result = audit(read(path), project, selected)
-    except Exception as error:
-        print(f"{path}: a fault of gradlab.audit, no answer: {type(error).__name__}: {error}", file=sys.stderr)
-        result = Result(Source(path))
-    project.forget()
-    result.source = Source(path, cells=result.source.cells)  # the text and its tree are not needed any more
-    return result
-
-
 def hear(results: list[Result], verbose: bool) -> None:
     """What was understood, and what was not."""
+    for r in results:
+        for place, text in r.unheeded:
+            print(f"{r.source.path}:{place}: {text}", file=sys.stderr)
     heard = [r for r in results if r.loops or r.lost]
     lost = [r.source.path for r in heard if not r.loops]
     if verbose:

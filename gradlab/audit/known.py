@@ -133,11 +133,12 @@ class Usage:
 
 
 def dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and (base := dotted(node.value)):
-        return f"{base}.{node.attr}"
-    return ""
+    """`a.b.c`; nothing for what is no such chain, or one longer than any that is written by hand."""
+    tail: list[str] = []
+    while isinstance(node, ast.Attribute) and len(tail) < 50:
+        tail.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(tail)]) if isinstance(node, ast.Name) else ""
 
 
 def by_name(name: str) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
 from gradlab.audit.finding import Finding
+from gradlab.audit.ignoring import silenced
 from gradlab.audit.sources import Source
-
-IGNORED = re.compile(r"#\s*gradlab:\s*ignore(?:\[([\w\s,-]+)\])?")
 
 
 def placed(found: list[Finding], source: Source) -> list[Finding]:
@@ -34,13 +32,3 @@ def characters(lines: list[str], line: int, column: int) -> int:
     if not 0 < line <= len(lines) or lines[line - 1].isascii():
         return column
     return len(lines[line - 1].encode("utf-8", "replace")[: column - 1].decode("utf-8", "ignore")) + 1
-
-
-def silenced(lines: list[str], one: Finding) -> bool:
-    """`# gradlab: ignore[CODE]` on the line, or on the last one of the statement."""
-    for number in {one.line, one.end_line}:
-        if 0 < number <= len(lines) and (match := IGNORED.search(lines[number - 1])) is not None:
-            codes = [c.strip() for c in (match[1] or "").split(",") if c.strip()]
-            if not codes or one.code in [c.upper() for c in codes] or one.name in codes:
-                return True
-    return False

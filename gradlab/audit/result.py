@@ -18,3 +18,4 @@ class Result:
     loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
     followed: set[ast.AST] = field(default_factory=set)
     lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
+    unheeded: list[tuple[str, str]] = field(default_factory=list)  # places of comments that silence nothing

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from gradlab.audit.excluding import Excluded
 from gradlab.audit.walking import Nodes
 
 SKIPPED = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
@@ -43,17 +44,23 @@ def position(cell: int, line: int) -> str:
 
 
 def find(
-    paths: list[Path], exclude: list[str] | None = None, closed: Callable[[OSError], None] | None = None
+    paths: list[Path],
+    excluded: Excluded = lambda path: False,
+    force: bool = False,
+    closed: Callable[[OSError], None] | None = None,
 ) -> Iterator[Path]:
-    """Files, and those below folders, each once; `closed` is told of each folder that cannot be read."""
+    """Files, and those below folders, each once; `closed` is told of each folder that cannot be read.
+
+    excluded: what is passed over below folders; with `force` among the paths themselves, too.
+    """
     met = set()
-    for path in each(paths, exclude or [], closed):
+    for path in each([p for p in paths if not (force and excluded(str(p)))], excluded, closed):
         if (known := os.path.abspath(path)) not in met:
             met.add(known)
             yield path
 
 
-def each(paths: list[Path], exclude: list[str], closed: Callable[[OSError], None] | None) -> Iterator[Path]:
+def each(paths: list[Path], excluded: Excluded, closed: Callable[[OSError], None] | None) -> Iterator[Path]:
     for path in paths:
         if not path.is_dir():
             yield path
@@ -62,13 +69,14 @@ def each(paths: list[Path], exclude: list[str], closed: Callable[[OSError], None
             folders[:] = sorted(
                 name
                 for name in folders
-                if not name.startswith(".") and name not in SKIPPED and name not in exclude
+                if not name.startswith(".") and name not in SKIPPED and not excluded(os.path.join(folder, name))
                 if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             )
             for name in sorted(files):
                 wanted = name.endswith((".py", ".ipynb")) and not name.startswith(".")
-                if wanted and name not in exclude and os.path.isfile(os.path.join(folder, name)):
-                    yield Path(folder, name)
+                full = os.path.join(folder, name)
+                if wanted and not excluded(full) and os.path.isfile(full):
+                    yield Path(full)
 
 
 def read(path: Path) -> Source:

@@ -98,7 +98,7 @@ CODES = (
         "two-precisions",
         "error",
         "fp16 and bf16 are both asked for: the trainer refuses, for there is one precision",
-        "The arguments are checked when they are made, so that the script ends there",
+        "The arguments are checked when they are made, so that the script ends there.",
         "ask for one",
         "TrainingArguments(bf16=True, ...)",
     ),
@@ -107,7 +107,7 @@ CODES = (
         "trainer-clips-manual-optimization",
         "error",
         "the trainer is told to clip or to accumulate, but the module optimizes by hand: Lightning refuses to train",
-        "With automatic_optimization = False the clipping and the windows are the module's own",
+        "With automatic_optimization = False the clipping and the windows are the module's own.",
         "clip and accumulate in training_step",
         """
 def training_step(self, batch, i):

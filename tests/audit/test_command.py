@@ -217,9 +217,9 @@ def test_many_files_shared_among_processes_have_the_same_findings(capsys, monkey
     folder = str(WRONG)
     assert main([folder, "--verbose"]) == 1
     alone = capsys.readouterr()
-    monkeypatch.setattr("gradlab.audit.cli.MANY", 1)
-    monkeypatch.setattr("gradlab.audit.cli.PART", 7)
-    monkeypatch.setattr("gradlab.audit.cli.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr("gradlab.audit.pool.MANY", 1)
+    monkeypatch.setattr("gradlab.audit.pool.PART", 7)
+    monkeypatch.setattr("gradlab.audit.pool.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert main([folder, "--verbose"]) == 1
     assert capsys.readouterr() == alone
 

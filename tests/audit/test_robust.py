@@ -217,6 +217,12 @@ def command(*arguments: str, **more) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "gradlab.audit", *arguments], capture_output=True, text=True, **more)
 
 
+def test_a_chain_of_thousands_of_attributes_hides_no_other_statement(tmp_path):
+    (tmp_path / "a.py").write_text(f"{LOOP}x = {'a.' * 5000}b\n")
+    done = command(str(tmp_path))
+    assert done.returncode == 1 and "GL101" in done.stdout and done.stderr == ""
+
+
 def test_terminals_that_are_closed_full_or_know_no_such_letter(tmp_path):
     (tmp_path / "é.py").write_text(LOOP)
     done = command(str(tmp_path), env={**os.environ, "PYTHONIOENCODING": "ascii"})

@@ -102,6 +102,8 @@ def write(outcome: Outcome) -> str:
         mode = stat.S_IMODE(target.stat().st_mode)
         if not mode & 0o222 or not os.access(target, os.W_OK):
             return "is read-only"
+        if target.read_bytes() != "".join(outcome.old).encode(outcome.encoding):
+            return "was changed meanwhile"
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

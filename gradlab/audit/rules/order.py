@@ -15,12 +15,18 @@ from gradlab.audit.walking import walk
 
 def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]:
     """Backward passes and this optimizer's other steps before and after, in the same iteration."""
-    same = [
-        s for s in run.steps
-        if s.k == step.k and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
-    ]  # fmt: skip
     at = run.steps.index(step)
-    return [s for s in same if run.steps.index(s) < at], [s for s in same if run.steps.index(s) > at]
+    before, after = (
+        [
+            s
+            for s in steps
+            if s.kind in ("backward", "step")
+            and s.k == step.k
+            and (s.kind == "backward" or concerns(run.unit, s, optimizer))
+        ]
+        for steps in (run.steps[:at], run.steps[at + 1 :])
+    )
+    return before, after
 
 
 def following(run: Run, step: Step, optimizer) -> list[Step]:

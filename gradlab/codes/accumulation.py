@@ -6,8 +6,9 @@ from gradlab.codes.code import Code
 
 RIGHT = """
 for i, (x, y) in enumerate(loader):
-    (criterion(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
+    window = min(n, len(loader) - i // n * n)  # the last one of an epoch may be shorter
+    (criterion(model(x), y) / window).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -82,11 +83,7 @@ CODES = (
         "With 10 batches and n = 4 the last two are lost, or make the next update a sum over six "
         "(README, pitfall remainder_underscaled).",
         "step on what is left at the end of an epoch, divided by its own number",
-        """
-if (i + 1) % n == 0 or i + 1 == len(loader):
-    optimizer.step()
-    optimizer.zero_grad()
-""".strip(),
+        RIGHT,
     ),
     Code(
         "GL308",

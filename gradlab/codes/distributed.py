@@ -5,9 +5,9 @@ from __future__ import annotations
 from gradlab.codes.code import Code
 
 RIGHT = """
-last = (i + 1) % n == 0
+last = (i + 1) % n == 0 or i + 1 == len(loader)
 with nullcontext() if last else model.no_sync():
-    (criterion(model(x), y) / n).backward()
+    (criterion(model(x), y) / min(n, len(loader) - i // n * n)).backward()
 if last:
     optimizer.step()
     optimizer.zero_grad()

@@ -133,7 +133,7 @@ scaler.scale(loss).backward()
         "bf16-with-scaler",
         "advice",
         "bfloat16 needs no loss scale: its exponent is that of fp32",
-        "bf16 reaches down to 1e-38, where fp16 ends at 6e-8; the scaler only adds its checks.",
+        "Bfloat16 reaches down to 1e-38, where fp16 ends at 6e-8; the scaler only adds its checks.",
         "leave the scaler out",
         """
 with torch.autocast('cuda', dtype=torch.bfloat16):

@@ -14,10 +14,13 @@ CODES = (
         "Measured: the rate of a warm-up is 4 times too high at first (README, pitfall schedule_per_micro_batch).",
         "call schedule.step() after optimizer.step(), once an update",
         """
-if (i + 1) % n == 0:
-    optimizer.step()
-    optimizer.zero_grad()
-    scheduler.step()
+for i, (x, y) in enumerate(loader):
+    window = min(n, len(loader) - i // n * n)  # the last one of an epoch may be shorter
+    (criterion(model(x), y) / window).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
 """.strip(),
     ),
     Code(

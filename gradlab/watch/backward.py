@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradlab.watch import rules
+from gradlab.watch import rules, unseen
 from gradlab.watch.events import Backward
 from gradlab.watch.follower import Follower
 from gradlab.watch.graph import Weight, token
@@ -38,11 +38,15 @@ class Backwards:
             return self.ended
         for f, output in zip(loop.followers, loop.outputs, strict=True):
             if not f.stepping:
+                unseen.catch_up(loop, f)
                 output.numbers.finish(loop.scale.now())
                 if f.trying:  # its step has raised
                     output.numbers.begin()
                     f.trying = False
-            f.look()
+            if loop.gathers:
+                f.settle()
+            else:
+                f.look()
         b, in_autocast = self.seen(args[0] if args else kwargs.get("tensors"))
         passes, loop.passes, loop.running = loop.passes, Passes(), b
 
@@ -94,6 +98,7 @@ class Backwards:
         f.held.append(b)
         f.backwards += 1
         f.keep()
+        f.state = unseen.state(f)
         if f.stepping:
             f.inside.append(b)
             if len(f.inside) == 1 and not error:  # before it is clipped, or the weights move

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradlab.watch import windows
+from gradlab.watch import unseen, windows
 from gradlab.watch.follower import Follower
 from gradlab.watch.listening import Listening
 from gradlab.watch.loop import Loop
@@ -40,6 +40,7 @@ class Clearing:
     def clearing(self, told: list[Follower]) -> After:
         where = site()
         for f in told:
+            unseen.catch_up(self.loop, f)
             f.look()
             if f.new and not f.stepping:
                 self.dropping(f, where)

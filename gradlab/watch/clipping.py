@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradlab.watch import rules
+from gradlab.watch import rules, unseen
 from gradlab.watch.events import Clip
 from gradlab.watch.follower import Follower
 from gradlab.watch.listening import Listening
 from gradlab.watch.loop import Loop
-from gradlab.watch.taps import After
+from gradlab.watch.taps import After, owner_of
 from gradlab.watch.where import site
 
 CLIP = torch.nn.utils.clip_grad
@@ -30,6 +30,8 @@ class Clipping:
         self.passing: tuple[float, Any] | None = None
         """Bound and norm of a call under way, whose parameters can be gone through only once."""
         self.told: list[Follower] = []
+        self.within = False
+        """Whether a model's own method is at it."""
         self.resnet = any(re.search("resnet", type(part).__name__, re.I) for m in loop.models for part in m.modules())
 
     def listen(self, to: Listening) -> None:
@@ -39,13 +41,35 @@ class Clipping:
         ):
             to.tap(owner, norm, self.on_total_norm)
             to.tap(owner, scale, self.on_clip_norm)
+        for m in self.loop.models:  # FullyShardedDataParallel's
+            to.tap(owner_of(m, "clip_grad_norm_"), "clip_grad_norm_", self.on_model)
         to.tap(CLIP, "_group_tensors_by_device_and_dtype", self.on_group)
 
     def on_total_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.euclidean = float(args[1] if len(args) > 1 else kwargs.get("norm_type", 2.0)) == 2
 
+    def on_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
+        """A model clips itself, max_norm, norm_type: by the norm over all ranks, which it returns."""
+        given = dict(zip(("max_norm", "norm_type"), args[1:], strict=False)) | kwargs
+        bound, told = float(given["max_norm"]), self.whose(list(args[0].parameters()))
+        if bound != torch.inf:
+            self.clipping([p for f in told for p in f.params], bound, None)
+        self.within = True
+
+        def after(result: Any, error: bool) -> None:
+            self.within = False
+            for f in told:
+                numbers = self.loop.outputs[f.index].numbers
+                if not error and len(told) == 1 and float(given.get("norm_type", 2)) == 2:
+                    numbers.of_all(result, None if bound == torch.inf else bound)
+                f.settle()
+
+        return after
+
     def on_clip_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After | None:
         """parameters, max_norm, total_norm: what both `clip_grad_norm_` and `clip_grads_with_norm_` end with."""
+        if self.within:
+            return None
         given = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
         params, bound, total = given["parameters"], float(given["max_norm"]), given["total_norm"]
         params = [params] if isinstance(params, Tensor) else params
@@ -104,6 +128,7 @@ class Clipping:
         for f in told:
             output = loop.outputs[f.index]
             numbers = output.numbers
+            unseen.catch_up(loop, f)
             f.look()
             loop.found(f, rules.at_clip(f, where, loop.scale.on, loop.passes.count))
             if f.new:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradlab.watch import byhand
 from gradlab.watch.events import Backward, Clip, Move
 from gradlab.watch.where import Site
 
@@ -50,6 +51,10 @@ class Follower:
     stepping: bool = False
     trying: bool = False
     """Whether a step has begun, and not ended."""
+    state: list[int] | None = None
+    """What the optimizer remembered after the latest backward pass, by version."""
+    unhooked: int = 0
+    """Steps that were noticed afterwards."""
     inner: int = 0
     """Steps that it calls in its turn."""
     closure: bool = False
@@ -78,6 +83,9 @@ class Follower:
     heads: list[Site | None] = field(default_factory=list)
     """Where schedules moved before anything else happened."""
 
+    others: list[str] = field(default_factory=list)
+    """Optimizers that were not named and move the same parameters, and where."""
+
     def __post_init__(self, named: dict[torch.Tensor, str]) -> None:
         self.find(named)
         self.mark = self.versions()
@@ -102,7 +110,8 @@ class Follower:
         return len(now) != len(self.params) or any(p is not q for p, q in zip(now, self.params, strict=True))
 
     def trained(self) -> list[torch.Tensor]:
-        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        """Parameters; those of which another rank holds all elements are not of this one's."""
+        return [p for g in self.optimizer.param_groups for p in g["params"] if p.requires_grad and p.numel()]
 
     def versions(self) -> list[int]:
         """Of the sampled gradients; -1 where there is none."""
@@ -130,21 +139,12 @@ class Follower:
         return now
 
     def keep(self) -> None:
-        """A backward pass is over: what a small gradient is now."""
-        grad = self.small.grad
-        plain = grad is not None and not grad.is_sparse and not self.spread
-        self.kept = (self.small, grad.detach().clone()) if plain and grad is not None else None
+        """A backward pass is over."""
+        self.kept = byhand.kept(self.small, self.spread)
 
     def compare(self) -> None:
         """Gradients were written to by hand: were they multiplied by one number?"""
-        if self.kept is None or not self.new or len(self.shrunk) > 1:
-            return
-        grad = self.kept[0].grad
-        if grad is None or grad.shape != self.kept[1].shape:
-            return
-        before, after = self.kept[1].double(), grad.detach().double()
-        ratio = float((before * after).sum() / before.square().sum())
-        if 0 < ratio < 0.999 and torch.allclose(after, ratio * before, rtol=1e-3, atol=0):
+        if self.new and len(self.shrunk) < 2 and (ratio := byhand.ratio(self.kept)) is not None:
             self.shrunk.append(ratio)
 
     def forget(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradlab.watch import unseen
 from gradlab.watch.listening import Listening
 from gradlab.watch.loop import Loop
 from gradlab.watch.taps import owner_of
@@ -37,6 +38,10 @@ class Forward:
         loop = self.loop
         if loop.depth or not torch.is_grad_enabled():
             return
+        if loop.gathers and not loop.passes.count:
+            for f in loop.followers:
+                unseen.catch_up(loop, f)
+                f.look()
         passes, device = loop.passes, next((f.params[0].device.type for f in loop.followers), "cpu")
         passes.count += 1
         passes.half = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16

@@ -15,7 +15,7 @@ from gradlab.watch.events import Backward
 from gradlab.watch.faults import Faults, Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.output import Output
-from gradlab.watch.parts import named
+from gradlab.watch.parts import gathers, named
 from gradlab.watch.place import Place
 from gradlab.watch.scale import Scale
 from gradlab.watch.where import Site
@@ -55,6 +55,7 @@ class Loop:
         self.models, self.schedules, self.place, self.monitor = models, schedules, place, monitor
         self.scale, self.faults, self.passes = Scale(scaler), faults, Passes()
         self.ddp: Any = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
+        self.gathers = gathers(models)
         self.followers: list[Follower] = []
         self.outputs: list[Output] = []
         self.of: dict[int, Follower] = {}

@@ -12,6 +12,7 @@ from gradlab.watch.listening import Listening
 from gradlab.watch.loop import Loop
 from gradlab.watch.parts import bare
 from gradlab.watch.taps import After
+from gradlab.watch.where import site, told
 
 
 class Meeting:
@@ -19,6 +20,7 @@ class Meeting:
 
     def __init__(self, loop: Loop, wanted: bool) -> None:
         self.loop, self.wanted = loop, wanted
+        self.met: dict[int, Any] = {}
 
     def listen(self, to: Listening) -> None:
         if self.wanted:
@@ -29,6 +31,21 @@ class Meeting:
             to.tap(torch.optim.Optimizer, "__init__", self.on_init)
             to.tap(torch.optim.Optimizer, "zero_grad", self.on_zero_grad)
             to.hook(register_optimizer_step_pre_hook, lambda optimizer, *_: self.meet(optimizer))
+        else:
+            to.hook(register_optimizer_step_pre_hook, lambda optimizer, *_: self.notice(optimizer))
+
+    def notice(self, optimizer: Any) -> None:
+        """One that was not named steps: does it move what a named one does?"""
+        if id(optimizer) in self.met:
+            return
+        self.met[id(optimizer)] = optimizer
+        inner = bare(optimizer)
+        if any(f.optimizer is inner for f in self.loop.followers):
+            return
+        for f in self.loop.followers:
+            if any(id(p) in f.ids for group in optimizer.param_groups for p in group["params"]):
+                name = type(optimizer).__name__
+                f.others.append(f"{name} at {told(site())}")
 
     def on_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> After:
         return lambda result, error: None if error else self.meet(args[0])

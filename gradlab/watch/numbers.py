@@ -75,6 +75,13 @@ class Numbers:
             self.record = due
             due.gradients(gradients)
 
+    def of_all(self, total: torch.Tensor, bound: float | None) -> None:
+        """The norm over all ranks, where somebody has computed it, and what it was clipped at."""
+        if self.norm is not None:
+            self.norm = total.detach()
+        if bound is not None:
+            self.clipping = {"clip/bound": bound, "clip/total": total.detach()}
+
     def gradients(self, scale: Any = None) -> Gradients:
         """Norms of all that there are; scale: what they are still multiplied with."""
         having = [(n, p, g) for n, p in zip(self.names, self.params, strict=True) if (g := p.grad) is not None]

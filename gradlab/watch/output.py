@@ -144,6 +144,7 @@ class Output:
         for seen in faults:
             lines += [seen.line, f"    {seen.when}"]
         lines += [f"{f.severity}: {f.sentence}" for f in remaining(found) if f.code not in own]
+        lines += [f"its parameters were also moved by {each}, which was not named" for each in self.follower.others]
         lines += [f"it ended with: {self.error}"] * bool(self.error and self.error not in says)
         unable = f", {len(found.unchecked)} could not be: diagnosis.json says why" if found.unchecked else ""
         return [*lines, f"{len(found.checked)} rules were applied to the numbers{unable}"]

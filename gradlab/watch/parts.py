@@ -69,11 +69,19 @@ def check(called: Callable[..., Any], given: dict[str, Any], without: Sequence[s
 
 
 def bare(given: Any) -> Any:
-    """The optimizer in a wrapper, as Accelerate, Fabric and Lightning make them."""
-    for name in ("optimizer", "_optimizer"):
-        if isinstance(within := vars(given).get(name) if hasattr(given, "__dict__") else None, torch.optim.Optimizer):
+    """The optimizer in a wrapper, as Accelerate, Fabric, Lightning and optimizers of optimizers make them."""
+    for within in vars(given).values() if hasattr(given, "__dict__") else ():
+        if isinstance(within, torch.optim.Optimizer) and within is not given and shared(given, within):
             return bare(within)
     return given
+
+
+def shared(outer: Any, inner: torch.optim.Optimizer) -> bool:
+    """Whether two move the same parameters; what is no optimizer has none of its own."""
+    if not isinstance(outer, torch.optim.Optimizer):
+        return True
+    ours = {id(p) for group in inner.param_groups for p in group["params"]}
+    return any(id(p) in ours for group in outer.param_groups for p in group["params"])
 
 
 def foreign(given: Any) -> bool:
@@ -82,6 +90,11 @@ def foreign(given: Any) -> bool:
 
 def kind(given: Any) -> str:
     return f"a {type(given).__name__}"
+
+
+def gathers(models: Sequence[nn.Module]) -> bool:
+    """Whether parameters are FullyShardedDataParallel's: their gradients are gone from a forward pass to its end."""
+    return any(hasattr(part, "_fsdp_wrapped_module") for m in models for part in m.modules())
 
 
 def named(models: Sequence[nn.Module]) -> dict[torch.Tensor, str]:

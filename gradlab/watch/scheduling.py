@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from gradlab.watch import schedules
+from gradlab.watch import schedules, unseen
 from gradlab.watch.events import Move
 from gradlab.watch.follower import Follower
 from gradlab.watch.listening import Listening
@@ -44,6 +44,7 @@ class Scheduling:
             return None
         self.within, where = True, site()
         for f in followers:
+            unseen.catch_up(self.loop, f)
             asked = len(args) > 1 or bool(kwargs)  # for an epoch by its number
             fresh = not self.loop.backwards and not asked
             self.loop.found(f, schedules.at_move(f, id(schedule), where, fresh))

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from gradlab.monitor import Summary
-from gradlab.watch import parts
+from gradlab.watch import parts, unseen
 from gradlab.watch.backward import Backwards
 from gradlab.watch.clearing import Clearing
 from gradlab.watch.clipping import Clipping
@@ -120,7 +120,7 @@ class Watch:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self.listening.finish(self.scheduling.finish)
+        self.listening.finish(self.finish)
         self.listening.end()
         if self.listening.copied:
             return
@@ -147,6 +147,12 @@ class Watch:
             lines.append(f"python -m gradlab.audit --explain {self.faults[0].code} tells why")
         lines += dict.fromkeys(o.unwritten for o in outputs if o.unwritten)
         return "\n".join([*lines, *[f"all of it: {self.folder}"] * (self.place.taken is not None)])
+
+    def finish(self) -> None:
+        """The loop is over."""
+        for f in self.loop.followers:
+            unseen.catch_up(self.loop, f)
+        self.scheduling.finish()
 
     def of(self, f: Follower) -> list[Seen]:
         return self.loop.faults.of(f.index)

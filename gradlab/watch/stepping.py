@@ -85,7 +85,7 @@ def within(optimizer: Any) -> bool:
     return times > 1
 
 
-def measured(loop: Loop, f: Follower, where: Site | None, scaler: bool | None) -> None:
+def measured(loop: Loop, f: Follower, where: Site | None, scaler: bool | None, moves: bool = True) -> None:
     """Judge and measure what an optimizer is to step on. scaler: whether it is the one to step; None: there is none."""
     numbers = loop.outputs[f.index].numbers
     ranks = loop.ranks if loop.ddp is not None else 1
@@ -93,7 +93,7 @@ def measured(loop: Loop, f: Follower, where: Site | None, scaler: bool | None) -
     if scaler and not loop.half and (f.attempts or len(loop.followers) == 1):  # another's may be in fp16
         loop.found(f, rules.needless_scale(f.new))
     fused = getattr(f.optimizer, "grad_scale", None)
-    numbers.measure(fused if isinstance(fused, Tensor) else loop.scale.within(f), moves=not f.closure)
+    numbers.measure(fused if isinstance(fused, Tensor) else loop.scale.within(f), moves=moves and not f.closure)
     if "clip/after" in numbers.clipping:
         numbers.clipping = {"clip/after": numbers.gradients().total}
 

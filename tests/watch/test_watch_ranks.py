@@ -22,6 +22,10 @@ EXPECTED = {
     "everything": [],
     "sharded": [],
     "sharded_uncleared": ["zero-grad-missing"],
+    "gathered": [],
+    "gathered_uncleared": ["zero-grad-missing"],
+    "gathered_late": ["clip-after-step"],
+    "gathered_cleared_by_hand": [],
 }
 NOT_IN_THIS_DATA = {"GL307", "GL308", "GL506"}
 
@@ -49,4 +53,8 @@ def test_two_ranks(tmp_path):
     for name, seen in played.items():
         wanted = [list(e) for e in sorted(expected(AUDITED / f"{name}.py")) if e[1] not in NOT_IN_THIS_DATA]
         assert (name, seen) == (name, wanted)
+    told = json.loads((tmp_path / "gathered" / "diagnosis.json").read_text())
+    assert told["verdict"] == "healthy"  # no parameter is missing because another rank has it
+    first = json.loads((tmp_path / "gathered" / "metrics.jsonl").read_text().split("\n")[0])
+    assert first["clip/coefficient"] == pytest.approx(0.1 / first["grad/norm"], rel=1e-3)
     assert (tmp_path / "right" / "report.html").is_file()  # of rank 0 alone

@@ -14,6 +14,7 @@ from watched_loops import batches, loss_of, net
 import gradlab
 from gradlab.loggers.local import read_lines
 from gradlab.watch.taps import TAPS
+from gradlab.watch.where import told
 
 
 def train(model, optimizer, count=6, seed=1):
@@ -114,6 +115,61 @@ def two_losses(model, optimizer):
         optimizer.zero_grad()
         torch.autograd.backward([loss_of(model, batch), loss_of(model, batch)])
         optimizer.step()
+
+
+def two_optimizers(model, optimizer):
+    """The one that was named is replaced."""
+    train(model, optimizer, 3)
+    train(model, Another(model.parameters(), lr=0.1), 3)
+
+
+def test_an_optimizer_that_was_not_named_is_told(tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        two_optimizers(model, optimizer)
+    line = train.__code__.co_firstlineno + 5
+    assert f"its parameters were also moved by Another at {told((train.__code__, line))}" in watch.report()
+    assert watch.report().count("Another") == 1
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Moves the weights uphill by hand, and has another optimizer step from there."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+        self.base = torch.optim.Adam(self.param_groups, lr=0.01)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def climb(self):
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p]["was"] = p.clone()
+            p.add_(p.grad, alpha=0.05)
+
+    @torch.no_grad()
+    def step(self):
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.copy_(self.state[p]["was"])
+        self.base.step()
+
+
+@pytest.mark.parametrize("named", ["outer", "inner", "none"])
+def test_an_optimizer_of_optimizers(named, tmp_path):
+    model = net()
+    outer = Sharpness(model.parameters())
+    given = {"outer": [outer], "inner": [outer.base], "none": []}[named]
+    with gradlab.watch(model, *given, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(6):
+            loss_of(model, batch).backward()
+            outer.climb()
+            outer.zero_grad()
+            loss_of(model, batch).backward()
+            outer.step()
+            outer.zero_grad()
+    assert codes(watch) == []
+    assert [o.lines for o in watch.loop.outputs] == [6]
+    assert "also moved" not in watch.report()
 
 
 NOT_MEASURED = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from watched_loops import batches, half_loss, loss_of, net
 from watched_scripts import AUDITED, distributed, play, playable, told
 
@@ -118,9 +118,43 @@ def sharded_uncleared(model, optimizer):
     sharded(model, optimizer, cleared=False)
 
 
-def spread():
-    """Each rank holds a part of every weight."""
+def gathered(model, optimizer, cleared=True, late=False):
+    """Gradients are added up over two passes."""
+    for i, batch in enumerate(batches(8, 10 + RANK)):
+        (loss_of(model, batch) / 2).backward()
+        if i % 2 == 0:
+            continue
+        if not late:
+            model.clip_grad_norm_(0.1)
+        optimizer.step()
+        if late:
+            model.clip_grad_norm_(0.1)
+        if cleared:
+            optimizer.zero_grad()
+
+
+def gathered_uncleared(model, optimizer):
+    gathered(model, optimizer, cleared=False)
+
+
+def gathered_late(model, optimizer):
+    gathered(model, optimizer, late=True)
+
+
+def gathered_cleared_by_hand(model, optimizer):
+    for batch in batches(4, 10 + RANK):
+        loss_of(model, batch).backward()
+        optimizer.step()
+        for p in model.parameters():
+            p.grad = None
+
+
+def spread(gathers):
+    """Each rank holds a part of every weight, or is given all of them for each pass."""
     model = net()
+    if gathers:
+        model[0] = FullyShardedDataParallel(model[0], use_orig_params=True, device_id=torch.device("cpu"))
+        return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
     for part in (model[0], model[2], model):
         fully_shard(part)
     return model
@@ -139,6 +173,10 @@ LOOPS = (
     everything,
     sharded,
     sharded_uncleared,
+    gathered,
+    gathered_uncleared,
+    gathered_late,
+    gathered_cleared_by_hand,
 )
 
 
@@ -150,7 +188,9 @@ def main(folder):
     for loop in LOOPS:
         ends = []
         for watched in (False, True):
-            model = spread() if loop.__name__.startswith("sharded") else nn.parallel.DistributedDataParallel(net())
+            kind = loop.__name__.split("_")[0]
+            parted = kind in ("sharded", "gathered")
+            model = spread(kind == "gathered") if parted else nn.parallel.DistributedDataParallel(net())
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
             watch = gradlab.watch(model, optimizer, folder=folder / loop.__name__, quiet=True)
             with watch if watched else nullcontext():

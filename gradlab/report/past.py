@@ -85,7 +85,8 @@ def ended(folder: Path, told: dict[str, Any], config: dict[str, Any]) -> Past:
     overrides = told.get("overrides") or typed(folder)
     tries = [of(Try, t) for t in told.get("remedies") or []]
     parts = (diagnosis, outcome, overflow, SimpleNamespace(precision=precision), overrides, folder, tries)
-    lines = verdict.tell(*parts)
+    watch = told.get("watch")  # a watched loop said it in its own words
+    lines = [*watch["report"], f"all of it: {folder}"] if isinstance(watch, dict) else verdict.tell(*parts)
     code, expectation = verdict.judge(config.get("expect"), diagnosis)
     lines += [expectation] * bool(expectation)
     return Past(folder, diagnosis.verdict, lines, told.get("exit_code", code) == 0)

@@ -16,7 +16,7 @@ from gradlab.report.template import embedded, filled, joined, part, safe
 
 NAME = "report.html"
 STYLES = ("base.css", "uplot.css", "run.css")
-PROGRAMS = ("base.js", "uplot.js", "curves.js", "heat.js", "profile.js", "parts.js", "run.js")
+PROGRAMS = ("base.js", "uplot.js", "curves.js", "heat.js", "profile.js", "parts.js", "loop.js", "run.js")
 SHARED = "page"
 """Folder of a sweep that holds the style and the program of all its runs' pages."""
 

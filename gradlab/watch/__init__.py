@@ -18,10 +18,14 @@ Not seen, and why:
     GL803 GL806 GL807  the gradients themselves are measured: exploding and vanishing are verdicts
     GL2xx            of scalers that are no GradScaler and were not handed over
     GL505            where gradients are copied into one tensor first, or all_reduce was imported by name before
-    GL301 GL302 GL305 of FullyShardedDataParallel, which takes gradients away between passes (fully_shard does not)
+    gradients of FullyShardedDataParallel that are set to None between a forward and its backward pass: it takes them
+        away there itself (fully_shard does not)
     losses that are made in a compiled function: what they were divided by is not in the graph
-    norms over all ranks of FullyShardedDataParallel and fully_shard: those that are recorded are of this rank's part
-    steps of an optimizer that is compiled, which calls no hooks: the verdict is then `not_measured`
+    norms over all ranks of FullyShardedDataParallel and fully_shard, where the model does not clip itself: those that
+        are recorded are of this rank's part
+    steps of a compiled optimizer that remembers nothing (SGD without momentum), or under a loss scale: they call no
+        hooks, and are noticed afterwards by what changed; the verdict is then `not_measured`
+    what other threads do: the one that enters, or steps first, is followed; and what copies of the process do
     clipping and unscaling by hand: rules that rest on what the gradient holds are silent for that update
 """
 

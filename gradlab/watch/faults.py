@@ -62,7 +62,7 @@ class Seen:
         file, line = (self.site[0].co_filename, self.site[1]) if self.site else (None, None)
         evidence = {"file": file, "line": line, "rule": self.code, "times": self.times, "mend": self.kind.mend}
         says = f"{told(self.site)}: {self.message}"
-        return Finding(self.name, CRITICAL[self.kind.severity], says, self.update, evidence, [self.kind.mend])
+        return Finding(self.name, CRITICAL[self.kind.severity], says, self.update, evidence)
 
 
 class Faults:

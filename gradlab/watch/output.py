@@ -105,7 +105,7 @@ class Output:
         if not passes:
             return "no backward pass reached this optimizer's parameters"
         seen = f"{passes} backward pass{'es' if passes > 1 else ''}"
-        return f"{seen}, and no step of this optimizer: it was not called, or it is compiled (that calls no hooks)"
+        return f"{seen}, and no step of this optimizer: it was not called, or it is compiled"
 
     def close(self, scale: Any, faults: list[Seen], status: str, error: str | None, scaled: bool) -> None:
         """Write what there is. A loop without a single update leaves its files all the same."""
@@ -118,24 +118,27 @@ class Output:
         except OSError as failed:
             self.stop(failed)
         self.final = self.diagnose(faults, scaled)
-        if self.folder is None:
-            return
-        try:
-            self.write(self.folder, self.final, status, error)
-        except OSError as failed:
-            self.unwritten = f"{self.place.path} is not whole: {failed}"
+
+    def write(self, watch: dict[str, Any]) -> None:
+        """diagnosis.json and the page. watch: what is told of the loop."""
+        if self.folder is not None and self.final is not None:
+            try:
+                self.finish(self.folder, self.final, self.status, self.error, watch)
+            except OSError as failed:
+                self.unwritten = f"{self.place.path} is not whole: {failed}"
         self.held.close()
 
-    def write(self, folder: Path, final: Diagnosis, status: str, error: str | None) -> None:
+    def finish(self, folder: Path, final: Diagnosis, status: str, error: str | None, watch: dict[str, Any]) -> None:
         outcome = Outcome(status, error, self.lines, self.numbers.applied, seconds=self.seconds)
-        job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": True}
+        job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": watch}
         write(folder, final, outcome, None, int(final.ill or status == "failed"), job)
         page.finished(folder, {})
 
-    def report(self, faults: list[Seen], scaled: bool) -> list[str]:
-        """What was found, first what is wrong with the loop."""
+    def report(self, faults: list[Seen], scaled: bool, several: bool) -> list[str]:
+        """What was found, first what is wrong with the loop. several: this is one of several optimizers."""
         found = self.final or self.diagnose(faults, scaled)
-        name = f"optimizer {self.follower.index}: " if self.follower.index else ""
+        kind = type(self.follower.optimizer).__name__
+        name = f"optimizer {self.follower.index} ({kind}): " if several else ""
         skipped = f", {self.skipped} of them skipped" if self.skipped else ""
         many = f"{self.lines} update{'s' if self.lines != 1 else ''}"
         own, lines = {seen.name for seen in faults}, []

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from gradlab.monitor import Summary
-from gradlab.watch import parts, unseen
+from gradlab.watch import parts, telling, unseen
 from gradlab.watch.backward import Backwards
 from gradlab.watch.clearing import Clearing
 from gradlab.watch.clipping import Clipping
@@ -131,6 +131,10 @@ class Watch:
                 output.close(scale.now(), self.of(output.follower), self.status, self.error, scale.on)
             except Exception as failed:
                 output.unwritten = f"{self.folder} is not whole: {type(failed).__name__}: {failed}"
+        for output in self.loop.outputs:
+            faults, several = self.of(output.follower), len(self.loop.outputs) > 1
+            report = output.report(faults, scale.on, several)
+            output.write(telling.facts(output, self.loop.outputs, faults, report))
         for says in dict.fromkeys(o.unwritten for o in self.loop.outputs if o.unwritten):
             self.say(says)
 
@@ -138,7 +142,7 @@ class Watch:
         """What was found, as text."""
         self.listening.guarded(self.loop.settle)
         outputs, scaled = self.loop.outputs, self.loop.scale.on
-        lines = [line for o in outputs for line in o.report(self.of(o.follower), scaled)]
+        lines = telling.lines(outputs, self.of, scaled)
         if self.loop.outputs and not any(o.began for o in outputs):
             return "nothing was seen yet: the watch begins with `with`"
         if not lines:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from torch.compiler import is_compiling
+
 After = Callable[[Any, bool], None]
 """Told of the result, and whether the call raised."""
 Listener = Callable[[tuple[Any, ...], dict[str, Any]], "After | None"]
@@ -32,6 +34,8 @@ class Tap:
     def heard(self, original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # what is compiled has nobody listen to it: that would only break its graph
+                return original(*args, **kwargs)
             waiting = [after for listen in self.listeners if (after := listen(args, kwargs)) is not None]
             try:
                 result = original(*args, **kwargs)

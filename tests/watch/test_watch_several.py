@@ -37,7 +37,7 @@ def test_the_fault_of_the_second_of_two_optimizers(tmp_path):
     ]
     assert verdicts == ["healthy", "zero-grad-missing"]
     assert len(list(read_lines(tmp_path / "optimizer1" / "metrics.jsonl"))) == 6
-    assert "optimizer 1: verdict: zero-grad-missing" in watch.report()
+    assert "optimizer 1 (Adam): verdict: zero-grad-missing" in watch.report()
 
 
 def never_cleared(model, optimizer):

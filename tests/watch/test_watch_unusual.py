@@ -1,7 +1,6 @@
 """Steps, clips and parameters that are unlike those of most loops: what is measured of them."""
 
 import contextlib
-import inspect
 
 import pytest
 import torch
@@ -168,30 +167,3 @@ def test_losses_that_are_not_finite_from_the_first_on(tmp_path):
         for x, y in batches(6):
             update(model, optimizer, (x * torch.nan, y))
     assert "the loss is not finite since update 1, and these updates were applied all the same" in watch.report()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", [True, False])
-@pytest.mark.parametrize("cleared", [True, False])
-def test_a_step_that_is_compiled(cleared, schedule, tmp_path):
-    """It calls no hooks, and is noticed afterwards."""
-    torch._dynamo.reset()
-    model = net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    moves = torch.optim.lr_scheduler.StepLR(optimizer, 5)
-    norms = []
-    with gradlab.watch(model, optimizer, folder=tmp_path, every=1, quiet=True) as watch:
-        step = torch.compile(optimizer.step, backend="eager")
-        for batch in batches(6):
-            if cleared:
-                optimizer.zero_grad()
-            loss_of(model, batch).backward()  # here
-            norms.append(nn.utils.get_total_norm([p.grad for p in model.parameters()]).item())
-            step()
-            if schedule:
-                moves.step()
-    assert not watch.broken
-    line = inspect.getsource(test_a_step_that_is_compiled).split("\n")
-    place = test_a_step_that_is_compiled.__code__.co_firstlineno + next(i for i, v in enumerate(line) if "# here" in v)
-    assert [(s.code, s.site[1], s.update) for s in watch.faults] == ([] if cleared else [("GL305", place, 2)])
-    assert [line["grad/norm"] for line in lines(tmp_path)] == pytest.approx(norms, rel=1e-5)

@@ -46,7 +46,7 @@ const parts = (() => {
       ["loss/final" in m ? "loss, first and last" : "loss, first and last update", `${number(m["loss/initial"] ?? run.loss[0])} → ${number(m["loss/final"] ?? run.loss[run.n - 1])}`],
       ["evaluation", last ? `${number(last["eval/loss"])}${"eval/accuracy" in last ? ` (${lab.percent(Number(last["eval/accuracy"]))})` : ""}` : "-"],
       ["time", o.seconds !== undefined ? seconds(o.seconds) : "-"], ["seed", facts.config.seed ?? "-"],
-    ];
+    ].filter(([name]) => !d.watch || !["epochs", "evaluation", "seed"].includes(name));  // a watched loop keeps these to itself
     host.replaceChildren(name, title, ...(d.sentence ? [element("p", d.sentence, { class: "said" })] : []),
       ...(run.n || d.verdict ? [element("dl", null, { class: "numbers" }, numbers.map(([k, v]) => element("div", null, {}, [element("dt", k), element("dd", String(v))])))] : []));
   }
@@ -66,7 +66,8 @@ const parts = (() => {
     const expected = expectation(facts);
     if (expected) left.push(element("p", expected));
     if (o.error && o.error !== d.sentence) left.push(element("p", o.error, { class: "critical" }));
-    const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence });
+    const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)), inLoop = new Set(["file", "line", "rule", "times", "mend"]);
+    const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence }).filter(([k]) => !faults.size || !inLoop.has(k));
     const first = new Set(found ? Object.keys(found.evidence) : []);
     if (evidence.length) {
       left.push(element("h3", "Evidence"));
@@ -82,8 +83,8 @@ const parts = (() => {
       right.push(element("ol", null, { class: "remedies" }, tries.map((t, i) => element("li", null, {}, [
         element("p", null, {}, [element("strong", words(t.name).replaceAll(",", " + ")), `: ${t.why}`]), paste(facts.commands.remedies[i])]))));
     }
-    if (o.status === "interrupted") right.push(element("h3", "To go on"), paste(facts.commands.resume));
-    const others = findingsOf(d).filter((f) => f !== found);
+    if (o.status === "interrupted" && !d.watch) right.push(element("h3", "To go on"), paste(facts.commands.resume));
+    const others = findingsOf(d).filter((f) => f !== found && !faults.has(f.code));
     const more = others.length ? [element("h3", "Also found"), element("ul", null, { class: "findings" }, others.map((f) => element("li", null, {}, [
       badge(f.severity), element("strong", words(f.code)), `: ${f.sentence}`, ...(f.began ? [element("span", ` (since update ${f.began})`, { class: "quiet" })] : []),
       ...(f.causes.length ? [element("div", `likely because: ${f.causes.join("; or ")}`, { class: "quiet" })] : [])])))] : [];
@@ -168,7 +169,7 @@ const parts = (() => {
       ["before it was resumed", env.before ? `Python ${env.before.python}, torch ${(env.before.packages || {}).torch}, ${env.before.device_name}, ${git(env.before.git) || "no git"}` : null],
     ].filter(([, v]) => v);
     const story = config.story && !String(config.story).includes("${") ? [element("p", String(config.story).trim())] : [];
-    host.replaceChildren(element("h2", "What ran"), ...story, paste(facts.commands.again),
+    host.replaceChildren(element("h2", "What ran"), ...story, facts.diagnosis.watch ? element("p", `${facts.diagnosis.watch.program}, followed by gradlab.watch`) : paste(facts.commands.again),
       ...(groups.length ? [element("h3", "Configuration"), element("p", "Underlined: given on the command line.", { class: "quiet" }), lab.scroll("configuration", element("table", null, { class: "config" }, [element("tbody", null, {}, rows)]))] : []),
       element("h3", "Environment"), table(about, { class: "facts" }));
   }

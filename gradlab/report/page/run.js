@@ -198,7 +198,7 @@
   function draw() {
     const run = read(metrics, records);
     parts.header(facts, run);
-    parts.verdict(facts);
+    loop.show(facts); parts.verdict(facts);
     parts.story(facts, run);
     parts.checked(facts);
     parts.ran(facts);
@@ -214,7 +214,7 @@
       timeline = null;
     }
     thin();
-    const shown = [["verdict", "verdict"], ["story", "the end"], ["checked", "checked"], ["curves", "curves"]];
+    const shown = [["loop", "the loop"], ["verdict", "verdict"], ["story", "the end"], ["checked", "checked"], ["curves", "curves"]];
     if (run.records.length) {
       if (flow.set(run)) shown.push(["flow", "gradient flow"]);
       if (steps.set(run)) shown.push(["steps", "updates"]);

@@ -1,0 +1,57 @@
+"""Parts of a loop that are compiled besides the model."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from watched_loops import batches, lines, loss_of, net, pair
+
+import gradlab
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [True, False])
+@pytest.mark.parametrize("cleared", [True, False])
+def test_a_step_that_is_compiled(cleared, schedule, tmp_path):
+    """It calls no hooks, and is noticed afterwards."""
+    torch._dynamo.reset()
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    moves = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    norms = []
+    with gradlab.watch(model, optimizer, folder=tmp_path, every=1, quiet=True) as watch:
+        step = torch.compile(optimizer.step, backend="eager")
+        for batch in batches(6):
+            if cleared:
+                optimizer.zero_grad()
+            loss_of(model, batch).backward()  # here
+            norms.append(nn.utils.get_total_norm([p.grad for p in model.parameters()]).item())
+            step()
+            if schedule:
+                moves.step()
+    assert not watch.broken
+    line = inspect.getsource(test_a_step_that_is_compiled).split("\n")
+    place = test_a_step_that_is_compiled.__code__.co_firstlineno + next(i for i, v in enumerate(line) if "# here" in v)
+    assert [(s.code, s.site[1], s.update) for s in watch.faults] == ([] if cleared else [("GL305", place, 2)])
+    assert [line["grad/norm"] for line in lines(tmp_path)] == pytest.approx(norms, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_clip_that_is_compiled(tmp_path):
+    """Its graph is the same, and not broken."""
+    torch._dynamo.reset()
+    model, optimizer = pair()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def clip():
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(3):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            clip()
+            optimizer.step()
+    assert not watch.broken
+    assert watch.faults == []

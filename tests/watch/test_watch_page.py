@@ -1,0 +1,59 @@
+"""The page of a watched loop, in a browser; and what is shown of it in a terminal."""
+
+import pytest
+import torch
+from browser import opened
+from torch import nn
+from torch.nn import functional as F
+from watched_loops import batches, marked, net
+
+import gradlab
+from gradlab.report import past
+
+
+def adversaries(judge, maker, first, second):
+    for x, y in batches(12):
+        F.cross_entropy(judge(x), y).backward()
+        first.step()  # here
+        maker.zero_grad()
+        F.cross_entropy(judge(maker(torch.randn(16, 4))), y).backward()
+        second.step()
+
+
+@pytest.fixture
+def watch(tmp_path):
+    """The second of two optimizers has a fault, whose gradients the first never touches."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), net()
+    first, second = (torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker))
+    with gradlab.watch([maker, judge], [second, first], folder=tmp_path / "run", quiet=True) as watch:
+        adversaries(judge, maker, first, second)
+    return watch
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 400)])
+def test_page_of_a_watched_loop(chromium, watch, dark, width):
+    with opened(chromium, watch.folder / "report.html", width=width, dark=dark) as seen:
+        assert "epochs" not in seen.text("header")
+        assert "optimizer 0 (Adam)" in seen.text("#loop")
+        assert "python -m gradlab" not in seen.text("#ran")
+        seen.page.click("#loop a")
+        assert "zero-grad-missing" in seen.text("h1")
+        loop = seen.text("#loop")
+        assert f"test_watch_page.py:{marked(adversaries)} GL305" in loop
+        assert "first.step()  # here" in loop
+        assert "first at update 2, 11 times" in loop
+        assert "Instead: call optimizer.zero_grad() once an update" in loop
+        assert seen.page.locator("#loop pre.right").inner_text().rstrip().endswith("optimizer.zero_grad()")
+        assert "mend" not in seen.text("#verdict")
+        overflow = seen.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0
+        seen.page.click("#loop a")
+        assert "optimizer 1 (Adam): zero-grad-missing" in seen.text("#loop")
+        assert not seen.wrong
+
+
+def test_what_is_shown_is_the_report(watch):
+    shown = past.read(watch.folder / "optimizer1").lines
+    assert shown[0] == "optimizer 1 (Adam): verdict: zero-grad-missing (12 updates)"
+    assert set(shown[:-2]) <= set(watch.report().split("\n"))

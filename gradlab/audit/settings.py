@@ -31,7 +31,7 @@ def settings(start: Path) -> Settings:
         try:
             import tomllib
 
-            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("gradlab", {}).get("audit")
+            table = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("tool", {}).get("gradlab", {}).get("audit")
         except (OSError, ValueError, AttributeError) as error:
             raise Wrong(f"{path}: {error}") from None
         if table is not None:

@@ -131,6 +131,12 @@ def test_settings_are_of_the_nearest_project_that_has_some(tmp_path):
     assert main([str(inner)]) == 1
 
 
+def test_settings_that_begin_with_a_byte_order_mark_are_read(tmp_path):
+    (tmp_path / "a.py").write_text(Path(CLIP).read_text())
+    (tmp_path / "pyproject.toml").write_bytes(b'\xef\xbb\xbf[tool.gradlab.audit]\nignore = ["GL101"]\n')
+    assert main([str(tmp_path)]) == 0
+
+
 def test_an_environment_below_a_folder_is_passed_over(tmp_path, capsys):
     for name in ("mine", "tools"):
         (tmp_path / name).mkdir()

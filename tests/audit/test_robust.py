@@ -213,6 +213,41 @@ def test_sarif_has_what_the_standard_asks_for(tmp_path, capsys, monkeypatch):
     assert run["results"][0]["locations"][0]["physicalLocation"]["region"]["startColumn"] == 10  # é is one character
 
 
+SARIF: dict[str, tuple[str, str]] = {
+    "log": ("version runs", "$schema"),
+    "runs": ("tool", "results columnKind"),
+    "tool": ("driver", ""),
+    "driver": ("name", "semanticVersion rules"),
+    "rules": ("id", "name shortDescription fullDescription help"),
+    "shortDescription": ("text", ""),
+    "fullDescription": ("text", ""),
+    "help": ("text", ""),
+    "results": ("message", "ruleId level locations"),
+    "message": ("text", ""),
+    "locations": ("physicalLocation", ""),
+    "physicalLocation": ("artifactLocation region", ""),
+    "artifactLocation": ("uri", "uriBaseId"),
+    "region": ("startLine", "startColumn endLine endColumn"),
+}
+"""Of SARIF 2.1.0, each object that is written: what it must have, and what it may."""
+
+
+def test_sarif_has_the_structure_of_the_standard(capsys):
+    def look(name, found):
+        must, may = (set(words.split()) for words in SARIF[name])
+        assert must <= found.keys() <= must | may, name
+        for key, value in found.items():
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, dict):
+                    look(key, inner)
+
+    assert main(["--format", "sarif", "--select", "ALL", str(HERE / "wrong"), str(HERE / "right")]) == 1
+    log = json.loads(capsys.readouterr().out)
+    look("log", log)
+    ids = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
+    assert len(set(ids)) == len(ids) and {r["ruleId"] for r in log["runs"][0]["results"]} <= {*ids, "GL000"}
+
+
 def command(*arguments: str, **more) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "gradlab.audit", *arguments], capture_output=True, text=True, **more)
 

@@ -75,7 +75,7 @@ class Stalled(Rule):
         if run.frozen and not run.learns:
             says = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
             return self.found("critical", says, ratio=ratio)
-        if h.improvement >= self.flat or improved:
+        if h.improvement >= self.flat or improved or not h.finite:
             return None
         says = f"the loss has not moved: {h.loss_early:.4g} at first, {h.losses.best:.4g} at best"
         return self.found("warning", says, ratio=ratio)

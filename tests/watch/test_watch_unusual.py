@@ -164,6 +164,8 @@ def test_steps_within_the_backward_pass(tmp_path):
 def test_losses_that_are_not_finite_from_the_first_on(tmp_path):
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
-        for x, y in batches(6):
+        for x, y in batches(60):
             update(model, optimizer, (x * torch.nan, y))
     assert "the loss is not finite since update 1, and these updates were applied all the same" in watch.report()
+    assert "not moved" not in watch.report()  # what is not finite has no level
+    assert "never acted" not in watch.report()

@@ -23,7 +23,7 @@ from gradlab.audit.opaque import ACTING, opaque
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import If
 from gradlab.audit.updating import loss_scaler
-from gradlab.audit.values import Value, members
+from gradlab.audit.values import Value, births, members, tensor
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -130,6 +130,8 @@ def called(
         return passed(it, node, callee, args, made if callee.data.get("type") else divisible(node, made))
     if callee.kind in ("context", "autocast", "null"):
         return callee
+    if callee.kind == "unknown" and it.within and not it.regions and dotted(node.func).startswith("self."):
+        return part_of_network(args)
     if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
         named = isinstance(node.func, (ast.Name, ast.Attribute))
         if named and not callee.data.get("framework") and not known.MAKING.match(dotted(node.func).split(".")[-1]):
@@ -139,6 +141,12 @@ def called(
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     handled = owner if owner is not None or not callee.data.get("framework") else callee
     return opaque(it, node, name or "call", handled, args, keywords)
+
+
+def part_of_network(args: list[Value]) -> Value:
+    """What a layer of unknown making gives, in a forward pass that is followed."""
+    through = frozenset().union(*(v.data.get("roots", frozenset()) for v in args if v.kind == "tensor"))
+    return tensor(roots=through | {next(births)}, factors=[], source="model")
 
 
 def of_lambda(it: Interpreter, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:

@@ -50,8 +50,6 @@ def instance(it: Interpreter, callee: Value, args: list[Value], keywords: dict[s
         params = [v for a in args for v in every(a) if v.kind == "params"]
         value.data["of"] = params[0].root() if params else None
         return value
-    if value.kind == "criterion":
-        return value
     found = method_of(value, "__init__")
     if found is not None:
         enter(it, found[0], found[1], args, keywords, value, at, it.world(found[1]))

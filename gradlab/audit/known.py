@@ -15,7 +15,7 @@ SCHEDULE = re.compile(
     r"^(\w+LR|\w*WarmRestarts|ReduceLROnPlateau|get_\w*schedule\w*|get_scheduler|\w+Scheduler|create_scheduler(_v2)?)$"
 )
 LOSS_FUNCTION = re.compile(
-    r"^(cross_entropy|nll_loss|\w*mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy\w*|kl_div|\w+_loss)$"
+    r"^(cross_entropy|nll_loss|\w*mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy\w*|kl_div|\w+_loss|\w*cross_entropy\w*)$"
 )
 CLIPS = {"clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "dispatch_clip_grad"}
 HARMLESS = re.compile(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 
-WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", *CALLED}
+WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", "instance", *CALLED}
 ONCE = {"params", "groups", "optimizers", "modules", "optimizer", "scheduler"}
 """What a loop is over that is no iteration of the training."""
 

@@ -103,7 +103,8 @@ def saturating(module: Module) -> Iterator[ast.AST]:
     for node in module.source.nodes.of(ast.Call):
         if dotted(node.func).split(".")[-1] == "Sequential":
             names = [dotted(a.func).split(".")[-1] for a in node.args if isinstance(a, ast.Call)]
-            if sum(n in ("Sigmoid", "Tanh") for n in names) >= 8 and not any("Norm" in n for n in names):
+            deep = sum(n in ("Sigmoid", "Tanh") for n in names) >= 8 or names.count("Sigmoid") >= 5
+            if deep and not any("Norm" in n for n in names):
                 yield node
     for function in module.source.nodes.of(ast.FunctionDef):
         yield from stacked(function)

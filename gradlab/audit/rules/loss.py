@@ -25,7 +25,9 @@ def kept(run: Run) -> Iterator[Hit]:
         into, classes = keep.event.data["into"], keep.event.data["classes"]
         if value is None or (unit.loop is None and (not into.startswith("self.") or begun_anew(classes, into))):
             continue  # called once a batch by what is not seen
-        if unit.loop is not None and reset(unit.loop, into, {id(e.node) for e in unit.events}):
+        if unit.loop is not None and reset(
+            unit.loop, into, {id(e.node) for e in unit.events if e.kind in ("backward", "step")}
+        ):
             continue
         known = value.data.get("source") == "criterion" and not value.data.get("guessed")
         for backward in run.of("backward"):

@@ -139,7 +139,9 @@ def deprecated(module: Module) -> Iterator[ast.AST]:
     for old in imports:  # a file that knows the new name too keeps the old one for older versions
         if str(old.module).startswith("torch.cuda.amp") and not {a.name for a in old.names} & new:
             yield old
+    short = {a.asname or a.name for n in imports if n.module == "torch.cuda" for a in n.names if a.name == "amp"}
     for node in nodes.of(ast.Attribute):
         if node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
-            if node.attr not in new and dotted(node.value) in ("torch.cuda.amp", "cuda.amp"):
+            if node.attr not in new and dotted(node.value) in {"torch.cuda.amp", "cuda.amp", *short}:
                 yield node
+    yield from (n for n in imports if n.module == "torch.cuda" and any(a.name == "amp" for a in n.names) and not new)

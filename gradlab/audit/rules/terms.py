@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.known import dotted
+from gradlab.audit.objects import MODULES
 from gradlab.audit.project import Module
 from gradlab.audit.walking import walk
 
@@ -37,6 +38,15 @@ def functions(module: Module) -> Iterator[ast.FunctionDef]:
                 yield node
     for one in module.source.nodes.of(ast.ClassDef):
         if re.search(r"Loss$|Criterion$", one.name):
+            yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
+
+
+def forwards(module: Module) -> Iterator[ast.FunctionDef]:
+    """The forward passes of a file's networks, where no loop of its own shows what becomes of them."""
+    if "def forward" not in module.source.text or "backward" in module.source.text:
+        return
+    for one in module.source.nodes.of(ast.ClassDef):
+        if any(MODULES.search(dotted(base)) for base in one.bases) and not re.search(r"Loss$|Criterion$", one.name):
             yield from (n for n in one.body if isinstance(n, ast.FunctionDef) and n.name == "forward")
 
 

@@ -30,7 +30,9 @@ def do_Assign(it: Interpreter, node: ast.Assign) -> None:
     if (again := onto_itself(node)) is not None:
         do_AugAssign(it, again)
         return
-    old = it.value(node.targets[0]) if averages(node) else None
+    sides = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+    averaging = any(averages(ast.copy_location(ast.Assign(node.targets, side), node)) for side in sides)
+    old = it.value(node.targets[0]) if averaging else None
     value = it.value(node.value)
     if old is not None and (mark := effects.kept(it, node, node.targets[0], old, value)) is not None:
         value = Value("tensor", "", {**value.data, "roots": value.data["roots"] | {mark}})

@@ -90,7 +90,8 @@ def of_Dict(it: Interpreter, node: ast.Dict) -> Value:
         items.append(item)
         if isinstance(key, ast.Constant):
             value.attributes[f"[{key.value!r}]"] = item
-    if "params" in (v.kind for v in items):
+    kinds = {v.kind for v in items}
+    if "params" in kinds and not kinds & {"optimizer", "model", "ddp", "scheduler", "scaler"}:  # a group of parameters
         return next(v for v in items if v.kind == "params")
     value.data["items"] = items
     return value

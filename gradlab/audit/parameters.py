@@ -63,8 +63,8 @@ def told(it: Interpreter, value: Value, annotation: ast.AST) -> bool:
     if len(classes) != 1 or len(it.stack) > 3 or not isinstance(annotation, (ast.Name, ast.Constant, ast.BinOp)):
         return False
     made = instance(it, classes[0], [], {}, annotation)
-    if made.kind != "instance" or made.data.get("framework"):
-        return False
+    if made.kind != "instance" or made.data.get("framework") or value.attributes:
+        return False  # an object that a caller handed in may be of a class that is made after this one
     value.kind, value.attributes = made.kind, made.attributes
     value.data |= {**made.data, "given": isinstance(annotation, ast.BinOp)}
     return True
@@ -96,6 +96,6 @@ def refine(
                 value.kind = kind
                 value.data["given"] = "None" in text or "Optional" in text
                 return
-        if told(it, value, annotation):
+        if name and told(it, value, annotation):
             return
     value.kind = uses.kind(parameter or name) or known.by_name(name) or value.kind

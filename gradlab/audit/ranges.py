@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SHAPES = {
     "view", "reshape", "squeeze", "unsqueeze", "transpose", "permute", "gather", "flatten", "contiguous", "to", "float",
     "double", "cuda", "cpu", "expand", "t", "clone", "narrow", "select", "index_select",
+    "where", "cat", "stack", "maximum", "minimum", "concat",
 }  # fmt: skip
 SHARES = {"softmax", "sigmoid", "Softmax", "Sigmoid"}
 ENDS = {**dict.fromkeys(SHARES, "share"), "tanh": "signed", "Tanh": "signed"}

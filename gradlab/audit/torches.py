@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 
+JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
+"""Functions whose result takes its values from one or the other tensor."""
+
+
 def of_torch(it: Interpreter, node: ast.Call, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
     tail = name.split(".")[-1]
     if "autograd" in name:
@@ -43,6 +47,9 @@ def of_tensors(
     if tail in ("sum", "mean") and not partial:
         data["one"] = True  # a number for the log
     first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})
+    if tail in JOINED:
+        words = {v.data.get("range", "") for v in inner}
+        first = Value("tensor", "", {**data, "range": words.pop() if len(words) == 1 else ""})
     changed = ranges.applied(it, node, tail, first, partial)
     data |= {**changed, "roots": data["roots"] | changed.get("roots", frozenset())}
     return Value("tensor", "", data)

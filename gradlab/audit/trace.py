@@ -38,6 +38,7 @@ class Unit:
         self.body = pruned(self.body)
         self.events = events(self.body)
         self.atoms = self.found_atoms()
+        self.watching = self.watched_atoms()
         self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills(item)]
         self.inner = bool(self.window_loops)
         self.in_window = {id(event): item for item in self.window_loops for event in events(item.body)}
@@ -92,6 +93,12 @@ class Unit:
             for formula in formulas:
                 found.update(dict.fromkeys(atoms(formula)))
         return list(found)
+
+    def watched_atoms(self) -> set[Atom]:
+        """Those that decide whether a loss is kept, and nothing else."""
+        tests = [item.test for item in walk(self.body) if isinstance(item, If) and any(
+            e.kind == "keep" for e in events([*item.then, *item.other]))]  # fmt: skip
+        return {atom for test in tests for atom in atoms(test)} - set(self.atoms)
 
     def find_boundary(self) -> None:
         """Atoms that decide whether an iteration with a backward pass ends in a step."""
@@ -152,6 +159,8 @@ class Unit:
                 return atom.at(k)
             if atom in self.boundary:
                 return ends == self.boundary[atom]
+            if atom in self.watching:  # now the one branch, now the other
+                return k % 2 == 0
             return False if atom.kind == "last" else values.get(atom.key, False)
 
         return at

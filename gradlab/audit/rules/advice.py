@@ -12,6 +12,7 @@ from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Event
+from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
 from gradlab.codes import bounds
 
@@ -55,13 +56,18 @@ def kind_of(unit: Unit) -> str:
         if event.kind == "forward" and event.value is not None:
             root = event.value.root()
             words.append(str(root.data.get("type", "")) + " " + root.name)
-            words += [
-                part.attr
-                for node in root.data.get("lineage", [])
-                for part in walk(node)
-                if isinstance(part, ast.Attribute)
-            ]
+            for part in parts(root):
+                nodes = [n for node in part.data.get("lineage", []) for n in walk(node)]
+                words += [n.attr for n in nodes if isinstance(n, ast.Attribute)]
     return " ".join(words)
+
+
+def parts(model: Value, depth: int = 0) -> Iterator[Value]:
+    """A network of the project and the networks of the project that it holds."""
+    yield model
+    for held in model.attributes.values() if depth < 3 else ():
+        if held.kind == "model" and "lineage" in held.data:
+            yield from parts(held, depth + 1)
 
 
 @rule("GL803")

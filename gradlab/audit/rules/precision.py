@@ -95,12 +95,21 @@ def fp16_without_scaler(run: Run) -> Iterator[Hit]:
             continue
         event = value.data.get("forward")
         for step in run.of("forward"):
-            if event is not None and step.event is event and step.k == backward.k and step.event.value is not None:
-                region = step.inside("autocast")
-                if (region is not None and half(region.data)) or (
-                    region is None and step.event.value.root().data.get("half")
-                ):
-                    yield Hit(backward, (step,), region=region)
+            model = step.event.value
+            if model is None or step.k != backward.k or step.event not in (event, *value.data.get("chain", ())):
+                continue
+            region = step.inside("autocast")
+            cast = region is not None and half(region.data) and step.event is event
+            whole = region is None and model.root().data.get("half") and trained(run, model, step.event is event)
+            if cast or (whole and step.inside("no_grad") is None):
+                yield Hit(backward, (step,), region=region)
+                break
+
+
+def trained(run: Run, model: Value, last: bool) -> bool:
+    """Whether an optimizer of the loop updates a network; of the last one before the loss it may be assumed."""
+    known = [root for optimizer in run.unit.optimizers() for root in optimizer.data.get("roots", [])]
+    return last or any(root is model.root() for root in known)
 
 
 def scales(node: ast.AST) -> bool:

@@ -102,11 +102,12 @@ def update_missing(run: Run) -> Iterator[Hit]:
         unit.loop is None and unit.events and any(e.kind == "update" for e in unit.after)
     ):
         return
-    if any(e.kind == "update" for e in unit.events):
-        return
+    updated = [e.value for e in unit.events if e.kind == "update"]
     for step in run.of("step"):
         owner = step.event.data.get("scaler")
-        if owner is not None and owner.kind == "scaler":
+        if owner is None or owner.kind != "scaler":
+            continue
+        if all(other is not owner and constructed(other) and constructed(owner) for other in updated):
             yield Hit(step)
 
 
@@ -115,6 +116,11 @@ def healthy(text: str) -> bool | None:
     if re.search(r"(?<!non)(?<!non_)(?<!not_)(?<!in)finite", text):
         return True
     return False if re.search(r"isnan|isinf|overflow|found_inf", text) else None
+
+
+def constructed(value: Value | None) -> bool:
+    """A scaler that is made in the text, and is no other one."""
+    return value is not None and value.data.get("call") is not None and "choice" not in value.data
 
 
 @rule("GL206")

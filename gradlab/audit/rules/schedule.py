@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Event, Loop, events
+from gradlab.audit.tree import Block, Event, Loop, events, walk
 
 COUNTED = re.compile(r"len\(")
 TORCH = re.compile(
@@ -83,9 +83,7 @@ def matches(schedule, step) -> bool:
 def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     if not unit.outer or unit.loop is None:
         return
-    for item in unit.outer[-1].body:
-        if item is unit.loop:
-            return
+    for item in leading(unit.outer[-1].body, unit.loop):
         if isinstance(item, Loop) or any(e.kind == "step" for e in events([item])):
             return
         for event in events([item]):
@@ -94,6 +92,17 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
                     continue  # its count was set back by hand
                 if str(event.value.data.get("type", "")).startswith("torch.optim"):
                     yield event.path, event.node
+
+
+def leading(items: list, loop: Loop) -> Iterator:
+    """What comes before a loop, in the calls that it is in too."""
+    for item in items:
+        if item is loop:
+            return
+        if isinstance(item, Block) and loop in walk([item]):
+            yield from leading(item.body, loop)
+            return
+        yield item
 
 
 @rule("GL403")

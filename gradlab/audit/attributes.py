@@ -29,19 +29,7 @@ BOUND = {
 """Methods that are followed under another name, too: `zero = optimizer.zero_grad`."""
 
 
-PLAIN = {
-    "shape",
-    "dtype",
-    "device",
-    "grad",
-    "grad_fn",
-    "requires_grad",
-    "is_leaf",
-    "ndim",
-    "is_cuda",
-    "names",
-    "layout",
-}
+PLAIN = {*("shape", "dtype", "device", "grad", "grad_fn", "requires_grad", "is_leaf", "ndim", "is_cuda", "layout")}
 """What a tensor has, and a network's output of several parts as a rule has not."""
 
 
@@ -139,11 +127,11 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         return Value("groups", data={"of": value})
     if value.kind == "tensor" and name in ("loss", "data", "values", "logits"):
         return Value("tensor", name, {**value.data}) if name in ("loss", "logits") else Value("detached")
+    if value.kind == "tensor" and "backward" in usage(it.scope.node).methods.get(dotted(node), ()):
+        return Value("tensor", name, {**value.data})
     if value.kind == "tensor" and value.data.get("forward") is not None and name not in PLAIN:
         told = {"range": "", "outputs": [], "made_of": (), "unsure": True}
         return Value("tensor", name, {**value.data, **told}) if value.data.get("source") == "model" else None
-    if value.kind == "tensor" and "backward" in usage(it.scope.node).methods.get(dotted(node), ()):
-        return Value("tensor", name, {**value.data})
     if name == "no_sync" and value.kind in ("ddp", "model", "unknown"):
         return Value("maker", name, {"word": name, "model": value})
     if value.kind == "accelerator" and name == "sync_gradients":

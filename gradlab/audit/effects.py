@@ -137,7 +137,10 @@ def kept(
     grads = all(v.kind == "tensor" and v.data.get("roots") and not v.data.get("unsure") for v in parts)
     if old.kind not in ("number", "unknown", "list", "tensor") or not grads:
         return None
-    since = max(it.bound.get((id(it.scope.node), dotted(target)), 0), 0 if old.kind == "tensor" else old.birth)
+    since = max(
+        it.bound.get((id(it.scope.node), dotted(target)), 0),
+        0 if old.kind == "tensor" else old.data.get("before", old.birth),
+    )
     if any(region.kind == "no_grad" for region in it.regions):
         return None
     base = target.value if isinstance(target, ast.Subscript) else target
@@ -153,7 +156,7 @@ def handed(it: Interpreter, event: Event, value: Value) -> tuple[ast.AST, str]:
     """The call that gave a tensor to another object which keeps it, as it would keep a number."""
     found: tuple[ast.AST, str] = event.node, event.path
     for i in range(len(it.frames) - 1, -1, -1):
-        at, module, args = it.frames[i]
+        at, module, args, _ = it.frames[i]
         own = it.selves[i - len(it.frames)]
         before = it.selves[i - len(it.frames) - 1] if len(it.selves) > len(it.frames) - i else None
         if own is None or own is before or not isinstance(at, ast.Call) or not any(a in made_of(value) for a in args):

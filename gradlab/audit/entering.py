@@ -86,7 +86,8 @@ def enter(
     it.stack.append(node)
     it.returned.append([])
     it.selves.append(args[0] if owner is not None and args else it.selves[-1])
-    it.frames.append((at, outer.module, [*args, *keywords.values()]))
+    own = owner is None or owner is it.selves[-2]
+    it.frames.append((at, outer.module, [*args, *keywords.values()], own))
     body = it.collect(lambda: it.block(node.body))
     it.frames.pop()
     it.selves.pop()

@@ -36,9 +36,7 @@ class Interpreter:
         self.within = 0  # how deep in them
         self.inner: list[Value] = []  # functions defined in those that were entered
         self.selves: list[Value | None] = [None]
-        self.frames: list[
-            tuple[ast.AST, object, list[Value]]
-        ] = []  # the calls that were entered, what they handed over
+        self.frames: list[tuple[ast.AST, object, list[Value], bool]] = []  # the calls that were entered: see enter()
         self.globals: dict[int, Scope] = {}
         self.scope: Scope = Scope(None, ast.Pass(), None)
 
@@ -46,6 +44,7 @@ class Interpreter:
 
     def emit(self, kind: str, node: ast.AST, value: Value | None = None, **data: Any) -> Event:
         event = Event(kind, node, self.module.path, value, tuple(self.regions), data)
+        event.frames = tuple((at, module, own) for at, module, _, own in self.frames)
         self.out.append(event)
         return event
 

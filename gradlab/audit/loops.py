@@ -88,4 +88,4 @@ def carried(it: Interpreter, node: ast.AST) -> None:
                 old = it.scope.names.get(target.id) if isinstance(target, ast.Name) else None
                 flag = old is not None and old.kind == "number" and isinstance(old.data["value"], bool)
                 if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):
-                    it.scope.names[target.id] = Value("unknown", target.id)
+                    it.scope.names[target.id] = Value("unknown", target.id, {"before": old.birth})

@@ -56,6 +56,10 @@ def method(
         return entered(it, node, owner, args)
     if kind == "dict":
         return of_dictionary(it, owner, name, args)
+    if kind == "unknown" and name in KEEPING and owner.data.get("given"):
+        if name == "half":
+            owner.data["half"] = node
+        return owner
     if kind == "unknown" and name == "zero_grad":
         it.emit("zero", node, None, whose="unknown")
         return Value()

@@ -33,6 +33,7 @@ class Event:
     regions: tuple[Region, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
     guards: tuple[Formula, ...] = ()
+    frames: tuple = ()  # the calls that it happens in, each with the module of its text
 
 
 @dataclass(eq=False)

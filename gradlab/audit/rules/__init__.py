@@ -10,7 +10,7 @@ from gradlab.audit.project import Module
 from gradlab.audit.replay import Step
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Region
+from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value
 from gradlab.codes import CODES, Code
 
@@ -38,6 +38,7 @@ class Hit:
 
 RULES: dict[str, Rule] = {}
 WHOLE = ("model", "ddp", "instance", "optimizer")
+ACTIONS = {"backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale", "forward", "opaque"}
 PLACED = ("zero", "clip", "unscale", "schedule", "update")
 
 
@@ -105,7 +106,21 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
             for run in runs
         )
         if count >= possible:
-            yield hit.step.event.path, hit.node or hit.step.event.node
+            if hit.node is None and hit.step.kind in PLACED:
+                yield called_at(unit, hit.step.event)
+            else:
+                yield hit.step.event.path, hit.node or hit.step.event.node
+
+
+def called_at(unit: Unit, event: Event) -> tuple[str, ast.AST]:
+    """Where an order is decided: where a helper that does nothing else is called, of the same object or of none."""
+    path, node = event.path, event.node
+    for at, module, own in reversed(event.frames):
+        inside = {e.kind for e in unit.events if any(frame[0] is at for frame in e.frames)}
+        if not own or not isinstance(at, ast.Call) or inside & ACTIONS != {event.kind}:
+            break
+        path, node = module.path, at
+    return path, node
 
 
 def nested(unit: Unit, steps: list[Step], loose: bool = False) -> bool:

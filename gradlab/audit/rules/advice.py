@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
@@ -49,17 +50,22 @@ def extreme(run: Run) -> Iterator[Hit]:
             yield Hit(clip)
 
 
+@lru_cache(maxsize=8)
 def kind_of(unit: Unit) -> str:
-    """What the text says of the models that are trained: their types, and their classes' layers."""
-    words = []
+    """What the text says of the models that are trained: their types, and the layers of their classes."""
+    words: dict[str, None] = {}
     for event in unit.events:
         if event.kind == "forward" and event.value is not None:
             root = event.value.root()
-            words.append(str(root.data.get("type", "")) + " " + root.name)
-            for part in parts(root):
-                nodes = [n for node in part.data.get("lineage", []) for n in walk(node)]
-                words += [n.attr for n in nodes if isinstance(n, ast.Attribute)]
+            words |= dict.fromkeys([str(root.data.get("type", "")), root.name])
+            for node in dict.fromkeys(node for part in parts(root) for node in part.data.get("lineage", [])):
+                words |= attributes(node)
     return " ".join(words)
+
+
+@lru_cache(maxsize=300)
+def attributes(node: ast.AST) -> dict[str, None]:
+    return dict.fromkeys(part.attr for part in walk(node) if isinstance(part, ast.Attribute))
 
 
 def parts(model: Value, depth: int = 0) -> Iterator[Value]:

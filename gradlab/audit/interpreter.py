@@ -33,6 +33,7 @@ class Interpreter:
         self.memo: dict[int, Value] = {}
         self.tokens: set[int] = set()
         self.seen_inside: dict[tuple, Value | None] = {}  # forward passes that were followed
+        self.alone: ast.AST | None = None  # a call whose result nothing takes
         self.within = 0  # how deep in them
         self.inner: list[Value] = []  # functions defined in those that were entered
         self.selves: list[Value | None] = [None]

@@ -43,7 +43,7 @@ def opaque(
         receives.add("tensor")
     name = name.split(".")[-1]
     if receives and not known.HARMLESS.match(name):
-        it.emit("opaque", node, owner, name=name, receives=receives)
+        it.emit("opaque", node, owner, name=name, receives=receives, used=node is not it.alone)
     if len(args) == 1 and args[0].kind in ("function", "method"):
         return args[0]  # compiled, or wrapped otherwise
     return Value("unknown", "", {"made": True, "opaque": True})

@@ -28,6 +28,7 @@ FAILING = {"raises", "assertRaises", "assertRaisesRegex"}
 
 
 def do_Expr(it: Interpreter, node: ast.Expr) -> None:
+    it.alone = node.value
     it.value(node.value)
 
 

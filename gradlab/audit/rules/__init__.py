@@ -106,7 +106,7 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
             for run in runs
         )
         if count >= possible:
-            if hit.node is None and hit.step.kind in PLACED:
+            if hit.node is None and hit.step.kind in (*PLACED, "step"):
                 yield called_at(unit, hit.step.event)
             else:
                 yield hit.step.event.path, hit.node or hit.step.event.node
@@ -117,6 +117,7 @@ def called_at(unit: Unit, event: Event) -> tuple[str, ast.AST]:
     path, node = event.path, event.node
     for at, module, own in reversed(event.frames):
         inside = {e.kind for e in unit.events if any(frame[0] is at for frame in e.frames)}
+        own = own or event.kind == "step"  # of an optimizer that is wrapped
         if not own or not isinstance(at, ast.Call) or inside & ACTIONS != {event.kind}:
             break
         path, node = module.path, at
@@ -130,10 +131,11 @@ def nested(unit: Unit, steps: list[Step], loose: bool = False) -> bool:
     return all(a <= b or b <= a or (loose and all(positive for _, positive in a ^ b)) for a in guards for b in guards)
 
 
-def uncertain(unit: Unit, *kinds: str) -> bool:
+def uncertain(unit: Unit, *kinds: str, but: str = "") -> bool:
     """Whether a call that could not be followed was handed one of these, or the program belongs to a framework."""
     what = {*kinds, "framework"}
     found = [event for event in unit.events if event.kind == "opaque" and event.data["receives"] & what]
+    found = [event for event in found if not event.data.get(but)]
     unit.doubts += found
     return bool(found)
 

@@ -29,11 +29,11 @@ def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]
     return before, after
 
 
-def following(run: Run, step: Step, optimizer) -> list[Step]:
-    """Backward passes and this optimizer's steps of the next iteration, where each step comes before its backward."""
+def following(run: Run, step: Step, optimizer, by: int) -> list[Step]:
+    """Backward passes and this optimizer's steps of the next turn or the last, where a step comes before a backward."""
     return [
         s for s in run.steps
-        if s.k == step.k + 1 and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
+        if s.k == step.k + by and (s.kind == "backward" or (s.kind == "step" and concerns(run.unit, s, optimizer)))
     ]  # fmt: skip
 
 
@@ -86,7 +86,9 @@ def zero_before_step(run: Run) -> Iterator[Hit]:
                 continue
             before, after = neighbours(run, zero, optimizer)
             if not after:
-                after = following(run, zero, optimizer)
+                after = following(run, zero, optimizer, 1)
+            if not before:
+                before = following(run, zero, optimizer, -1)
             if before and before[-1].kind == "backward" and after and after[0].kind == "step":
                 between = run.steps[run.steps.index(before[-1]) : run.steps.index(zero)]
                 if optimizer.data.get("class") is not None and any(s.kind == "step" for s in between):

@@ -15,8 +15,10 @@ from gradlab.audit.trace import Unit
 def zero_missing(run: Run) -> Iterator[Hit]:
     unit = run.unit
     if (unit.loop is None and not unit.alone) or uncertain(
-        unit, "optimizer", "model", "ddp", "self", "params", "scaler", "accelerator", "groups"
+        unit, "optimizer", "self", "params", "scaler", "accelerator", "groups"
     ):
+        return
+    if uncertain(unit, "model", "ddp", but="used"):  # what gives something back computes it
         return
     for optimizer in unit.optimizers():
         if optimizer.birth > unit.birth:

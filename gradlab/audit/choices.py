@@ -17,23 +17,34 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     flat: list[tuple[Formula, Value]] = []
     for when, value in alternatives:
         inner = value.data.get("choice")
-        flat += [(joined("and", [when, w]), v) for w, v in inner] if inner and len(inner) <= 3 else [(when, value)]
+        flat += [(joined("and", [when, w]), v) for w, v in inner] if inner and len(inner) <= 3 else [(when, one(value))]
     if all(v is flat[0][1] for _, v in flat):
         return flat[0][1]
     kinds = [v.kind for _, v in flat]
     telling = [v for _, v in flat if v.kind not in ("none", "unknown", "number")] or [flat[0][1]]
-    one = telling[0]
-    data: dict[str, Any] = {**one.data, "choice": flat[:4]}
+    first = telling[0]
+    data: dict[str, Any] = {**first.data, "choice": flat[:4]}
     factors = [[f for f in v.data.get("factors", []) if f[0] == "/"] for _, v in flat if v.kind == "tensor"]
     if any(f != factors[0] for f in factors):
         data["perhaps"] = True
     if all(v.kind == "bool" or (v.kind == "number" and isinstance(v.data.get("value"), bool)) for _, v in flat):
         parts = [joined("and", [when, truthy(v, v.name)]) for when, v in flat]
-        return Value("bool", one.name, {"formula": joined("or", parts)})
+        return Value("bool", first.name, {"formula": joined("or", parts)})
     same = "none" in kinds or "unknown" in kinds or len({v.name for _, v in flat}) == 1
-    made = Value(one.kind, one.name, data, birth=max(v.birth for _, v in flat))
+    made = Value(first.kind, first.name, data, birth=max(v.birth for _, v in flat))
     if same:
-        made.attributes = one.attributes
+        made.attributes = first.attributes
+    return made
+
+
+def one(value: Value) -> Value:
+    """A value of many alternatives, which of them left open: choices of choices of choices would be past counting."""
+    if "choice" not in value.data:
+        return value
+    open_ = any(v.kind in ("none", "unknown") for _, v in value.data["choice"])
+    data = {key: held for key, held in value.data.items() if key != "choice"}
+    made = Value(value.kind, value.name, {**data, "given": data.get("given", False) or open_}, birth=value.birth)
+    made.attributes = value.attributes
     return made
 
 

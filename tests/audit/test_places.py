@@ -162,3 +162,18 @@ for x, y in loader:
 def test_what_is_said_and_where(name, tmp_path):
     text = HEAD + CASES[name]
     assert said(text, tmp_path) == expected(text)
+
+
+def test_a_step_past_a_scaler_that_a_flag_turns_off_is_wrong_where_it_is_on(tmp_path):
+    text = """
+def fit(net, opt, half):
+    scaler = torch.amp.GradScaler("cuda", enabled=half)
+    for x, y in loader:
+        with torch.autocast("cuda", enabled=half):
+            loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        opt.step()  # expect: GL204
+        scaler.update()
+"""
+    assert said(HEAD + text, tmp_path) == expected(HEAD + text)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from gradlab.audit.conditions import TRUE, Formula, holds
 from gradlab.audit.project import Module
 from gradlab.audit.replay import Step
 from gradlab.audit.runs import Run
@@ -34,6 +35,7 @@ class Hit:
     node: ast.AST | None = None
     loose: bool = False  # flags of two features may both be on, unless one says what is not there
     region: Region | None = None  # the `with` block without which it is no mistake
+    when: Formula = TRUE  # the flags without which it is none
 
 
 RULES: dict[str, Rule] = {}
@@ -103,6 +105,7 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
         possible = sum(
             needed <= {id(s.event) for s in run.steps}
             and (hit.region is None or any(hit.region in s.active for s in run.steps))
+            and under(run, hit.when)
             for run in runs
         )
         if count >= possible:
@@ -110,6 +113,11 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
                 yield called_at(unit, hit.step.event)
             else:
                 yield hit.step.event.path, hit.node or hit.step.event.node
+
+
+def under(run: Run, when: Formula) -> bool:
+    """Whether flags are so in a run; of those that decide nothing in it each may be."""
+    return holds(when, lambda atom: run.values.get(atom.key, True))
 
 
 def called_at(unit: Unit, event: Event) -> tuple[str, ast.AST]:

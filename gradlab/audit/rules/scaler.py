@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import FALSE, TRUE, holds
+from gradlab.audit.conditions import FALSE, TRUE
 from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, concerns, rule, uncertain
+from gradlab.audit.rules import Hit, concerns, rule, uncertain, under
 from gradlab.audit.runs import Run
 from gradlab.audit.values import Value
 
@@ -22,7 +22,7 @@ def scaled(step: Step) -> Value | None:
 def scaling(run: Run, step: Step) -> bool:
     """Whether a loss is scaled in this case: what the scaler's `enabled` says is among its flags."""
     found = scaled(step)
-    return found is not None and holds(found.data.get("enabled", TRUE), lambda atom: run.values.get(atom.key, True))
+    return found is not None and under(run, found.data.get("enabled", TRUE))
 
 
 def within(step: Step) -> bool:
@@ -92,7 +92,8 @@ def step_past_scaler(run: Run) -> Iterator[Hit]:
                 s.kind == "step" and s.event.data.get("scaler") and s.k == step.k and s.event.value is step.event.value
                 for s in run.steps
             ):
-                yield Hit(step, (backward,))
+                owner = scaled(backward)
+                yield Hit(step, (backward,), when=owner.data.get("enabled", TRUE) if owner is not None else TRUE)
 
 
 @rule("GL205")

@@ -72,7 +72,7 @@ def method(
     ):
         return lightning(it, node, owner, name, args, keywords)
     if kind == "scaler":
-        return scaler(it, node, owner, name, args)
+        return scaler(it, node, owner, name, [*args, *keywords.values()])
     if kind == "scheduler":
         if name in ("step", "step_update", "batch_step"):
             it.emit("schedule", node, owner, arguments=len(args) + len(keywords), speaks=it.module.source.text)

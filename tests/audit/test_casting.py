@@ -131,6 +131,29 @@ class Engine:
             self.scaler.step(self.opt)
             self.scaler.update()
 """,
+    "a scaler that is told by keywords": """
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(outputs=loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
+    scaler.step(optimizer=optimizer)
+    scaler.update()
+""",
+    "a scaler that is told by keywords, rightly": """
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(outputs=loss).backward()
+    scaler.unscale_(optimizer=optimizer)
+    nn.utils.clip_grad_norm_(parameters=model.parameters(), max_norm=1.0)
+    scaler.step(optimizer=optimizer)
+    scaler.update()
+""",
 }
 
 

@@ -81,6 +81,26 @@ from torch.cuda import amp  # expect: GL212
 with amp.autocast():  # expect: GL212
     model(loader[0][0])
 """,
+    "a training_step that no framework calls may find zeros": """
+class Learner:
+    def __init__(self, net):
+        self.net = net
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def training_step(self, x, y):
+        F.cross_entropy(self.net(x), y).backward()
+        self.opt.step()
+""",
+    "what is named in a call is not in its ** arguments": """
+def inner(net, opt, x, y):
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    opt.step()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+def outer(opt, **rest):
+    inner(opt=optimizer, **rest)
+for x, y in loader:
+    outer(opt=None, net=model, x=x, y=y)
+""",
 }
 
 

@@ -61,6 +61,20 @@ def run(net, batches, opt, n):
             opt.step()
             opt.zero_grad()
 """,
+    "a schedule's length by another name": """
+batches = len(loader)
+total = 10 * batches
+updates = total // 4
+long = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total)  # expect: GL403
+short = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+for i, (x, y) in enumerate(loader):
+    (F.cross_entropy(model(x), y) / min(4, len(loader) - i // 4 * 4)).backward()
+    if (i + 1) % 4 == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+        long.step()
+        short.step()
+""",
 }
 
 

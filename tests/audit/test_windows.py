@@ -123,6 +123,34 @@ for tasks in loader:
         F.mse_loss(learner(tasks[i]), tasks[i]).backward()
     optimizer.step()
 """,
+    "a rate that is divided where the optimizer is made": """
+n = 4
+sgd = torch.optim.SGD(model.parameters(), lr=0.1 / n)
+for i, (x, y) in enumerate(loader):
+    F.cross_entropy(model(x), y).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        sgd.step()
+        sgd.zero_grad()
+""",
+    "a backward pass beside the micro-batches of a window": """
+for x, y in loader:
+    optimizer.zero_grad()
+    for part, label in zip(x.chunk(2), y.chunk(2)):
+        (F.cross_entropy(model(part), label) / 2).backward()
+    (1e-4 * sum(p.norm() for p in model.parameters())).backward()
+    optimizer.step()
+""",
+    "set to zero where a window goes on": """
+def run(windows):
+    for x, y in loader:
+        last = windows.complete(x)
+        if not last:
+            optimizer.zero_grad()  # expect: GL306
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
 }
 
 

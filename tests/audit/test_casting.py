@@ -154,6 +154,18 @@ for x, y in loader:
     scaler.step(optimizer=optimizer)
     scaler.update()
 """,
+    "the forward pass of another model is inside": """
+scaler = torch.amp.GradScaler("cuda")
+other = nn.Linear(8, 4)
+for x, y in loader:
+    with torch.autocast("cuda"):
+        hint = other(x).argmax(-1)
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), hint)  # expect: GL208
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
 }
 
 

@@ -55,7 +55,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     name_result(it, part, items[i])
                 bind(it, part, items[i])
             else:
-                item = Value("unknown", dotted(part), {"made": value.data.get("made")})
+                told = {key: value.data[key] for key in ("made", "blind", "inside") if key in value.data}
+                item = Value("unknown", dotted(part), told)
                 if value.kind == "optimizer":
                     item = Value("optimizer", dotted(part), {"of": None, "given": True})
                 elif value.data.get("made") and item.name:

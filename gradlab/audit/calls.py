@@ -125,6 +125,8 @@ def called(
         return loss_scaler(it, node, callee, args, keywords)
     if callee.kind in ("model", "ddp", "engine"):
         return passed(it, node, callee, args, forward(it, node, callee, args))
+    if callee.kind == "instance" and callee.data.get("framework") and not set(kinds(args, keywords)) & ACTING:
+        return forward(it, node, callee, args)  # what is called with data alone gives an output back
     if callee.kind == "criterion":
         made = loss(it, callee.data, args)
         return passed(it, node, callee, args, made if callee.data.get("type") else divisible(node, made))

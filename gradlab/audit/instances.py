@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit.entering import enter
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of, object_of, settle
+from gradlab.audit.opaque import HOLDING
 from gradlab.audit.values import Value, every
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def instance(it: Interpreter, callee: Value, args: list[Value], keywords: dict[s
         params = [v for a in args for v in every(a) if v.kind == "params"]
         value.data["of"] = params[0].root() if params else None
         return value
+    value.data["handed"] = any(v.kind in HOLDING for a in [*args, *keywords.values()] for v in every(a))
     found = method_of(value, "__init__")
     if found is not None:
         enter(it, found[0], found[1], args, keywords, value, at, it.world(found[1]))

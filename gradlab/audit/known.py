@@ -23,8 +23,19 @@ HARMLESS = re.compile(
     r"update_(ema|average|teacher|metrics?|bn|progress|bar)\w*|to_device\w*|move_\w+|get_lr\w*|set_lr\w*|adjust_l\w*|checkpoint\w*|load_\w+|"
     r"count_\w+|len|int|float|str|dict|list|tuple|zip|enumerate|range|iter|next|hasattr|getattr|isinstance|type|id|repr|"
     r"all_gather\w*|barrier|summary\w*|tqdm|trange|format\w*|seed\w*|set_seed|watch|interpolate\w*|soft_update\w*|polyak\w*|"
-    r"freeze\w*|unfreeze\w*|requires_grad\w*|set_requires_grad|(un)?toggle_(grad|optimizer)|no_grad|profile\w*|reduce_(loss|tensor|mean|dict)\w*)$"
+    r"state_dict|(named_)?buffers|freeze\w*|unfreeze\w*|requires_grad\w*|set_requires_grad|(un)?toggle_(grad|optimizer)|no_grad|profile\w*|reduce_(loss|tensor|mean|dict)\w*)$"
 )
+OPTIMIZERS = re.compile(r"^_?(\w+_)?(optimi[sz]ers|optims|opts)$", re.I)
+COMPUTES = re.compile(
+    r"^_*((compute|calc\w*|get|forward|eval\w*)_+)?(\w+_)?loss(es)?(_(fn|func|function|dict|terms))?$", re.I
+)
+"""Methods that give a loss back, and do no more."""
+MOVES = re.compile(
+    r"zero|grad|clear|reset|optim|step|updat|train|fit|back|run|iter|process|closure|loop|epoch|learn|clip|sync|reduce|hook|"
+    r"call|apply|handle|batch|scale|^[a-z_]{1,3}$",
+    re.I,
+)
+"""What the name of a call says that may move gradients although it is handed no more than a model."""
 NAMES = {
     "optimizer": re.compile(r"(^|_)(optim(izer|iser)?s?|opt)(_|$|\d)|^opt[_A-Z]?\w*$|optimizer", re.I),
     "scheduler": re.compile(r"sched", re.I),

@@ -12,7 +12,7 @@ from gradlab.audit.hand import descending, plain, weights
 from gradlab.audit.inside import passed
 from gradlab.audit.language import engine, entered, of_dictionary
 from gradlab.audit.objects import method_of
-from gradlab.audit.opaque import ACTING
+from gradlab.audit.opaque import ACTING, blind
 from gradlab.audit.tensors import gradient, of_tensor
 from gradlab.audit.tree import If
 from gradlab.audit.updating import optimizer, scaler
@@ -61,7 +61,7 @@ def method(
             owner.data["half"] = node
         return owner
     if kind == "unknown" and name == "zero_grad":
-        it.emit("zero", node, None, whose="unknown")
+        it.emit("zero", node, None, whose="unknown", given=owner)
         return Value()
     if name == "backward":
         return backward(it, node, owner, args)
@@ -156,8 +156,9 @@ def module(
         if name == "step":
             it.emit("opaque", node, owner, name=name, receives={"framework"})
         if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
-            return tensor(roots=frozenset([next(births)]), factors=[], opaque=True)
-        return Value("unknown", "", {"made": True, "opaque": True})
+            return tensor(roots=frozenset([next(births)]), factors=[], opaque=True, inside=tuple(it.regions))
+        told = {"blind": blind(owner, [*args, *keywords.values()]), "inside": tuple(it.regions)}
+        return Value("unknown", "", {"made": True, "opaque": True, **told})
     else:
         return None
     return Value()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from gradlab.audit import known
@@ -24,6 +25,11 @@ ACTING = {
     "gradients",
 }
 """What a call must be handed to be able to do something to gradients."""
+HOLDING = ACTING - {"model", "ddp", "params", "gradients"}
+ALONE = {"model", "ddp", "tensor"}
+KNOWING = {"instance", "arguments", "accelerator", "fabric", "index", "dict"}
+TELLING = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
+"""Names of what may say how long a window is."""
 
 
 def opaque(
@@ -35,15 +41,42 @@ def opaque(
     for value in handed:
         if value.kind == "stack" and "region" in value.data:
             value.data["region"].kind = "unknown"  # what it enters is not seen
-    if owner is not None and (owner.data.get("framework") or owner.kind in ACTING):
-        receives.add("self" if owner.data.get("framework") else owner.kind)
+    if owner is not None and owner.data.get("framework"):
+        owner.data["handed"] = owner.data.get("handed") or bool(receives & HOLDING)
+        if holds(it, owner):
+            receives.add("self")
+    elif owner is not None and owner.kind in ACTING:
+        receives.add(owner.kind)
     if any(v.kind == "instance" and any(a.kind in ACTING for a in v.attributes.values()) for v in handed):
         receives.add("self")
     if any(v.kind == "tensor" for v in handed) and receives:
         receives.add("tensor")
     name = name.split(".")[-1]
-    if receives and not known.HARMLESS.match(name):
+    if receives and acts(name, receives):
         it.emit("opaque", node, owner, name=name, receives=receives, used=node is not it.alone)
     if len(args) == 1 and args[0].kind in ("function", "method"):
         return args[0]  # compiled, or wrapped otherwise
-    return Value("unknown", "", {"made": True, "opaque": True})
+    return Value(
+        "unknown", "", {"made": True, "opaque": True, "blind": blind(owner, handed), "inside": tuple(it.regions)}
+    )
+
+
+def holds(it: Interpreter, owner: Value) -> bool:
+    """Whether an object of a class that is not wholly seen may have an optimizer: it was handed one, or is the loop's."""
+    if owner is it.selves[0] or owner.data.get("handed") or "lineage" not in owner.data or "given" in owner.data:
+        return True
+    return any(value.kind in HOLDING for value in owner.attributes.values())
+
+
+def acts(name: str, receives: set[str]) -> bool:
+    """Whether a call may do something to gradients, by its name where it is handed a model and data alone."""
+    if known.HARMLESS.match(name) or (known.COMPUTES.match(name) and not receives & HOLDING):
+        return False
+    return not receives <= ALONE or bool(known.MOVES.search(name))
+
+
+def blind(owner: Value | None, handed: list[Value]) -> bool:
+    """Whether a call was told nothing of the length of a window, so that it cannot divide by it."""
+    if owner is not None and owner.kind not in ("model", "ddp", "criterion"):
+        return False
+    return not any(v.kind in KNOWING or TELLING.search(v.name) or v.data.get("framework") for v in handed)

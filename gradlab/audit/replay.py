@@ -109,9 +109,10 @@ def unprepared(item: Event) -> bool:
 
 
 def leaving(item: If) -> tuple[bool, bool]:
-    """Whether there is a jump in the one branch, and in the other."""
+    """Whether the one branch, and the other, passes over what follows; what ends the loop concerns none of its turns."""
     if item.jumps is None:
-        sides = [any(isinstance(part, Jump) for part in walk(side)) for side in (item.then, item.other)]
+        jumps = [[part.kind for part in walk(side) if isinstance(part, Jump)] for side in (item.then, item.other)]
+        sides = [any(kind not in ("break", "raise") for kind in kinds) for kinds in jumps]
         item.jumps = (sides[0], sides[1])
     return item.jumps
 

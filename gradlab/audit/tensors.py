@@ -34,6 +34,8 @@ def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: li
     data = {**owner.data, "made_of": (owner,) if name in MOVED else ()}
     if name in ("sum", "nansum"):
         data["reduction"] = "sum"
+    if name == "mean" and not args and data.get("reduction") == "none":
+        data["reduction"] = "mean"
     if name in ("mean", "sum") and not args and not node.keywords:
         data["one"] = True  # a number for the log
     data |= ranges.applied(it, node, name, owner, bool(args) or bool(node.keywords))

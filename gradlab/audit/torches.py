@@ -44,6 +44,8 @@ def of_tensors(
     data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
     if tail == "sum":
         data["reduction"] = "sum"
+    if tail == "mean" and not partial and data.get("reduction") == "none":
+        data["reduction"] = "mean"
     if tail in ("sum", "mean") and not partial:
         data["one"] = True  # a number for the log
     first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})

@@ -153,7 +153,9 @@ def concerns(unit: Unit, step: Step, optimizer) -> bool | None:
     from gradlab.audit.trace import same
 
     value = step.event.value
-    if step.event.data.get("whose") == "unknown" or optimizer.kind == "tensor":
+    if step.event.data.get("whose") == "unknown":
+        return True if step.event.data.get("given") is optimizer else None
+    if optimizer.kind == "tensor":
         return None
     if len(unit.optimizers()) <= 1:
         return True

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.frameworks import single
 from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.runs import Run
@@ -14,8 +15,10 @@ from gradlab.audit.tree import Loop
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk as walk_text
 
-UNKNOWN = ("opaque", "scaled_by", "perhaps")
+UNKNOWN = ("scaled_by", "perhaps")
 """What makes it unknown whether a loss was divided."""
+WEIGHT = re.compile(r"weight|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
+"""What a term of a loss is multiplied with, which is no division."""
 
 
 ADAPTING = {"innerloop_ctx", "adapt", "functional_call", "update_params"}
@@ -24,19 +27,24 @@ ADAPTING = {"innerloop_ctx", "adapt", "functional_call", "update_params"}
 
 def divided(value: Value | None, through: Value | None, unit: Unit) -> bool | None:
     """Whether a loss was divided, by anything; None where that cannot be known."""
-    if value is None or value.kind != "tensor" or {*UNKNOWN} & {k for k, v in value.data.items() if v}:
+    if value is None or value.kind != "tensor" or any(value.data.get(key) for key in UNKNOWN):
         return None
     parts = value.data.get("parts", [value])
-    if any(p.data.get("opaque") or p.data.get("reduction", "mean") != "mean" for p in [*parts, value]):
+    if any(dark(p) or p.data.get("reduction", "mean") != "mean" for p in [*parts, value]):
         return None
-    if not value.data.get("source"):
+    if not value.data.get("source") and not value.data.get("blind"):
         return None
-    factors = value.data.get("factors", [])
+    factors = [f for f in value.data.get("factors", []) if f[0] == "/" or not WEIGHT.search(f[1])]
     if len(parts) > 1:  # weights of parts are no division of the whole
         factors = [f for f in factors if f[0] == "/" or not weight(f, parts)]
-    if through is not None and through.kind == "accelerator":
+    if through is not None and through.kind == "accelerator" and not single(through):
         return None
     return bool(factors)
+
+
+def dark(value: Value) -> bool:
+    """Whether a loss comes from where it may have been divided."""
+    return bool(value.data.get("opaque")) and not value.data.get("blind")
 
 
 def weight(factor: tuple, parts: list[Value]) -> bool:

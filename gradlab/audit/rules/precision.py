@@ -132,7 +132,7 @@ def bf16_with_scaler(run: Run) -> Iterator[Hit]:
     for backward in run.of("backward"):
         if scaled(backward) and backward.event.value is not None:
             event = backward.event.value.data.get("forward")
-            for region in event.regions if event is not None else ():
+            for region in event.regions if event is not None else backward.event.value.data.get("inside", ()):
                 if region.kind == "autocast" and region.data.get("dtype", "").split(".")[-1] == "bfloat16":
                     yield Hit(backward)
 

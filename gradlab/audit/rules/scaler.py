@@ -10,6 +10,7 @@ from gradlab.audit.conditions import FALSE, TRUE
 from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, concerns, rule, uncertain, under
 from gradlab.audit.runs import Run
+from gradlab.audit.trace import Unit
 from gradlab.audit.values import Value
 
 
@@ -165,9 +166,16 @@ def loss_not_scaled(run: Run) -> Iterator[Hit]:
         if backward is None or backward.event.data.get("through") is not None or backward.event.value is None:
             continue
         value = backward.event.value
-        if value.kind == "tensor" and not value.data.get("opaque") and not value.data.get("scaled_by"):
-            if not value.data.get("factors"):
+        factors = [text for _, text, _ in value.data.get("factors", [])]
+        if value.kind == "tensor" and not value.data.get("scaled_by") and not any("scale" in text for text in factors):
+            if not (value.data.get("opaque") or factors) or not scaling(run.unit):
                 yield Hit(backward, (step,))
+
+
+def scaling(unit: Unit) -> bool:
+    """Whether any loss of the loop is scaled, in whatever case."""
+    values = [e.value for e in unit.events if e.kind == "backward"]
+    return any(value is not None and value.data.get("scaled") is not None for value in values)
 
 
 @rule("GL213")

@@ -59,7 +59,8 @@ def before_step(run: Run) -> Iterator[Hit]:
         alone = schedule.guards - later[0].guards if later else frozenset()
         if any(key in guard for guard, _ in alone for key in varying if "is not None" not in key):
             continue  # not at first, perhaps
-        if later and not earlier and (run.unit.loop is not None):
+        begun = any(s.kind == "backward" and s.k == schedule.k for s in run.steps[:at])
+        if later and not earlier and (run.unit.loop is not None or begun):
             yield Hit(schedule, (later[0],))
 
 

@@ -39,8 +39,7 @@ def computed(run: Run, what: str) -> Iterator[Hit]:
                     break
 
 
-@rule("GL601", on="text")
-def log(module: Module) -> Iterator[ast.AST]:
+def log_in_losses(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
         found = [(node, inner) for node in walk(function) if bare(inner := called(node, "log"), names)]
@@ -51,6 +50,31 @@ def log(module: Module) -> Iterator[ast.AST]:
         yield from (node for node in walk(function) if share(called(node, "log"), function))
     for function in forwards(module):
         yield from (node for node in walk(function) if share(called(node, "log"), function))
+
+
+@rule("GL601", on="text")
+def log(module: Module) -> Iterator[ast.AST]:
+    yield from log_in_losses(module)
+    yield from log_of_softmax(module)
+
+
+def log_of_softmax(module: Module) -> Iterator[ast.AST]:
+    """log(softmax(x)) in one, in a network's forward pass and where backward() is called."""
+    if not re.search(r"softmax|sigmoid", module.source.text):
+        return
+    for function in module.source.nodes.of(ast.FunctionDef):
+        nodes = [
+            n for n in walk(function) if isinstance(inner := called(n, "log"), ast.Call) and share(inner, function)
+        ]
+        if nodes and (function.name == "forward" or next(named_calls(function, "backward"), None) is not None):
+            apart = {
+                id(p) for w in walk(function) if isinstance(w, ast.With) and "no_grad" in heads(w) for p in walk(w)
+            }
+            yield from (node for node in nodes if id(node) not in apart)
+
+
+def heads(node: ast.With) -> str:
+    return " ".join(ast.unparse(item.context_expr) for item in node.items)
 
 
 @also("GL601")

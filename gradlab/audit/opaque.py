@@ -62,7 +62,7 @@ def opaque(
 
 
 def holds(it: Interpreter, owner: Value) -> bool:
-    """Whether an object of a class that is not wholly seen may have an optimizer: it was handed one, or is the loop's."""
+    """Whether an object of a class that is not wholly seen may have an optimizer: it was handed one, or is the root."""
     if owner is it.selves[0] or owner.data.get("handed") or "lineage" not in owner.data or "given" in owner.data:
         return True
     return any(value.kind in HOLDING for value in owner.attributes.values())

@@ -59,14 +59,14 @@ def log(module: Module) -> Iterator[ast.AST]:
 
 
 def log_of_softmax(module: Module) -> Iterator[ast.AST]:
-    """log(softmax(x)) in one, in a network's forward pass and where backward() is called."""
+    """log(softmax(x)) in one, where backward() is called."""
     if not re.search(r"softmax|sigmoid", module.source.text):
         return
     for function in module.source.nodes.of(ast.FunctionDef):
         nodes = [
             n for n in walk(function) if isinstance(inner := called(n, "log"), ast.Call) and share(inner, function)
         ]
-        if nodes and (function.name == "forward" or next(named_calls(function, "backward"), None) is not None):
+        if nodes and next(named_calls(function, "backward"), None) is not None:
             apart = {
                 id(p) for w in walk(function) if isinstance(w, ast.With) and "no_grad" in heads(w) for p in walk(w)
             }

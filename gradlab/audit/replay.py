@@ -109,7 +109,7 @@ def unprepared(item: Event) -> bool:
 
 
 def leaving(item: If) -> tuple[bool, bool]:
-    """Whether the one branch, and the other, passes over what follows; what ends the loop is about none of its turns."""
+    """Whether the one branch, and the other, passes over what follows; what ends the loop is about no turn of it."""
     if item.jumps is None:
         jumps = [[part.kind for part in walk(side) if isinstance(part, Jump)] for side in (item.then, item.other)]
         sides = [any(kind not in ("break", "raise") for kind in kinds) for kinds in jumps]

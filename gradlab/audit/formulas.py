@@ -30,6 +30,7 @@ MADE = {
     "params",
 }
 FINITE = re.compile(r"(?<!in)(?<!de)finite|isnan|isinf|is_nan|nan|inf\b|overflow|found_inf", re.I)
+DEEP = 3
 LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
 
 
@@ -104,10 +105,10 @@ def truthy(value: Value, text: str) -> Formula:
     return ("atom", Atom(f"{value.name or text}#{value.number}", value.birth, kind))
 
 
-def present(value: Value) -> Formula:
-    """That a value is not None."""
-    if "choice" in value.data:
-        return joined("or", [joined("and", [when, present(item)]) for when, item in value.data["choice"]])
+def present(value: Value, depth: int = 0) -> Formula:
+    """That a value is not None; of choices between choices between choices no more is told apart."""
+    if "choice" in value.data and depth < DEEP:
+        return joined("or", [joined("and", [when, present(item, depth + 1)]) for when, item in value.data["choice"]])
     if value.kind == "none":
         return FALSE
     if value.kind == "gradient":  # where it is missing there is nothing to be done

@@ -168,11 +168,11 @@ def loss_not_scaled(run: Run) -> Iterator[Hit]:
         value = backward.event.value
         factors = [text for _, text, _ in value.data.get("factors", [])]
         if value.kind == "tensor" and not value.data.get("scaled_by") and not any("scale" in text for text in factors):
-            if not (value.data.get("opaque") or factors) or not scaling(run.unit):
+            if not (value.data.get("opaque") or factors) or not ever_scaled(run.unit):
                 yield Hit(backward, (step,))
 
 
-def scaling(unit: Unit) -> bool:
+def ever_scaled(unit: Unit) -> bool:
     """Whether any loss of the loop is scaled, in whatever case."""
     values = [e.value for e in unit.events if e.kind == "backward"]
     return any(value is not None and value.data.get("scaled") is not None for value in values)

@@ -14,16 +14,13 @@ if TYPE_CHECKING:
 
 def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     """One of several values, each with the condition under which it is the one."""
-    flat: list[tuple[Formula, Value]] = []
-    for when, value in alternatives:
-        inner = value.data.get("choice")
-        flat += [(joined("and", [when, w]), v) for w, v in inner] if inner and len(inner) <= 3 else [(when, one(value))]
+    flat = distinct(alternatives)
     if all(v is flat[0][1] for _, v in flat):
         return flat[0][1]
     kinds = [v.kind for _, v in flat]
     telling = [v for _, v in flat if v.kind not in ("none", "unknown", "number")] or [flat[0][1]]
     first = telling[0]
-    data: dict[str, Any] = {**first.data, "choice": flat[:4]}
+    data: dict[str, Any] = {**first.data, "choice": flat}
     factors = [[f for f in v.data.get("factors", []) if f[0] == "/"] for _, v in flat if v.kind == "tensor"]
     if any(f != factors[0] for f in factors):
         data["perhaps"] = True
@@ -46,6 +43,18 @@ def one(value: Value) -> Value:
     made = Value(value.kind, value.name, {**data, "given": data.get("given", False) or open_}, birth=value.birth)
     made.attributes = value.attributes
     return made
+
+
+def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, Value]]:
+    """Each value once, those of choices among them: none is a choice itself, or what branches make grows with each."""
+    found: dict[int, tuple[Formula, Value]] = {}
+    for when, value in alternatives:
+        for w, v in value.data.get("choice") or [(None, value)]:
+            test = when if w is None else joined("and", [when, w])
+            known = found.get(id(v))
+            found[id(v)] = (test if known is None else joined("or", [known[0], test]), v)
+    flat = list(found.values())
+    return flat if len(flat) <= 6 else [*flat[:3], *flat[-3:]]
 
 
 def either(it: Interpreter, test: Formula, one: Value, two: Value | None) -> Value:

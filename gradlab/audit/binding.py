@@ -55,8 +55,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     name_result(it, part, items[i])
                 bind(it, part, items[i])
             else:
-                told = {key: value.data[key] for key in ("made", "blind", "inside") if key in value.data}
-                item = Value("unknown", dotted(part), told)
+                known_of = {key: held for key, held in value.data.items() if key in ("made", "blind", "inside")}
+                item = Value("unknown", dotted(part), known_of)
                 if value.kind == "optimizer":
                     item = Value("optimizer", dotted(part), {"of": None, "given": True})
                 elif value.data.get("made") and item.name:

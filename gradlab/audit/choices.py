@@ -34,17 +34,6 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     return made
 
 
-def one(value: Value) -> Value:
-    """A value of many alternatives, which of them left open: choices of choices of choices would be past counting."""
-    if "choice" not in value.data:
-        return value
-    open_ = any(v.kind in ("none", "unknown") for _, v in value.data["choice"])
-    data = {key: held for key, held in value.data.items() if key != "choice"}
-    made = Value(value.kind, value.name, {**data, "given": data.get("given", False) or open_}, birth=value.birth)
-    made.attributes = value.attributes
-    return made
-
-
 def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, Value]]:
     """Each value once, those of choices among them: none is a choice itself, or what branches make grows with each."""
     found: dict[int, tuple[Formula, Value]] = {}

@@ -52,8 +52,9 @@ def opaque(
     if any(v.kind == "tensor" for v in handed) and receives:
         receives.add("tensor")
     name = name.split(".")[-1]
-    if receives and acts(name, receives):
-        it.emit("opaque", node, owner, name=name, receives=receives, used=node is not it.alone)
+    used = node is not it.alone
+    if receives and acts(name, receives, used):
+        it.emit("opaque", node, owner, name=name, receives=receives, used=used)
     if len(args) == 1 and args[0].kind in ("function", "method"):
         return args[0]  # compiled, or wrapped otherwise
     return Value(
@@ -68,11 +69,11 @@ def holds(it: Interpreter, owner: Value) -> bool:
     return any(value.kind in HOLDING for value in owner.attributes.values())
 
 
-def acts(name: str, receives: set[str]) -> bool:
-    """Whether a call may do something to gradients, by its name where it is handed a model and data alone."""
+def acts(name: str, receives: set[str], used: bool) -> bool:
+    """Whether a call may do something to gradients; by its name where a model and data alone give something back."""
     if known.HARMLESS.match(name) or (known.COMPUTES.match(name) and not receives & HOLDING):
         return False
-    return not receives <= ALONE or bool(known.MOVES.search(name))
+    return not receives <= ALONE or not used or bool(known.MOVES.search(name))
 
 
 def blind(owner: Value | None, handed: list[Value]) -> bool:

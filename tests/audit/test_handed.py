@@ -99,7 +99,7 @@ from elsewhere import describe
 for x, y in loader:
     F.cross_entropy(model(x), y).backward()
     optimizer.step()  # expect: GL305
-    describe(model)
+    said = describe(model)
 """,
     "a call that is handed the model alone, and may clear its gradients": """
 from elsewhere import clear_all

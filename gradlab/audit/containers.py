@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from gradlab.audit import known
 from gradlab.audit.binding import bind, element
-from gradlab.audit.scope import Scope
+from gradlab.audit.known import dotted
+from gradlab.audit.scope import Scope, usage
 from gradlab.audit.values import Value, several
-from gradlab.audit.walking import walk
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -34,18 +34,12 @@ def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
         made = Value("unknown", f"{value.name}{key}", {"given": True}, birth=value.birth)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             made.kind = known.by_name(node.slice.value) or "unknown"
-        elif value.kind == "unknown" and {"step", "zero_grad"} <= subscripted(it.scope.node, ast.unparse(node.value)):
+        elif value.kind == "unknown" and {"step", "zero_grad"} <= usage(it.scope.node).items.get(
+            dotted(node.value), set()
+        ):
             made.kind = "optimizer"
         value.attributes[key] = made
     return value.attributes[key]
-
-
-def subscripted(scope: ast.AST, name: str) -> set[str]:
-    """The methods called on the items of a list: `opts[i].step()`."""
-    return {
-        n.attr for n in walk(scope)
-        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Subscript) and ast.unparse(n.value.value) == name
-    }  # fmt: skip
 
 
 def of_Tuple(it: Interpreter, node: ast.Tuple | ast.List) -> Value:

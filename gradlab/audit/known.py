@@ -104,7 +104,10 @@ class Usage:
         self.methods: dict[str, set[str]] = {}
         self.handed: dict[str, set[str]] = {}
         self.called: set[str] = set()
+        self.items: dict[str, set[str]] = {}  # methods called on the items of a list: `opts[i].step()`
         for node in walk(scope):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Subscript):
+                self.items.setdefault(dotted(node.value.value), set()).add(node.attr)
             if isinstance(node, ast.Attribute) and (name := dotted(node.value)):
                 self.methods.setdefault(name, set()).add(node.attr)
             if isinstance(node, ast.Call):

@@ -16,6 +16,8 @@ KEPT = 50
 """Modules that are held at a time."""
 ABOVE = 2
 """How far above a script a package is looked for that it imports: `scripts/train.py` beside `package/`."""
+STARS = 6
+"""A file that takes everything from more than so many others is a catalogue: not looked through for each name."""
 INSTALLED = {
     *sys.stdlib_module_names, "torch", "torchvision", "numpy", "lightning", "pytorch_lightning",
     "transformers", "accelerate",
@@ -141,5 +143,7 @@ class Project:
 
     def starred(self, name: str, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
         """What a name stands for that comes with `from x import *`."""
+        if len(of.stars) > STARS:
+            return None
         made = (self.resolve(f"{source}.{name}", level, of, depth) for source, level in of.stars)
         return next((found for found in made if found is not None), None)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from gradlab.audit import effects
 from gradlab.audit.binding import bind, name_result
-from gradlab.audit.effects import combined
 from gradlab.audit.hand import descending, plain, weights
 from gradlab.audit.known import dotted
 from gradlab.audit.parameters import refine
 from gradlab.audit.scope import usage
+from gradlab.audit.sums import combined
 from gradlab.audit.values import Value, births
 from gradlab.audit.walking import walk
 

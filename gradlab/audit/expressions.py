@@ -12,8 +12,8 @@ from gradlab.audit.canonical import canonical
 from gradlab.audit.choices import choice
 from gradlab.audit.conditions import FALSE, TRUE, negation
 from gradlab.audit.containers import of_Dict, of_DictComp, of_ListComp, of_Starred, of_Subscript, of_Tuple
-from gradlab.audit.effects import combined
 from gradlab.audit.formulas import formula
+from gradlab.audit.sums import combined
 from gradlab.audit.tree import If
 from gradlab.audit.values import Value, number, several
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from gradlab.audit import ranges
 from gradlab.audit.canonical import canonical
-from gradlab.audit.effects import combined, descended
+from gradlab.audit.effects import descended
+from gradlab.audit.sums import combined
 from gradlab.audit.values import Value
 
 if TYPE_CHECKING:

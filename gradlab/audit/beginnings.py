@@ -14,7 +14,7 @@ from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.result import Result
 from gradlab.audit.scope import Scope
 from gradlab.audit.trace import Unit
-from gradlab.audit.tree import events
+from gradlab.audit.tree import Event, events
 from gradlab.audit.units import units
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk
@@ -55,10 +55,28 @@ def whole(
 ) -> list[Unit]:
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
     items = interpreter.run_function(node, module, owner, closure)
+    if owner is not None and owner.data.get("lightning") and node.name == "training_step" and not manual(owner):
+        items += automatic(node, module, interpreter.result)
     found = units(items, module.path, interpreter.entered, True)
     for unit in found:
         unit.alone = unit.loop is None and owner is not None and manual(owner) and node.name == "training_step"
     return found
+
+
+def automatic(node: Function, module: Module, value: Value | None) -> list[Event]:
+    """What Lightning does with the loss that training_step() gives back, out of sight."""
+    if value is not None and value.kind == "dict":
+        value = value.attributes.get("['loss']")
+    if value is None or value.kind != "tensor":
+        return []
+    trainer = Value("optimizer", "trainer", {"given": True})
+    unseen = {"name": "fit", "receives": {"framework"}}
+    return [
+        Event("opaque", node, module.path, None, (), unseen),
+        Event("backward", node, module.path, value, (), {"through": Value("lightning")}),
+        Event("step", node, module.path, trainer),
+        Event("zero", node, module.path, trainer),
+    ]
 
 
 def manual(owner: Value) -> bool:
@@ -76,10 +94,13 @@ def roots(module: Module) -> list:
 
 def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visited: set[ast.AST]) -> list[Unit]:
     methods = [n for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    if all(m in visited for m in methods) or not any(
-        isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step")
-        for m in methods
-        for p in walk(m)
+    if all(m in visited for m in methods) or (
+        not any(
+            isinstance(p, ast.Attribute) and p.attr in ("backward", "manual_backward", "step")
+            for m in methods
+            for p in walk(m)
+        )
+        and all(m.name != "training_step" for m in methods)
     ):
         return []
 

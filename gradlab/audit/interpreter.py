@@ -26,6 +26,7 @@ class Interpreter:
         self.cut: list[ast.AST] = []
         self.branches = 0
         self.written: list[tuple[Value, str, Value | None]] = []  # attributes that were set, and what they were before
+        self.result: Value | None = None  # of the function that was begun with
         self.results: dict[str, Value] = {}
         self.bound: dict[tuple[int, str], int] = {}
         self.frozen = False
@@ -81,7 +82,11 @@ class Interpreter:
     ) -> list:
         self.scope, self.calls, self.seen_inside = self.world(module), 0, {}
         self.entered = next(births)
-        return self.collect(lambda: enter(self, node, module, [], {}, owner, node, closure or self.world(module)))
+        made: list[Value | None] = []
+        outer = closure or self.world(module)
+        items = self.collect(lambda: made.append(enter(self, node, module, [], {}, owner, node, outer)))
+        self.result = made[0]
+        return items
 
     def traced(self, node: ast.expr, depth: int = 0) -> str:
         """An expression's text with local names replaced by what they were assigned."""

@@ -16,7 +16,7 @@ from gradlab.audit.runs import runs
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit
 
-TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad", re.I)
+TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def training_step", re.I)
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 

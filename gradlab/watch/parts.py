@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 SCALER = ("scale", "unscale_", "step", "update", "is_enabled")
 
@@ -22,13 +23,17 @@ def models_of(given: Any) -> list[nn.Module]:
     for model in models:
         if not isinstance(model, nn.Module):
             raise TypeError(f"watch: model is {kind(model)}, expected a torch.nn.Module, or a list of them")
+        if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+            raise ValueError(f"watch: model is {kind(model)} that is not made yet: call it once before")
     if not models:
         raise TypeError("watch: model is empty, expected a torch.nn.Module, or a list of them")
     return models
 
 
 def optimizers_of(given: Any) -> list[torch.optim.Optimizer]:
-    optimizers = [bare(o) for o in several(given)]
+    optimizers = list({id(o): o for o in (bare(o) for o in several(given))}.values())
+    if given is not None and not optimizers:
+        raise TypeError("watch: optimizer is empty, expected a torch.optim.Optimizer, a list of them, or None")
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
@@ -49,6 +54,12 @@ def scaler_of(given: Any) -> Any:
     missing = [name for name in SCALER if not callable(getattr(given, name, None))]
     if given is not None and missing:
         raise TypeError(f"watch: scaler is {kind(given)}, expected a torch.amp.GradScaler")
+    return given
+
+
+def flag(name: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError(f"watch: {name} is {given!r}, expected True or False")
     return given
 
 

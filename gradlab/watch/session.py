@@ -60,11 +60,13 @@ class Watch:
         layer's gradient, and of how far it moves (0: never). quiet: say nothing while the loop runs.
         """
         monitor = Summary(parts.count("every", every, 1), parts.count("step_every", step_every, 0))
-        self.quiet = quiet
+        self.quiet = parts.flag("quiet", quiet)
         models, optimizers = parts.models_of(model), parts.optimizers_of(optimizer)
         given = parts.scaler_of(scaler), parts.schedules_of(schedule)
         self.place = Place(folder)
-        self.loop = Loop(models, optimizers, *given, self.place, monitor, Faults(strict, self.say))
+        self.loop = Loop(
+            models, optimizers, *given, self.place, monitor, Faults(parts.flag("strict", strict), self.say)
+        )
         self.listening = Listening(self.say, self.left)
         self.meeting = Meeting(self.loop, wanted=optimizer is None)
         self.scheduling = Scheduling(self.loop)

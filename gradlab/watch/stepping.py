@@ -104,7 +104,8 @@ def attempted(loop: Loop, f: Follower, skipped: Any) -> None:
     if isinstance(lr, Tensor):
         lr = lr.detach().clone()
     numbers = loop.outputs[f.index].numbers
-    loss = f.inside[0].loss if len(f.inside) > 1 else total_loss(f.new)
+    own = [b for b in f.held if f.index not in b.used]  # another optimizer may have stepped on the same loss
+    loss = f.inside[0].loss if len(f.inside) > 1 else total_loss(own)
     if loop.running is not None and not f.held:  # a hook on the parameters steps, in the backward pass itself
         loss = loop.running.loss
     if numbers.norm is not None:

@@ -60,6 +60,26 @@ def test_a_closure_that_never_clears(tmp_path):
     assert all("train/loss" in line for line in read_lines(tmp_path / "metrics.jsonl"))
 
 
+def test_one_loss_for_several_optimizers(tmp_path):
+    """Each has it; one that is named twice is one."""
+    model = net()
+    matrices, vectors = ([p for p in model.parameters() if p.dim() == d] for d in (2, 1))
+    first, second = torch.optim.SGD(matrices, lr=0.1), torch.optim.Adam(vectors, lr=1e-2)
+    losses = []
+    with gradlab.watch(model, [first, second, first], folder=tmp_path, quiet=True) as watch:
+        for batch in batches(4):
+            model.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            losses.append(loss.item())
+            first.step()
+            second.step()
+    assert watch.faults == []
+    assert len(watch.loop.outputs) == 2
+    for folder in (tmp_path, tmp_path / "optimizer1"):
+        assert [line["train/loss"] for line in read_lines(folder / "metrics.jsonl")] == pytest.approx(losses)
+
+
 def test_losses_that_are_added_up_over_gradients_written_by_hand(tmp_path):
     """Evolution strategies and their like: gradients that no backward has made are nobody's fault."""
     model = net()

@@ -53,6 +53,8 @@ class Follower:
     """Whether a step has begun, and not ended."""
     state: list[int] | None = None
     """What the optimizer remembered after the latest backward pass, by version."""
+    hooked: bool = False
+    """Whether its latest step has called hooks."""
     unhooked: int = 0
     """Steps that were noticed afterwards."""
     inner: int = 0

@@ -58,7 +58,7 @@ class Stepping:
         f.closure = any(callable(a) for a in args[1:]) or callable(kwargs.get("closure"))
         f.look()
         self.loop.outputs[f.index].numbers.finish(self.loop.scale.now())
-        f.trying = True
+        f.trying = f.hooked = True
         f.stepping, f.inside = f.closure, []
         if not f.closure:
             measured(self.loop, f, site(), self.scaler(f))

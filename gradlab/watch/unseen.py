@@ -14,8 +14,10 @@ LOOKED_AT = 2
 """Parameters whose state tells."""
 
 
-def state(f: Follower) -> list[int]:
-    """Changes with every step of an optimizer that remembers anything."""
+def state(f: Follower) -> list[int] | None:
+    """Changes with every step of an optimizer that remembers anything; not looked at while its hooks are called."""
+    if f.hooked:
+        return None
     known = f.optimizer.state
     kept = [v for p in f.sample[-LOOKED_AT:] if p in known for v in known[p].values()]
     return [len(kept), *(v._version for v in kept if isinstance(v, Tensor)), *(v for v in kept if type(v) is int)]
@@ -24,9 +26,11 @@ def state(f: Follower) -> list[int]:
 def catch_up(loop: Loop, f: Follower) -> None:
     """Before anything else happens: did the weights move, and what their optimizer remembers?"""
     new: list[Any] = f.new
-    if f.stepping or f.trying or not new or f.state is None or all(f.unmoved(b) for b in new) or state(f) == f.state:
+    if f.stepping or f.trying or not new or loop.scale.on or all(f.unmoved(b) for b in new):
         return
-    if loop.scale.on:
+    if f.hooked:  # somebody has moved the weights: from the next update on it is looked whether that was a step
+        f.hooked = False
+    if f.state is None or state(f) == f.state:
         return
     f.unhooked += 1
     f.look()

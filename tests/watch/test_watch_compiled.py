@@ -55,3 +55,18 @@ def test_a_clip_that_is_compiled(tmp_path):
             optimizer.step()
     assert not watch.broken
     assert watch.faults == []
+
+
+@pytest.mark.slow
+def test_a_step_that_is_compiled_later(tmp_path):
+    torch._dynamo.reset()
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    step = torch.compile(optimizer.step, backend="eager")
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i, batch in enumerate(batches(12)):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step() if i < 4 else step()
+    assert watch.faults == []
+    assert len(lines(tmp_path)) == 11  # the first of them tells that it has to be looked at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gradlab.audit.known import dotted
@@ -42,6 +43,11 @@ def youngest(it: Interpreter, node: ast.AST) -> int:
 
 def parts(it: Interpreter, node: ast.AST) -> list[Value]:
     """The values of the names in an expression, without following its calls again."""
-    return [it.value(part) for part in walk(node) if isinstance(part, ast.Name)] + [
-        it.value(part) for part in walk(node) if isinstance(part, ast.Attribute) and dotted(part)
-    ]
+    return [it.value(part) for part in named(node)]
+
+
+@lru_cache(maxsize=20000)
+def named(node: ast.AST) -> tuple[ast.Name | ast.Attribute, ...]:
+    """The names in an expression, and what is reached from them by dots alone."""
+    found = [part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and dotted(part)]
+    return tuple(sorted(found, key=lambda part: isinstance(part, ast.Attribute)))

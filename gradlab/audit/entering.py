@@ -23,6 +23,8 @@ CONTEXTS = {"autocast", "no_grad", "inference_mode"}
 """Contexts that decorate functions, too."""
 DEPTH, CALLS = 7, 400
 """How deep calls are entered, and how many from one beginning."""
+MANY, FEW = 6000, 40
+"""After so many in a file, of hundreds of tests say, so few from each beginning that is left."""
 
 
 def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -70,9 +72,15 @@ def enter(
     closure: Scope,
 ) -> Value | None:
     """Follow a function's body; None where it cannot be entered."""
-    if node in it.stack or len(it.stack) >= DEPTH or it.calls >= CALLS or (at is not node and abstract(node)):
+    if (
+        node in it.stack
+        or len(it.stack) >= DEPTH
+        or it.calls >= (CALLS if it.total < MANY else FEW)
+        or (at is not node and abstract(node))
+    ):
         return None
     it.calls += 1
+    it.total += 1
     it.visited.add(node)
     static = any(dotted(d) == "staticmethod" for d in node.decorator_list)
     if owner is not None and not static and (node.args.posonlyargs or node.args.args):

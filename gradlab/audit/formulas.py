@@ -11,7 +11,8 @@ from gradlab.audit.conditions import FALSE, TRUE, Atom, Formula, joined, negatio
 from gradlab.audit.known import dotted
 from gradlab.audit.periods import arithmetic
 from gradlab.audit.values import Value
-from gradlab.audit.walking import walk
+from gradlab.audit.walking import kinds
+from gradlab.audit.walking import text as written
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
@@ -68,7 +69,7 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return comparison(it, node)
     if isinstance(node, (ast.Name, ast.Attribute)):
-        return truthy(it.value(node), ast.unparse(node))
+        return truthy(it.value(node), written(node))
     if isinstance(node, ast.Call) and dotted(node.func) == "isinstance" and len(node.args) == 2:
         known = of_class(it.value(node.args[0]), it.value(node.args[1]))
         if known is not None:
@@ -76,10 +77,10 @@ def made(it: Interpreter, node: ast.expr) -> Formula:
     value = it.value(node)
     if value.kind == "bool":
         return value.data["formula"]
-    finite = FINITE.search(ast.unparse(node)) or value.data.get("finite")
+    finite = FINITE.search(written(node)) or value.data.get("finite")
     return (
         "atom",
-        Atom(canonical(it, node), youngest(it, node), "finite" if finite else "flag", text=ast.unparse(node)),
+        Atom(canonical(it, node), youngest(it, node), "finite" if finite else "flag", text=written(node)),
     )
 
 
@@ -119,15 +120,16 @@ def present(value: Value, depth: int = 0) -> Formula:
 
 
 def comparison(it: Interpreter, node: ast.expr) -> Formula:
-    text = ast.unparse(node)
+    text = written(node)
     periods: set[str] = set()
     at = arithmetic(it, node, periods)
-    key, birth = canonical(it, node), youngest(it, node)
+    used = parts(it, node)
+    key, birth = canonical(it, node), max((value.birth for value in used), default=0)
     if FINITE.search(text):
         return ("atom", Atom(key, birth, "finite", text=text))
     if isinstance(node, ast.BinOp):  # i % n, as a truth value
         text += " != 0"
-    modulo = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in walk(node))
+    modulo = ast.Mod in kinds(node)
     if at is not None and modulo and len(periods) <= 1:
         inverted = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq)
         period = next(iter(periods), "")
@@ -139,8 +141,8 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     if (
         isinstance(node, ast.Compare)
         and not modulo
-        and any(value.kind == "index" for value in parts(it, node))
-        and (LAST.search(text) or any(value.data.get("length") for value in parts(it, node)))
+        and any(value.kind == "index" for value in used)
+        and (LAST.search(text) or any(value.data.get("length") for value in used))
     ):
         atom = ("atom", Atom(key.replace("!=", "==").replace("<", ">="), birth, "last"))
         return negation(atom) if isinstance(node.ops[0], (ast.NotEq, ast.Lt)) else atom

@@ -23,6 +23,7 @@ class Interpreter:
         self.returned: list[list[Value]] = []
         self.entered = 0
         self.calls = 0
+        self.total = 0
         self.cut: list[ast.AST] = []
         self.branches = 0
         self.written: list[tuple[Value, str, Value | None]] = []  # attributes that were set, and what they were before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeVar
 
 Node = TypeVar("Node", bound=ast.AST)
@@ -28,6 +29,18 @@ def children(node: ast.AST) -> list[ast.AST]:
             found.append(value)
     found.reverse()
     return found
+
+
+@lru_cache(maxsize=20000)
+def text(node: ast.AST) -> str:
+    """An expression as it is written."""
+    return ast.unparse(node)
+
+
+@lru_cache(maxsize=20000)
+def kinds(node: ast.AST) -> frozenset[type]:
+    """The kinds of nodes in an expression."""
+    return frozenset(type(part) for part in walk(node))
 
 
 class Nodes:

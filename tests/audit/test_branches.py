@@ -115,3 +115,27 @@ def test_a_softmax_and_its_logarithm_where_a_function_trains(tmp_path: Path):
         "  # expect: GL601", ""
     )
     assert said(apart, tmp_path) == set()
+
+
+EITHER = """
+class Trainer:
+    def __init__(self, whole):
+        if whole:
+            self.optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+            self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 10)
+        else:
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 30)
+
+    def fit(self):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            self.schedule.step()  # expect: GL402
+            self.optimizer.step()
+"""
+
+
+def test_a_schedule_made_with_its_optimizer_in_each_branch_is_that_optimizers(tmp_path: Path):
+    text = HEAD + EITHER
+    assert said(text, tmp_path) == expected(text)

@@ -10,6 +10,7 @@ from gradlab.audit.rules import Hit, rule
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Block, Event, Loop, events, walk
+from gradlab.audit.values import members
 
 COUNTED = re.compile(r"len\(")
 TORCH = re.compile(
@@ -76,8 +77,12 @@ def counts_after(event: Event) -> bool:
 
 
 def matches(schedule, step) -> bool:
-    optimizer = schedule.event.value.data.get("optimizer") if schedule.event.value is not None else None
-    return optimizer is None or step.event.value is None or optimizer is step.event.value
+    """Whether a step is that of the optimizer whose rate a schedule sets: of several, of one of them."""
+    if schedule.event.value is None or step.event.value is None:
+        return True
+    made = [one.data.get("optimizer") for one in members(schedule.event.value)]
+    own = {id(v) for optimizer in made if optimizer is not None for v in (optimizer, *members(optimizer))}
+    return not own or any(id(v) in own for v in (step.event.value, *members(step.event.value)))
 
 
 @rule("GL404", on="unit")

@@ -130,7 +130,7 @@ def element(it: Interpreter, node: ast.expr, over: Value) -> Value:
         index = Value("index", "i", {"offset": over.data["start"]})
         return several([index, Value("unknown", "batch") if inner.kind != "params" else element(it, node, inner)])
     if over.kind == "counted":
-        return Value("index", "i", {"offset": 0})
+        return Value("index", "i", {"offset": 0, "stop": over.data["stop"]})
     if over.kind == "list" and over.data["items"]:
         return over.data["items"][0]
     if over.kind in ("optimizer", "scheduler", "scaler") or over.kind == "tensor":

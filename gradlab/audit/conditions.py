@@ -25,6 +25,8 @@ class Atom:
     """What is compared with a constant: of the atoms with one subject at most one holds."""
     text: str = ""
     """Of a check for finite numbers: as it is written."""
+    ends: bool = False
+    """Of a loop that counts to a number: holds in its last turn alone."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Atom) and other.key == self.key

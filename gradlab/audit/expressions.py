@@ -103,7 +103,7 @@ def of_BinOp(it: Interpreter, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.Add, ast.Sub)) and left.kind == "index" and right.kind == "number":
         sign = 1 if isinstance(node.op, ast.Add) else -1
         if isinstance(right.data["value"], int):
-            return Value("index", left.name, {"offset": left.data["offset"] + sign * right.data["value"]})
+            return Value("index", left.name, {**left.data, "offset": left.data["offset"] + sign * right.data["value"]})
     if left.kind == "list" and right.kind == "list" and isinstance(node.op, ast.Add):
         return several([*left.data["items"], *right.data["items"]])
     if left.kind == "params" or right.kind == "params":

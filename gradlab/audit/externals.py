@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gradlab.audit import known
 from gradlab.audit.binding import element
+from gradlab.audit.canonical import canonical
 from gradlab.audit.constructors import construct
 from gradlab.audit.effects import loss
 from gradlab.audit.language import language
@@ -94,6 +95,11 @@ def look(call: Called) -> Value:
     return Value("measured")
 
 
+def counted(call: Called) -> Value:
+    one = len(call.node.args) == 1
+    return Value("counted", data={"stop": canonical(call.it, call.node.args[0]) if one else ""})
+
+
 def enumerated(call: Called) -> Value | None:
     if not call.args:
         return None
@@ -152,7 +158,7 @@ TAILS: dict[str, Callable[[Called], Value | None]] = {
     "zip": lambda call: Value("zipped", data={"items": call.args}),
     "super": lambda call: Value("super", data={"self": call.it.selves[-1]}),
     "map": mapped,
-    **dict.fromkeys(("range", "trange", "count"), lambda call: Value("counted")),
+    **dict.fromkeys(("range", "trange", "count"), counted),
     **dict.fromkeys(SAME, same),
     **dict.fromkeys(("foreach_zero_", "_foreach_zero_"), zeros),
     **dict.fromkeys(("get_total_norm", "global_norm", "check_gradients", "diagnose_gradients"), look),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from gradlab.audit.canonical import canonical, parts, youngest
 from gradlab.audit.conditions import FALSE, TRUE, Atom, Formula, joined, negation
@@ -148,9 +148,27 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
         return negation(atom) if isinstance(node.ops[0], (ast.NotEq, ast.Lt)) else atom
     if isinstance(node, ast.Compare) and re.search(r"norm|loss", text):
         return ("atom", Atom(key, birth, "finite"))
+    ends = ending(it, node)
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.NotEq, ast.IsNot)):
-        return ("not", ("atom", Atom(key.replace("!=", "=="), birth, subject=subject(it, node))))
-    return ("atom", Atom(key, birth, subject=subject(it, node)))
+        return ("not", ("atom", Atom(key.replace("!=", "=="), birth, subject=subject(it, node), ends=ends)))
+    if ends and isinstance(node.ops[0], ast.Lt):
+        return ("not", ("atom", Atom(key.replace("<", "=="), birth, ends=ends)))
+    return ("atom", Atom(key, birth, subject=subject(it, node), ends=ends))
+
+
+def ending(it: Interpreter, node: ast.expr) -> TypeGuard[ast.Compare]:
+    """i == n - 1, i + 1 != n or i < n - 1 in a loop over range(n)."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.Lt)):
+        return False
+    left, right = it.value(node.left), node.comparators[0]
+    if left.kind != "index" or not left.data.get("stop"):
+        return False
+    missing = 1 - left.data["offset"]
+    if isinstance(right, ast.BinOp) and isinstance(right.op, ast.Sub) and isinstance(right.right, ast.Constant):
+        return canonical(it, right.left) == left.data["stop"] and right.right.value == missing
+    if isinstance(right, ast.Constant) and left.data["stop"].isdigit():
+        return right.value == int(left.data["stop"]) - missing
+    return missing == 0 and canonical(it, right) == left.data["stop"]
 
 
 def subject(it: Interpreter, node: ast.expr) -> str:

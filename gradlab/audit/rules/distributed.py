@@ -56,7 +56,8 @@ def throughout(run: Run, last: Step, region: Region) -> bool:
     loop = run.unit.in_window.get(id(last.event))
     if loop is None:
         return not run.unit.inner
-    return run.partial(last) and all(atom.birth <= loop.birth for atom in atoms(region.when))
+    young = [atom for atom in atoms(region.when) if atom.birth > loop.birth]
+    return run.partial(last) and all(atom.ends and run.values.get(atom.key) for atom in young)
 
 
 @rule("GL503")

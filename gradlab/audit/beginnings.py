@@ -59,7 +59,8 @@ def whole(
         items += automatic(node, module, interpreter.result)
     found = units(items, module.path, interpreter.entered, True)
     for unit in found:
-        unit.alone = unit.loop is None and owner is not None and manual(owner) and node.name == "training_step"
+        mine = owner is not None and manual(owner) and not hooked(owner)
+        unit.alone = unit.loop is None and mine and node.name == "training_step"
     return found
 
 
@@ -80,10 +81,21 @@ def automatic(node: Function, module: Module, value: Value | None) -> list[Event
 
 
 def manual(owner: Value) -> bool:
-    """A Lightning module that optimizes by itself: what its training_step does not do nothing else does."""
+    """A Lightning module that optimizes by itself: what its training_step does not do, only its hooks may."""
     text = "".join(ast.unparse(one) for one in owner.data.get("lineage", []))
-    others = [m.name for m, _ in inherited(owner) if m.name.startswith(("on_", "optimizer_"))]
-    return bool(owner.data.get("lightning")) and "automatic_optimization = False" in text and not others
+    return bool(owner.data.get("lightning")) and "automatic_optimization = False" in text
+
+
+def hooked(owner: Value) -> bool:
+    """Whether Lightning calls a method that may have to do with gradients."""
+    methods = inherited(owner)
+    mine = {method.name for method, _ in methods}
+    for method, _ in methods:
+        if method.name.startswith(("on_", "optimizer_")):
+            names = {n.attr for n in walk(method) if isinstance(n, ast.Attribute)}
+            if names & (mine | {"zero_grad", "grad", "optimizers", "modules", "children"}):
+                return True
+    return False
 
 
 def roots(module: Module) -> list:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from gradlab.audit.canonical import canonical, parts, youngest
 from gradlab.audit.conditions import FALSE, TRUE, Atom, Formula, joined, negation
@@ -151,12 +151,12 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     ends = ending(it, node)
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.NotEq, ast.IsNot)):
         return ("not", ("atom", Atom(key.replace("!=", "=="), birth, subject=subject(it, node), ends=ends)))
-    if ends and isinstance(node.ops[0], ast.Lt):
+    if ends and isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
         return ("not", ("atom", Atom(key.replace("<", "=="), birth, ends=ends)))
     return ("atom", Atom(key, birth, subject=subject(it, node), ends=ends))
 
 
-def ending(it: Interpreter, node: ast.expr) -> TypeGuard[ast.Compare]:
+def ending(it: Interpreter, node: ast.expr) -> bool:
     """i == n - 1, i + 1 != n or i < n - 1 in a loop over range(n)."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.Lt)):
         return False

@@ -15,7 +15,7 @@ from gradlab.audit.tree import Loop
 from gradlab.audit.values import Value
 from gradlab.audit.walking import walk as walk_text
 
-UNKNOWN = ("scaled_by", "perhaps")
+UNKNOWN = ("perhaps",)
 """What makes it unknown whether a loss was divided."""
 WEIGHT = re.compile(r"weight|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
 """What a term of a loss is multiplied with, which is no division."""

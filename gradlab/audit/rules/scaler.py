@@ -52,14 +52,22 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
         if any(s.kind == "unscale" and (not mine or any(concerns(run.unit, s, o) for o in mine)) for s in earlier):
             continue
         backward = next((s for s in earlier if s.kind == "backward"), None)
+        first = max((i for i, s in enumerate(earlier) if s.kind == "backward"), default=0)
         if (
             backward is not None
             and (scaled(backward) or within(backward))
-            and not uncertain(run.unit, "scaler", "optimizer", "self")
+            and not hidden(run, earlier[:first], "scaler", "optimizer", "self")
         ):
             later = run.steps[run.steps.index(clip) :]
             if any(s.kind == "step" and s.k == clip.k for s in later) or run.accumulating:
                 yield Hit(clip, (backward,), loose=True)
+
+
+def hidden(run: Run, steps: list[Step], *kinds: str) -> bool:
+    """Whether one of these steps is a call that could not be followed and was handed one of these."""
+    calls = [s.event for s in steps if s.kind == "opaque" and s.event.data["receives"] & {*kinds}]
+    run.unit.doubts += calls
+    return bool(calls) or uncertain(run.unit)
 
 
 @rule("GL202")

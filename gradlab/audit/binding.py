@@ -109,7 +109,7 @@ def output(value: Value, i: int, count: int) -> tuple[frozenset[int], str]:
     """The marks and the range of one of a network's outputs; each may be a number for the log."""
     roots, outputs = value.data.get("roots", frozenset()), value.data.get("outputs", [])
     if len(outputs) != count:
-        return roots, ""
+        return roots, "several" if value.data.get("range") == "unseen" else ""
     return roots - frozenset().union(*(tokens for _, tokens in outputs)) | outputs[i][1], outputs[i][0]
 
 

@@ -53,6 +53,8 @@ def opaque(
         receives.add("tensor")
     name = name.split(".")[-1]
     used = node is not it.alone
+    if used and known.COMPUTES.match(name) and (wrapped := next((v for v in handed if v.kind == "ddp"), None)):
+        it.emit("passed", node, wrapped)  # what computes a loss with it calls it
     if receives and acts(name, receives, used):
         it.emit("opaque", node, owner, name=name, receives=receives, used=used)
     if len(args) == 1 and args[0].kind in ("function", "method"):

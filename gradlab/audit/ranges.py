@@ -3,7 +3,8 @@
 any: a network's output as it is; unseen: that of a network whose code is not there; share: 0 to 1, both included
 (softmax, sigmoid); rest: 1 less an output; signed: -1 to 1 (tanh), bounded: its square; square: squares one by one;
 error: the mean of squares; exp, expsum: exp of an output, its sum; total: the sum of outputs or shares; part: one of
-several outputs. Everything else is the empty word: nothing is known, nothing is said.
+several outputs; several: one of those of a network whose code is not there; scores: a product of outputs, or a
+multiple of one. Everything else is the empty word: nothing is known, nothing is said.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ ENDS = {**dict.fromkeys(SHARES, "share"), "tanh": "signed", "Tanh": "signed"}
 OUTPUTS = {"Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "LSTM", "GRU", "Bilinear"}
 RAW = ("any", "unseen", "part")
 LOGS = ("log", "log2", "log10")
+PRODUCTS = {"einsum", "matmul", "mm", "bmm", "baddbmm"}
 
 
 def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
     """The word of what a function makes of a tensor; `partial`: it is told along which dimension."""
-    if name in SHAPES:
+    if name in SHAPES or name in PRODUCTS:
         return word
     if name in ENDS:
         return ENDS[name]
@@ -46,7 +48,22 @@ def after(name: str, word: str, node: ast.Call, partial: bool) -> str:
     if name in ("sum", "mean"):
         word = "square" if word == "bounded" else word
         return {"square": "square" if partial else "error", "exp": "expsum" if name == "sum" else ""}.get(word, "")
-    return "exp" if name == "exp" and word in RAW else ""
+    return "exp" if name == "exp" and word in (*RAW, "scores") else ""
+
+
+def product(values: list[Value]) -> str:
+    """The word of a product of matrices."""
+    words = {v.data.get("range", "") for v in values if v.kind == "tensor"}
+    return "scores" if words and words <= {"any", "scores"} else ""
+
+
+def compared(op: ast.operator, left: Value, right: Value) -> frozenset[int] | None:
+    """The marks of the output whose difference from data, or a multiple of it, a result is."""
+    if isinstance(op, ast.Sub):
+        for one, other in ((left, right), (right, left)):
+            if one.data.get("range") == "several" and other.kind in ("unknown", "detached"):
+                return one.data["roots"]
+    return left.data.get("compared") if isinstance(op, (ast.Mult, ast.Pow)) else None
 
 
 def powered(node: ast.Call, by: float) -> bool:
@@ -110,11 +127,25 @@ def arithmetic(
     if isinstance(op, ast.Sub) and left.kind == "number" and left.data.get("value") == 1:
         return {**dict.fromkeys(RAW, "rest"), "share": "share", "bounded": "share"}.get(two, ""), frozenset()
     if isinstance(op, ast.Div) and right.kind == "tensor":
-        what = "division" if two in (*RAW, "total") else "exp" if one == "exp" and two == "expsum" else ""
+        what = (
+            "division"
+            if two in (*RAW, "total") or own_error(left, right)
+            else "exp"
+            if one == "exp" and two == "expsum"
+            else ""
+        )
         return "", noted(it, node, what, left, right)
+    if isinstance(op, ast.MatMult):
+        return product([left, right]), frozenset()
     if isinstance(op, (ast.Mult, ast.Div)) and "tensor" in (left.kind, right.kind) and left.kind != right.kind:
-        return ("share" if "share" in (one, two) else ""), frozenset()
+        many = "scores" if {one, two} & {"any", "scores"} else ""
+        return ("share" if "share" in (one, two) else many), frozenset()
     return "", frozenset()
+
+
+def own_error(left: Value, right: Value) -> bool:
+    """|output - data| / output: what is compared with data is a prediction, and may be anything."""
+    return right.data.get("range") == "several" and left.data.get("compared") == right.data.get("roots")
 
 
 def of_model(model: Value, depth: int = 0) -> str:

@@ -32,6 +32,7 @@ def combined(
         left.data.get("linear") or right.data.get("linear")
     )
     made.data["made_of"] = (left, right)
+    made.data["compared"] = ranges.compared(op, left, right)
     if tokens:
         made.data["roots"] = made.data.get("roots", frozenset()) | tokens
     return made

@@ -39,6 +39,8 @@ def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: li
         data["reduction"] = "mean"
     if name in ("mean", "sum") and not args and not node.keywords:
         data["one"] = True  # a number for the log
+    if name in ranges.PRODUCTS:
+        return Value("tensor", "", data | {"range": ranges.product([owner, *args]), "linear": False})
     data |= ranges.applied(it, node, name, owner, bool(args) or bool(node.keywords))
     return Value("tensor", "", data)
 

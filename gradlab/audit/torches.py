@@ -52,6 +52,8 @@ def of_tensors(
     if tail in JOINED:
         words = {v.data.get("range", "") for v in inner}
         first = Value("tensor", "", {**data, "range": words.pop() if len(words) == 1 else ""})
+    if tail in ranges.PRODUCTS:
+        first = Value("tensor", "", {**data, "range": ranges.product(inner)})
     changed = ranges.applied(it, node, tail, first, partial)
     data |= {**changed, "roots": data["roots"] | changed.get("roots", frozenset())}
     return Value("tensor", "", data)

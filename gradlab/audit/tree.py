@@ -23,7 +23,7 @@ class Region:
 
 @dataclass(eq=False)
 class Event:
-    """`kind`: backward, step, zero, clip, unscale, update, schedule, forward, scale, reduce, keep, taken,
+    """`kind`: backward, step, zero, clip, unscale, update, schedule, forward, passed, scale, reduce, keep, taken,
     opaque."""
 
     kind: str

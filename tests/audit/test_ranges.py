@@ -69,6 +69,34 @@ for x, y in loader:
     loss = relative(out, y) + (1.0 / out).mean()  # expect: GL602
 """
     + STEP,
+    "division by one of the outputs of a network unseen": """
+from elsewhere import Eyes
+eyes = Eyes()
+opt = torch.optim.SGD(eyes.parameters(), lr=0.1)
+class Relative(nn.Module):
+    def forward(self, found, given, where):
+        mine, other = found[where], given[where]
+        return ((mine - other).abs() / mine).mean()  # expect: GL602
+measure = Relative()
+for x, y in loader:
+    coarse, fine = eyes(x)
+    loss = measure(fine, y, y > 0) + ((coarse - y) ** 2 / coarse).mean()  # expect: GL602
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "division by an output that is a width, or by data, or by more than the output": """
+from elsewhere import Eyes
+eyes = Eyes()
+opt = torch.optim.SGD(eyes.parameters(), lr=0.1)
+for x, y in loader:
+    middle, width = eyes(x)
+    loss = ((middle - y) / width).pow(2).mean() + ((middle - y).abs() / y).mean()
+    loss = loss + ((middle - y).abs() / (middle + y)).mean() + ((middle - y) / middle.clamp(min=0.1)).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
     "division by what is kept from zero": """
 for x, y in loader:
     out = model(x)

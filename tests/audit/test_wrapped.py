@@ -54,3 +54,30 @@ for x, y in loader:
 def test_steps_and_zeros(name, tmp_path):
     text = HEAD + CASES[name]
     assert said(text, tmp_path) == expected(text)
+
+
+CALLED = """
+import functools
+from torch.nn.parallel import DistributedDataParallel as DDP
+from elsewhere import process
+
+outer = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    for i in range(4):
+        compute = functools.partial(process.training_losses, outer, x)
+        BODY
+    optimizer.step()
+"""
+LAST = """if i == 3:
+            WHOLE.backward()
+        else:
+            with outer.no_sync():MARK
+                WHOLE.backward()"""
+
+
+def test_no_sync_is_for_the_call_of_what_computes_a_loss_with_the_network(tmp_path):
+    outside = "loss = compute()['loss'].mean()\n        " + LAST.replace("WHOLE", "loss")
+    for body, mark in ((outside, "  # expect: GL503"), (LAST.replace("WHOLE", "compute()['loss'].mean()"), "")):
+        text = HEAD + CALLED.replace("BODY", body.replace("MARK", mark))
+        assert said(text, tmp_path, "GL503") == expected(text)

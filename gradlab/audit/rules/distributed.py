@@ -78,8 +78,10 @@ def backward_only(run: Run) -> Iterator[Hit]:
 
 
 def only_forward(run: Run, backward: Step) -> Event | None:
-    """The forward pass of an iteration, where there is but one."""
-    found = {s.event for s in run.of("forward") if s.k == backward.k and s.event.value is not None}
+    """The forward pass of an iteration, where there is but one; or a call that computes a loss with the network."""
+    steps = [s for s in run.of("forward", "passed") if s.k == backward.k and s.event.value is not None]
+    at = {(s.event.node.lineno, s.event.node.col_offset): s.event for s in steps if s.kind == "passed"}  # type: ignore
+    found = {*at.values(), *(s.event for s in steps if s.kind == "forward")}
     wrapped = [e for e in found if e.value is not None and any(v.kind == "ddp" for v in members(e.value))]
     return wrapped[0] if len(wrapped) == 1 else None
 

@@ -48,7 +48,7 @@ class ClipIdle(Clipping):
     causes = ("max_norm is far above the usual norm of the gradient",)
 
     def find(self, run: Run) -> Finding | None:
-        if not run.clips or run.history.clipped or not run.history.largest:
+        if not run.clips or run.history.clipped or not (run.history.applied and run.history.largest):
             return None
         largest = run.history.largest
         return self.found("info", f"clipping never acted: the largest norm was {largest:.3g}", None, largest=largest)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def forward(it: Interpreter, node: ast.Call, model: Value, args: list[Value]) -> Value:
-    event = it.emit("forward", node, model, wrapped=bool(model.data.get("wrapped")))
+    event = it.emit("forward", node, model, wrapped=bool(model.data.get("wrapped")), casts=it.module.casts)
     through = frozenset().union(*(v.data.get("roots", frozenset()) for v in args if v.kind == "tensor")) & it.tokens
     made = tensor(roots=through | {next(births)}, factors=[], source="model", forward=event, linear=True)
     made.data["chain"] = (*chained(args), event)
@@ -50,6 +50,10 @@ def loss(it: Interpreter, data: dict, args: list[Value]) -> Value:
     return made
 
 
+BARS = {"tqdm", "trange", "record_function", "profile"}
+"""Contexts that change nothing in their blocks."""
+
+
 def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE) -> list[Region]:
     if "choice" in value.data:
         return [
@@ -66,6 +70,8 @@ def regions(it: Interpreter, value: Value, node: ast.expr, when: Formula = TRUE)
         return [Region(value.data["word"], there, node, value.data.get("model"), value.data)]
     if value.kind == "stack":
         return [Region("null", when, node, value)]
+    if value.kind == "unknown" and dotted(getattr(node, "func", node)).split(".")[-1] in BARS:
+        return []
     if value.kind in ("unknown", "instance"):
         return [Region("unknown", when, node, value)]
     if value.kind == "method" and value.data["node"].name in ("no_sync", "accumulate"):

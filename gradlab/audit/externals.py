@@ -148,6 +148,7 @@ SAME = (
 )
 TAILS: dict[str, Callable[[Called], Value | None]] = {
     "deepcopy": copied,
+    "cast": lambda call: call.args[-1] if call.name.startswith("typing") and call.args else None,
     "scale_loss": scale_loss,
     "master_params": master_params,
     "all_reduce": all_reduce,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from gradlab.audit.known import dotted
 from gradlab.audit.sources import Source, read
+from gradlab.audit.walking import walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -24,6 +27,9 @@ INSTALLED = {
     "timm", "apex", "tqdm",
     "wandb", "einops", "datasets", "sklearn", "scipy", "pandas", "matplotlib", "deepspeed", "yaml",
 }  # fmt: skip
+
+
+AUTOCAST = re.compile(r"(torch\.)?((cuda\.)?amp\.)?autocast")
 
 
 @dataclass(eq=False)
@@ -54,6 +60,18 @@ class Module:
         """What `from x import *` takes everything from."""
         nodes = self.source.nodes.of(ast.ImportFrom)
         return [(n.module, n.level) for n in nodes if n.module and any(alias.name == "*" for alias in n.names)]
+
+    @cached_property
+    def casts(self) -> bool:
+        """Whether autocast is at hand outside of the networks defined here: those from elsewhere do not cast, then."""
+        networks = [
+            c for c in self.source.nodes.of(ast.ClassDef) if any(getattr(n, "name", "") == "forward" for n in c.body)
+        ]
+        inside = {id(part) for network in networks for part in walk(network)}
+        named = {name for name, (path, _) in self.imports.items() if AUTOCAST.fullmatch(path)}
+        uses = [n for n in self.source.nodes.of(ast.Name) if n.id in named]
+        uses += [n for n in self.source.nodes.of(ast.Attribute) if AUTOCAST.fullmatch(dotted(n))]
+        return any(id(n) not in inside for n in uses) or bool(named and not uses)
 
 
 def module(source: Source) -> Module:

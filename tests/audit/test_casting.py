@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from marked import agrees
+from marked import HEAD, agrees, said
 
 CASES = {
     "a scaler that is called": """
@@ -172,3 +172,38 @@ for x, y in loader:
 @pytest.mark.parametrize("name", CASES)
 def test_this_is_said_and_nothing_else(name, tmp_path):
     agrees(CASES[name], tmp_path)
+
+
+LOOP = """
+IMPORT
+from nets import Net
+net, scaler = Net(), torch.amp.GradScaler("cuda")
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+with tqdm(total=9) as bar:
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+OTHER = """
+class Other(nn.Module):
+    @autocast("cuda")
+    def forward(self, x): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "codes"),
+    [
+        ("from torch.amp import autocast", "", {"GL208"}),
+        ("", "with torch.no_grad(), torch.autocast('cuda'):\n    net(x)", {"GL208"}),
+        ("", "", set()),  # the network may cast by itself
+        ("from torch.amp import autocast", OTHER, set()),
+    ],
+)
+def test_autocast_at_hand_and_not_around_the_forward_pass(tmp_path, head, tail, codes):
+    text = HEAD + LOOP.replace("IMPORT", head) + tail
+    assert {code for _, code in said(text, tmp_path, "GL208")} == codes

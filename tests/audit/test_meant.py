@@ -156,6 +156,36 @@ def fit(net, opt, batches, n):
         opt.step()
         opt.zero_grad()
 """,
+    "two accelerators share one window": """
+from accelerate import Accelerator
+from transformers import AutoModelForSequenceClassification
+def fit(name, batches):
+    one = AutoModelForSequenceClassification.from_pretrained(name)
+    two = AutoModelForSequenceClassification.from_pretrained(name)
+    first, second = Accelerator(), Accelerator()
+    opt, other = torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.1)
+    one, opt = first.prepare(one, opt)
+    two, other = second.prepare(two, other)
+    for batch in batches:
+        with first.accumulate(one, two):
+            first.backward(one(**batch).loss)
+            opt.step()
+            opt.zero_grad()
+            second.backward(two(**batch).loss)
+            other.step()
+            other.zero_grad()
+""",
+    "a scaled loss whose type is told": """
+from typing import cast
+def fit(scaler: torch.amp.GradScaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        cast(torch.Tensor, scaler.scale(loss)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
     "a proximal step of the project's own": """
 class Prox(torch.optim.Optimizer):
     def step(self):

@@ -75,6 +75,8 @@ def unscaled(run: Run) -> Iterator[Hit]:
             continue
         if backward.event.data.get("perhaps"):
             continue
+        if backward.event.data.get("through") is not None and backward.inside("accumulate"):
+            continue  # Accelerate's own window, which all accelerators share: each divides by its length
         if repeated(backward, loop) or handed_on(loop, unit):
             continue
         if divided(backward.event.value, backward.event.data.get("through"), unit) is False:

@@ -36,7 +36,9 @@ def forward_outside(run: Run) -> Iterator[Hit]:
         cast = [r for r in value.data.get("inside", ()) if r.kind == "autocast" and r.when == TRUE]
         if any(r.kind in ("autocast", "no_grad") for e in (event, *value.data.get("chain", ())) for r in e.regions):
             cast = []  # a teacher's, perhaps
-        if known_plain(model) or cast:  # one that casts by itself needs no block around its loss alone
+        root = model.root().data
+        elsewhere = event.data.get("casts") and root.get("made") and root.get("class") is None
+        if known_plain(model) or cast or elsewhere:  # one that casts by itself needs no block around its loss alone
             for step in run.of("forward"):
                 if step.event is event and step.k == backward.k:
                     yield Hit(step, (backward,))

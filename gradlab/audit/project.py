@@ -69,8 +69,8 @@ class Module:
         ]
         inside = {id(part) for network in networks for part in walk(network)}
         named = {name for name, (path, _) in self.imports.items() if AUTOCAST.fullmatch(path)}
-        uses = [n for n in self.source.nodes.of(ast.Name) if n.id in named]
-        uses += [n for n in self.source.nodes.of(ast.Attribute) if AUTOCAST.fullmatch(dotted(n))]
+        names = [n for n in self.source.nodes.of(ast.Name) if n.id in named]
+        uses = [*names, *(n for n in self.source.nodes.of(ast.Attribute) if AUTOCAST.fullmatch(dotted(n)))]
         return any(id(n) not in inside for n in uses) or bool(named and not uses)
 
 

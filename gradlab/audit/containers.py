@@ -23,6 +23,8 @@ def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
         items = value.data["items"]
         last = items[-1] if items and items[-1].kind == "tensor" else Value()
         return items[node.slice.value] if -len(items) <= node.slice.value < len(items) else last
+    if value.kind in ("optimizer", "scheduler"):  # a list of them, which one stands for
+        return value
     if value.kind == "group":
         return Value("params", data={"of": value.data.get("of")})
     if value.kind == "tensor":

@@ -159,6 +159,7 @@ TAILS: dict[str, Callable[[Called], Value | None]] = {
     "zip": lambda call: Value("zipped", data={"items": call.args}),
     "super": lambda call: Value("super", data={"self": call.it.selves[-1]}),
     "map": mapped,
+    "signature": lambda call: Value(data={"given": True}, birth=max((a.birth for a in call.args), default=0)),
     **dict.fromkeys(("range", "trange", "count"), counted),
     **dict.fromkeys(SAME, same),
     **dict.fromkeys(("foreach_zero_", "_foreach_zero_"), zeros),

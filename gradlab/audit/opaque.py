@@ -59,9 +59,9 @@ def opaque(
         it.emit("opaque", node, owner, name=name, receives=receives, used=used)
     if len(args) == 1 and args[0].kind in ("function", "method"):
         return args[0]  # compiled, or wrapped otherwise
-    return Value(
-        "unknown", "", {"made": True, "opaque": True, "blind": blind(owner, handed), "inside": tuple(it.regions)}
-    )
+    data = {"made": True, "opaque": True, "blind": blind(owner, handed), "inside": tuple(it.regions)}
+    told = owner is not None and name == "get" and bool(args) and args[0].kind == "number"
+    return Value("unknown", "", data, birth=owner.birth if owner is not None and told else -1)
 
 
 def holds(it: Interpreter, owner: Value) -> bool:

@@ -212,6 +212,50 @@ for x, y in loader:
     opt.zero_grad()  # expect: GL103
     opt.step()
 """,
+    "each of several optimizers, and one that is stepped now and then": """
+class Agent:
+    def __init__(self, n):
+        self.n = n
+        self.critics, self.actor = [make() for _ in range(n)], make()
+        self.opts = [torch.optim.Adam(self.critics[i].parameters()) for i in range(n)]
+        self.opt = torch.optim.Adam(self.actor.parameters())
+    def update(self, batches):
+        for i, (x, y) in enumerate(batches):
+            loss = F.mse_loss(self.critics[0](x), y)
+            for k in range(self.n):
+                self.opts[k].zero_grad()
+            loss.backward()
+            if (i + 1) % 20 == 0:
+                self.opt.zero_grad()
+                (-self.critics[0](self.actor(x))).mean().backward()
+            for k in range(self.n):
+                self.opts[k].step()
+            if (i + 1) % 20 == 0:
+                self.opt.step()
+""",
+    "whether the optimizer needs a closure is the same in each turn": """
+import inspect
+def needs(opt):
+    given = inspect.signature(opt.step).parameters.get("closure")
+    return given and given.default == inspect._empty
+class Solver:
+    def __init__(self, nets, opt=None):
+        self.nets, self.opt = nets, opt or torch.optim.Adam(nets.parameters())
+    def run(self, batches):
+        for batch in batches:
+            def closure(zero=True):
+                if zero:
+                    self.opt.zero_grad()
+                loss = self.loss(self.nets(batch))
+                loss.backward()
+                return loss
+            if needs(self.opt):
+                self.opt.step(closure)
+            else:
+                closure(zero=False)
+        if not needs(self.opt):
+            self.opt.step()
+""",
 }
 
 

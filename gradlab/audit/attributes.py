@@ -73,7 +73,7 @@ def imported(it: Interpreter, name: str, level: int, module: Module) -> Value:
 
 
 def attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> Value:
-    if name in value.attributes:
+    if name in value.attributes and (value.kind != "ddp" or name != "module" or "raw" in value.attributes[name].data):
         held = value.attributes[name]
         if held.kind == "unknown" and held.data.get("given") and "class" in value.data:
             held.kind = class_usage(it, value, name, dotted(node)) or "unknown"

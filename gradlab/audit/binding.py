@@ -68,7 +68,17 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     item = Value("tensor", dotted(part), {**value.data, **told})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
-        it.value(target.value)
+        changed(it.value(target.value), value)
+
+
+def changed(whole: Value, value: Value) -> None:
+    """`items[i] = items[i].item()`: of a list, which item is another is not known; each may be."""
+    if whole.kind == "list" and value.kind != "tensor":
+        items = whole.data["items"]
+        items[:] = [
+            Value("tensor", v.name, {**v.data, "unsure": True, "perhaps": True}) if v.kind == "tensor" else v
+            for v in items
+        ]
 
 
 def hold(it: Interpreter, owner: Value, name: str, value: Value) -> None:

@@ -30,6 +30,8 @@ MADE = {
     "list",
     "params",
 }
+NUMBERS = {"index", "detached", "measured"}
+"""Kinds of what is a number or a tensor, and never None."""
 FINITE = re.compile(r"(?<!in)(?<!de)finite|isnan|isinf|is_nan|nan|inf\b|overflow|found_inf", re.I)
 DEEP = 3
 LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
@@ -115,6 +117,8 @@ def present(value: Value, depth: int = 0) -> Formula:
     if value.kind == "gradient":  # where it is missing there is nothing to be done
         return TRUE
     if value.kind in MADE and not value.data.get("given"):
+        return TRUE
+    if value.kind in NUMBERS or value.data.get("there"):
         return TRUE
     return ("atom", Atom(f"{value.name}#{value.number} is not None", value.birth))
 

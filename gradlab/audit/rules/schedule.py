@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.conditions import atoms
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Block, Event, Loop, events, walk
+from gradlab.audit.tree import Block, Event, If, Loop, events, walk
 from gradlab.audit.values import members
 
 COUNTED = re.compile(r"len\(")
@@ -92,12 +93,19 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     for item in leading(unit.outer[-1].body, unit.loop):
         if isinstance(item, Loop) or any(e.kind == "step" for e in events([item])):
             return
-        for event in events([item]):
+        for event in always(item, unit.outer[-1].birth):
             if event.kind == "schedule" and not event.data["arguments"] and event.value is not None:
                 if event.value.data.get("rewound"):
                     continue  # its count was set back by hand
                 if str(event.value.data.get("type", "")).startswith("torch.optim"):
                     yield event.path, event.node
+
+
+def always(item, birth: int) -> list[Event]:
+    """What happens in every turn of a loop that began then: `if epoch >= 5` is not so in the first."""
+    tests = [i for i in walk([item]) if isinstance(i, If) and any(a.birth > birth for a in atoms(i.test))]
+    late = {id(e) for test in tests for e in events([test])}
+    return [event for event in events([item]) if id(event) not in late]
 
 
 def leading(items: list, loop: Loop) -> Iterator:

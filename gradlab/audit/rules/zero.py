@@ -84,4 +84,5 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
 def discarding(run: Run, zero: Step, backward: Step) -> bool:
     """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
     known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
-    return any(key not in known for key, _ in run.unit.varying(zero) - run.unit.varying(backward))
+    new = run.unit.varying(zero) - run.unit.varying(backward)
+    return any(part not in known for key, _ in new for part in key.split(" | "))

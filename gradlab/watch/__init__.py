@@ -7,6 +7,7 @@ What is seen is one of `gradlab.codes`, as in `gradlab.audit`, told at the line 
     GL605            at the backward pass of a loss that is kept: what keeps it has no call of its own
     GL206            at what clears, or adds to, the gradient that was given up
     GL303            at the backward pass whose gradient is multiplied: arithmetic is not followed
+    GL307            where what is left is cleared, at what clears it
     GL306 GL402 GL404  from the second update, where losses are undivided or the schedule moves first of all: once may
                      be meant
     GL403            at the end, when it is known how many micro-batches there were
@@ -18,6 +19,8 @@ Not seen, and why:
     GL803 GL806 GL807  the gradients themselves are measured: exploding and vanishing are verdicts
     GL2xx            of scalers that are no GradScaler and were not handed over
     GL505            where gradients are copied into one tensor first, or all_reduce was imported by name before
+    the number of micro-batches, in what is told of them, inside of FullyShardedDataParallel's no_sync(): it may be too
+        small
     gradients of FullyShardedDataParallel that are set to None between a forward and its backward pass: it takes them
         away there itself (fully_shard does not)
     losses that are made in a compiled function: what they were divided by is not in the graph

@@ -9,6 +9,7 @@ import torch
 
 from gradlab.watch import byhand
 from gradlab.watch.events import Backward, Clip, Move
+from gradlab.watch.parts import kind
 from gradlab.watch.where import Site
 
 SAMPLED = 16
@@ -97,7 +98,7 @@ class Follower:
         """The parameters that are trained, with names: those of the models, where they are theirs."""
         self.params = self.trained() or [p for group in self.optimizer.param_groups for p in group["params"]]
         if not self.params:
-            raise ValueError(f"watch: optimizer is a {type(self.optimizer).__name__} without parameters")
+            raise ValueError(f"watch: optimizer is {kind(self.optimizer)} without parameters")
         self.names = [named.get(p, f"parameter{i}") for i, p in enumerate(self.params)]
         every = max(1, -(-len(self.params) // SAMPLED))
         self.sample = self.params[::every] + self.params[-1:]

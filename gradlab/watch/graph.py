@@ -10,6 +10,7 @@ import torch
 
 THROUGH = {"CloneBackward0", "ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
 """Leave the number as it is."""
+FACTORS = {"DivBackward0", "MulBackward0", "NegBackward0"}
 DEEP = 32
 """Nodes that are followed at most."""
 REDUCTIONS = {1: "mean", 2: "sum"}
@@ -108,12 +109,26 @@ class Token:
 
 
 def token(loss: torch.Tensor) -> Any:
-    """A weak reference that is dead once the last node of a loss's graph is gone; None where that cannot be had."""
+    """A weak reference that is dead once the graph of a loss is gone; None where that cannot be had.
+
+    It hangs below what a loss scale, a window or a trainer has made of the loss: whoever keeps it has it as it was
+    before.
+    """
     import weakref
 
     try:
-        node: Any = loss.grad_fn
+        node: Any = own(loss.grad_fn)
         node.metadata["gradlab"] = mark = Token()
         return weakref.ref(mark)
     except (AttributeError, TypeError):
         return None
+
+
+def own(node: Any) -> Any:
+    """The node below factors and copies; that of a parameter is never gone, and is not the loss's."""
+    while node is not None and (node.name() in THROUGH or node.name() in FACTORS):
+        below = [n for n, _ in node.next_functions if n is not None]
+        if len(below) != 1 or below[0].name() == "torch::autograd::AccumulateGrad":
+            break
+        node = below[0]
+    return node

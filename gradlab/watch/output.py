@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,20 @@ from gradlab.watch.place import Place, hold
 
 UNMEASURED = "not_measured"
 """The verdict where no update was seen, or no loss."""
+
+
+FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", page.NAME)
+"""What an optimizer's folder holds."""
+
+
+def forget(top: Path) -> None:
+    """An earlier watch of this folder may have had more optimizers: lists of runs would show them as this one's."""
+    with contextlib.suppress(OSError):
+        for folder in [each for each in top.iterdir() if re.fullmatch(r"optimizer\d+", each.name)]:
+            for name in FILES:
+                (folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody else's files are in it
+                folder.rmdir()
 
 
 class Output:
@@ -49,10 +64,12 @@ class Output:
 
     def open(self) -> None:
         """Begin to write, or go on."""
-        self.began = time.monotonic()
+        first, self.began = not self.began, time.monotonic()
         if (top := self.place.take()) is None:
             return
         index = self.follower.index
+        if first and not index:
+            forget(top)
         self.folder = folder = top / f"optimizer{index}" if index else top
         try:
             self.files = RunFiles(folder, self.numbers.observed.header(), self.kept)

@@ -100,7 +100,8 @@ def foreign(given: Any) -> bool:
 
 
 def kind(given: Any) -> str:
-    return f"a {type(given).__name__}"
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def gathers(models: Sequence[nn.Module]) -> bool:

@@ -74,7 +74,7 @@ def at_step(
     if not f.by_hand:
         yield from clearing(f, new, site)
         if len(f.inside) < 2:  # a closure that is called again and again
-            yield from accumulation(f, new)
+            yield from accumulation(f, new, site)
         for b in new if not scaler else ():
             if b.half and not b.scaled and abs(b.weight.product) <= 1:
                 yield "fp16-without-scaler", b.site, ""

@@ -42,8 +42,8 @@ def at_drop(f: Follower, site: Site | None) -> Iterator[Found]:
         yield "remainder-left", site, f"{k} of {n} micro-batches dropped"
 
 
-def accumulation(f: Follower, new: list[Backward]) -> Iterator[Found]:
-    """Weights of the losses against their number."""
+def accumulation(f: Follower, new: list[Backward], site: Site | None) -> Iterator[Found]:
+    """Weights of the losses against their number, at a step."""
     k, products = len(new), [b.weight.product for b in new]
     if not new or len(new) != len(f.held) or len({b.site for b in new}) > 1:
         return
@@ -60,7 +60,7 @@ def accumulation(f: Follower, new: list[Backward]) -> Iterator[Found]:
         if k < n:
             yield "remainder-underscaled", new[0].site, f"{k} micro-batches, each weighed 1/{n}"
         elif k < 2 * n:
-            yield "remainder-left", new[0].site, f"{k} micro-batches in one update, each weighed 1/{n}"
+            yield "remainder-left", site, f"{k} micro-batches in one update, each weighed 1/{n}"
 
 
 def unequal(new: list[Backward]) -> Iterator[Found]:

@@ -272,9 +272,9 @@ def cleared_before_step(model, optimizer, scaler, schedule):
 def leaking(model, optimizer, scaler, schedule):
     for _ in range(2):
         for i, batch in enumerate(batches(7)):
-            (loss_of(model, batch) / 2).backward()  # here
+            (loss_of(model, batch) / 2).backward()
             if (i + 1) % 2 == 0:
-                optimizer.step()
+                optimizer.step()  # here
                 optimizer.zero_grad()
 
 
@@ -314,6 +314,30 @@ def losses_kept(model, optimizer, scaler, schedule):
         loss = loss_of(model, batch)
         loss.backward()  # here
         optimizer.step()
+        total += loss
+
+
+@wrong("loss-kept-with-graph", 5)
+def divided_losses_kept(model, optimizer, scaler, schedule):
+    total = 0
+    for i, batch in enumerate(batches(12)):
+        loss = loss_of(model, batch)
+        (loss / 2).backward()  # here
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        total += loss
+
+
+@wrong("loss-kept-with-graph", 5)
+def scaled_losses_kept(model, optimizer, scaler, schedule):
+    total = 0
+    for batch in batches(8):
+        optimizer.zero_grad()
+        loss = half_loss(model, batch)
+        scaler.scale(loss).backward()  # here
+        scaler.step(optimizer)
+        scaler.update()
         total += loss
 
 

@@ -304,7 +304,7 @@ def test_wrong_arguments(tmp_path):
         ({"model": model, "optimizer": optimizer, "strict": "no"}, "strict is 'no', expected True or False"),
         ({"model": model, "optimizer": optimizer, "every": 0}, "every is 0, expected a whole number >= 1"),
         ({"model": model, "optimizer": optimizer, "folder": tmp_path / "file" / "a"}, "file is a file"),
-        ({"model": model, "optimizer": optimizer, "folder": 3}, "folder is a int, expected a path"),
+        ({"model": model, "optimizer": optimizer, "folder": 3}, "folder is an int, expected a path"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"^watch: .*{says}"):
             gradlab.watch(**given)

@@ -40,6 +40,30 @@ def test_the_fault_of_the_second_of_two_optimizers(tmp_path):
     assert "optimizer 1 (Adam): verdict: zero-grad-missing" in watch.report()
 
 
+def test_a_folder_that_is_used_again_holds_nothing_of_before(tmp_path):
+    """But for what is not a watch's own."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), net()
+    pair = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker)]
+    for name in ("optimizer1", "optimizer2", "optimizers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("mine")
+    for name in ("optimizer1", "optimizers"):
+        (tmp_path / name / "notes.txt").unlink()
+        (tmp_path / name / "diagnosis.json").write_text("{}")
+    (tmp_path / "optimizer2" / "diagnosis.json").write_text("{}")
+    watch = gradlab.watch([judge, maker], pair, folder=tmp_path, quiet=True)
+    for _ in range(2):
+        with watch:
+            adversaries(judge, maker, *pair)
+    assert len(list(read_lines(tmp_path / "optimizer1" / "metrics.jsonl"))) == 12
+    with gradlab.watch(judge, pair[0], folder=tmp_path, quiet=True):
+        pass
+    assert not (tmp_path / "optimizer1").exists()
+    assert [path.name for path in (tmp_path / "optimizer2").iterdir()] == ["notes.txt"]
+    assert (tmp_path / "optimizers" / "diagnosis.json").exists()
+
+
 def never_cleared(model, optimizer):
     for batch in batches(4):
 

@@ -9,6 +9,7 @@ from torch.optim import SGD
 from watched_loops import batches, lines, loss_of, net, pair, train, update
 
 import gradlab
+from gradlab.watch.graph import token
 
 
 class Raises(SGD):
@@ -169,3 +170,17 @@ def test_losses_that_are_not_finite_from_the_first_on(tmp_path):
     assert "the loss is not finite since update 1, and these updates were applied all the same" in watch.report()
     assert "not moved" not in watch.report()  # what is not finite has no level
     assert "never acted" not in watch.report()
+
+
+def test_a_loss_is_told_from_what_lives_on_by_itself():
+    """The node of a parameter is as old as the parameter; a part that is used again is no loss that was kept."""
+    weight = nn.Parameter(torch.ones(()))
+    held = (weight * 2).exp()  # keeps the parameter's node alive
+    mark = token(weight / 2)
+    assert mark is not None and mark() is None
+    shared = held.square()
+    first, loss = token(shared / 2), shared / 3
+    second = token(loss)
+    assert first() is None and second() is not None
+    kept, loss = shared, None
+    assert second() is not None and kept is not None

@@ -90,6 +90,8 @@ def attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> 
             made.data["within"] = value
         elif text and value.kind in ("unknown", "instance", "accelerator", "arguments"):
             made.kind = usage(it.scope.node).kind(text) or known.by_name(name) or "unknown"
+        elif text and value.kind == "optimizer" and "step" in usage(it.scope.node).methods.get(text, ()):
+            made.kind, made.data["held_by"] = "optimizer", value
         if value.data.get("framework"):
             made.data["framework"] = True
     if value.kind not in ("external", "number", "none"):

@@ -38,7 +38,7 @@ def call(it: Interpreter, node: ast.Call) -> Value:
 
 
 def fresh_call(it: Interpreter, node: ast.Call) -> Value:
-    owner = it.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    owner = present(it, node.func.value) if isinstance(node.func, ast.Attribute) else None
     args, keywords = unpacked(it, node)
     if owner is not None and isinstance(node.func, ast.Attribute):
         if owner.kind == "super":
@@ -48,7 +48,17 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
         result = method(it, node, owner, node.func.attr, args, keywords)
         if result is not None:
             return result
-    return applied(it, node, it.value(node.func), owner, args, keywords)
+    return applied(it, node, present(it, node.func), owner, args, keywords)
+
+
+def present(it: Interpreter, node: ast.expr) -> Value:
+    """What is called, or has a method called, is None no more: a subclass or a caller has set it."""
+    value = it.value(node)
+    if value.kind == "none" and isinstance(node, ast.Attribute):
+        holder = it.value(node.value)
+        if holder.kind == "instance" and holder.attributes.pop(node.attr, None) is not None:
+            return it.value(node)
+    return value
 
 
 def applied(

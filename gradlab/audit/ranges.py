@@ -115,7 +115,8 @@ def arithmetic(
     if isinstance(op, (ast.Add, ast.Sub)):
         for exp, other in ((left, right), (right, left)):
             event, shared = exp.data.get("exp_event"), exp.data.get("roots", frozenset()) - it.tokens
-            if event is not None and other.data.get("linear") and shared & other.data["roots"]:
+            terms = (v.data["roots"] for v in other.data.get("parts", [other]) if v.data.get("linear"))
+            if event is not None and any(shared & roots for roots in terms):
                 event.data["what"] = ""  # exp(x) - y x: a rate's own likelihood, where x is its logarithm
     if isinstance(op, ast.Pow):
         power = right.data.get("value") if right.kind == "number" else None

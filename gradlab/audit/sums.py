@@ -28,14 +28,20 @@ def combined(
     word, tokens = ranges.arithmetic(it, right_node if left_node is None else left_node, op, left, right)
     made = sum_or_product(it, op, left, right, right_node, left_node)
     made.data["range"] = word
-    made.data["linear"] = isinstance(op, (ast.Mult, ast.Div)) and bool(
-        left.data.get("linear") or right.data.get("linear")
-    )
+    made.data["linear"] = linear(op, left, right)
     made.data["made_of"] = (left, right)
     made.data["compared"] = ranges.compared(op, left, right)
     if tokens:
         made.data["roots"] = made.data.get("roots", frozenset()) | tokens
     return made
+
+
+def linear(op: ast.operator, left: Value, right: Value) -> bool:
+    """Whether a result is a model's output, shifted or times something; the terms of a sum are asked for themselves."""
+    one, two = bool(left.data.get("linear")), bool(right.data.get("linear"))
+    if isinstance(op, (ast.Add, ast.Sub)):
+        return (one or two) and "number" in (left.kind, right.kind)
+    return (one and isinstance(op, (ast.Mult, ast.Div))) or (two and isinstance(op, ast.Mult))
 
 
 def sum_or_product(

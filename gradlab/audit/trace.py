@@ -170,6 +170,8 @@ def same(one: Value, two: Value) -> bool | None:
     """Whether two optimizers are one; None where that cannot be known."""
     if one is two or (one.name and one.name == two.name and one.data.get("call") is two.data.get("call")):
         return True
+    if one.data.get("held_by") is two or two.data.get("held_by") is one:
+        return True
     return any(a is b for _, a in one.data.get("choice", []) for _, b in two.data.get("choice", [(None, two)]))
 
 

@@ -35,7 +35,8 @@ def optimizer(
         it.emit("zero", node, owner)
     elif name in ("first_step", "second_step", "clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
         it.emit("opaque", node, owner, name=name, receives={"framework"})
-    elif name.startswith("step_") or name.endswith("_step"):  # `step_and_update_lr`, `fuse_step`
+    elif name.startswith("step_") or name.endswith("_step") or "hessian" in name:
+        # `step_and_update_lr`, `fuse_step`; `update_hessian` uses the gradients up as a step does
         it.emit("step", node, owner)
     return Value()
 

@@ -256,6 +256,57 @@ class Solver:
         if not needs(self.opt):
             self.opt.step()
 """,
+    "the likelihood of a variance, with other terms in the sum": """
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.logvar = nn.Linear(8, 2), nn.Linear(8, 2)
+def divergence(mean, logvar):
+    return -0.5 * torch.sum(1 + logvar - mean.pow(2) - logvar.exp())
+vae = VAE()
+opt = torch.optim.Adam(vae.parameters())
+for x, y in loader:
+    mean, logvar = vae.mean(x), vae.logvar(x)
+    loss = F.mse_loss(mean, y) + divergence(mean, logvar)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "a model that a subclass makes": """
+class Base:
+    def __init__(self):
+        self.net = None
+    def fit(self, batches):
+        opt = torch.optim.SGD([{"params": [p for n, p in self.net.named_parameters() if "bias" in n]}], lr=0.1)
+        for x, y in batches:
+            F.cross_entropy(self.net(x), y).backward()
+            opt.step()
+            self.net.zero_grad()
+""",
+    "optimizers that another holds": """
+def fit(net, optimizer, batches):
+    for x, y in batches:
+        optimizer.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        optimizer.G.step()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+""",
+    "an optimizer that is given a Hessian now and then": """
+class Trainer:
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+    def update(self, batch, due):
+        x, y = batch
+        if due:
+            F.cross_entropy(self.net(x), y).backward()
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+            self.optimizer.update_hessian(len(x))
+            self.optimizer.zero_grad()
+        else:
+            F.cross_entropy(self.net(x), y).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+""",
 }
 
 

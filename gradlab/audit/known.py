@@ -121,7 +121,12 @@ class Usage:
         methods, handed = self.methods.get(name, set()), self.handed.get(name, set())
         if methods & {"unscale_", "get_scale"} or {"scale", "update"} <= methods or {"scale", "step"} <= methods:
             return "scaler"
-        if ({"zero_grad", "step"} <= methods) or "param_groups" in methods or handed & {"unscale_", "master_params"}:
+        if (
+            ({"zero_grad", "step"} <= methods)
+            or {"first_step", "second_step"} <= methods
+            or "param_groups" in methods
+            or handed & {"unscale_", "master_params"}
+        ):
             return "optimizer"
         if {"backward", "step"} <= methods:
             return "engine"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
 PARAMS = {"parameters", "named_parameters", "trainable_parameters"}
+STEPS = ("step", "zero_grad", "first_step", "second_step")
 KEEPING = {
     "train",
     "eval",
@@ -43,7 +44,7 @@ def method(
 ) -> Value | None:
     """A call of a method on a value whose kind is known; None where the callee itself must be looked up."""
     kind = owner.kind
-    own = kind in ("optimizer", "scheduler") and name in ("step", "zero_grad")  # followed, it would be arithmetic
+    own = kind in ("optimizer", "scheduler") and name in STEPS  # followed, it would be arithmetic
     if "class" in owner.data and method_of(owner, name) is not None and not own:
         return None
     if name in ("sub_", "add_") and kind in ("tensor", "unknown", "detached") and by_hand(it, node):

@@ -33,7 +33,12 @@ def optimizer(
         return Value()
     if name in ("zero_grad", "clear_grad"):
         it.emit("zero", node, owner)
-    elif name in ("first_step", "second_step", "clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
+    elif name in ("first_step", "second_step"):  # SAM's: up to where the loss is worse, and the update from there
+        if name == "second_step":
+            it.emit("step", node, owner)
+        if any(v.data.get("value") is True for v in [*args, *keywords.values()]):
+            it.emit("zero", node, owner)
+    elif name in ("clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
         it.emit("opaque", node, owner, name=name, receives={"framework"})
     elif name.startswith("step_") or name.endswith("_step") or "hessian" in name:
         # `step_and_update_lr`, `fuse_step`; `update_hessian` uses the gradients up as a step does

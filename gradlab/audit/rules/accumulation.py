@@ -77,10 +77,18 @@ def unscaled(run: Run) -> Iterator[Hit]:
             continue
         if backward.event.data.get("through") is not None and backward.inside("accumulate"):
             continue  # Accelerate's own window, which all accelerators share: each divides by its length
-        if repeated(backward, loop) or handed_on(loop, unit):
+        if repeated(backward, loop) or handed_on(loop, unit) or alone(run, backward):
             continue
         if divided(backward.event.value, backward.event.data.get("through"), unit) is False:
             yield Hit(backward)
+
+
+def alone(run: Run, backward: Step) -> bool:
+    """Whether a step is made with this one's gradient and no other: SAM's second, after the first was thrown away."""
+    at = run.steps.index(backward)
+    before = next((s.kind for s in reversed(run.steps[:at]) if s.kind in ("backward", "zero", "step")), "")
+    behind = next((s.kind for s in run.steps[at + 1 :] if s.kind in ("backward", "zero", "step")), "")
+    return before == "zero" and behind == "step"
 
 
 def repeated(backward: Step, loop: Loop | None) -> bool:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, also, rule
 from gradlab.audit.rules.terms import (
@@ -138,6 +139,20 @@ def exp(module: Module) -> Iterator[ast.AST]:
             if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
                 if not any(rate(part, node) for part in walk(function)):
                     yield node
+        yield from sums_of_exp(function)
+
+
+def sums_of_exp(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """log(exp(a) + exp(b)) of inputs or parts of them: a cross entropy of two classes written out."""
+    names = set(inputs(function))
+    for node in walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and dotted(node.value.value) in names:
+            names |= {dotted(target) for target in node.targets}
+    for node in walk(function):
+        inner = called(node, "log")
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+            if all(bare(called(side, "exp"), names) for side in (inner.left, inner.right)):
+                yield node
 
 
 def rate(node: ast.AST, exp: ast.AST) -> bool:

@@ -9,12 +9,14 @@ from gradlab.audit.beginnings import loops
 from gradlab.audit.compensation import compensated
 from gradlab.audit.doubts import doubts, heard
 from gradlab.audit.finding import Finding, finding
+from gradlab.audit.ignoring import silenced
 from gradlab.audit.placing import beside, placed
 from gradlab.audit.project import Project
 from gradlab.audit.result import Result
 from gradlab.audit.runs import runs
 from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit
+from gradlab.codes import CODES, UNREADABLE
 
 TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def training_step", re.I)
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
@@ -24,8 +26,7 @@ TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> Result:
     result = Result(source)
     if source.error is not None:
-        line, column, message = source.error
-        result.findings = [Finding("GL000", "error", message, str(source.path), line, column)]
+        result.findings = unreadable(source, *source.error)
     elif source.tree is not None and TEXT.search(source.text):
         found: dict[tuple, Finding] = {}
         try:
@@ -55,6 +56,12 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
         one.end_line = source.cell(one.end_line)[1]
         one.cell, one.line = source.cell(one.line)
     return result
+
+
+def unreadable(source: Source, line: int, column: int, message: str) -> list[Finding]:
+    code = CODES[UNREADABLE]
+    one = Finding(code.code, code.severity, message, str(source.path), line, column, name=code.name)
+    return [] if silenced(source.text.split("\n"), one) else [one]
 
 
 def keep(found: dict[tuple, Finding], one: Finding) -> None:

@@ -13,10 +13,10 @@ from gradlab.audit.excluding import excluding
 from gradlab.audit.finding import Finding
 from gradlab.audit.pool import merged, over
 from gradlab.audit.result import Result
-from gradlab.audit.selection import checked, choose, codes, one
+from gradlab.audit.selection import checked, choose, codes, one, reading
 from gradlab.audit.settings import Wrong, settings
 from gradlab.audit.sources import find
-from gradlab.codes import CODES, SEVERITIES, Code, explained
+from gradlab.codes import CODES, SEVERITIES, UNREADABLE, Code, explained
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,7 +81,7 @@ def work(args: argparse.Namespace) -> int:
         print(told(CODES[one(args.explain)]))
         return 0
     if args.list:
-        print("\n".join(listed(code, code.code in known) for code in CODES.values()))
+        print("\n".join(listed(code, code.code in known or code.code == UNREADABLE) for code in CODES.values()))
         return 0
     if not args.paths:
         raise Wrong("no path given; see python -m gradlab.audit --help")
@@ -101,7 +101,8 @@ def work(args: argparse.Namespace) -> int:
         find(paths, excluded, args.force_exclude, lambda error: print(f"gradlab.audit: {error}", file=sys.stderr))
     )
     if not files and not args.force_exclude:
-        print(f"gradlab.audit: no Python file in {', '.join(args.paths)}", file=sys.stderr)
+        but = " that the settings do not exclude" if chosen.exclude else ""
+        print(f"gradlab.audit: no Python file in {', '.join(args.paths)}{but}", file=sys.stderr)
     if args.diff or args.fix:
         from gradlab.audit.fixes.command import mend
 
@@ -111,7 +112,9 @@ def work(args: argparse.Namespace) -> int:
             return 1 if done else 0
     results = over(files, list(selected))
     findings = merged(results, paths, files, excluded)
-    say(args.format, findings, known)
+    if not reading(ignore):
+        findings = [f for f in findings if f.code != UNREADABLE]
+    say(args.format, findings)
     hear(results, args.verbose)
     return 1 if findings else 0
 
@@ -146,11 +149,11 @@ def coloured(out: TextIO) -> bool:
     return out is not None and out.isatty() and not os.environ.get("NO_COLOR")
 
 
-def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> None:
+def say(form: str, findings: list[Finding]) -> None:
     if form == "text":
-        print(output.text(findings, known, coloured(sys.stdout)))
+        print(output.text(findings, coloured(sys.stdout)))
         return
-    said = {"json": output.as_json, "sarif": output.sarif, "github": output.github}[form](findings, known)
+    said = {"json": output.as_json, "sarif": output.sarif, "github": output.github}[form](findings)
     if said:
         print(said)
 
@@ -158,12 +161,15 @@ def say(form: str, findings: list[Finding], known: dict[str, rules.Rule]) -> Non
 def told(code: Code) -> str:
     from gradlab.audit.fixes import FIXES
 
-    return explained(code) + ("\n\n--fix mends the plain cases; --diff shows them." if code.code in FIXES else "")
+    more = "" if code.default else f"\n\nOff unless selected: --select {code.code}."
+    return (
+        explained(code) + more + ("\n\n--fix mends the plain cases; --diff shows them." if code.code in FIXES else "")
+    )
 
 
 def listed(code: Code, here: bool) -> str:
     """A line of `--list`; here: whether it is found in the text."""
     from gradlab.audit.fixes import FIXES
 
-    more = "  (--fix)" if code.code in FIXES else ""
+    more = ("  (--fix)" if code.code in FIXES else "") + ("" if code.default else "  (off unless selected)")
     return f"{code.code}  {code.severity:8} {code.name}{more if here else '  (seen at run time, by gradlab.watch)'}"

@@ -9,17 +9,18 @@ from collections.abc import Iterator
 
 from gradlab.audit.finding import Finding
 from gradlab.audit.sources import Source
-from gradlab.codes import CODES, NAMED, closest
+from gradlab.codes import called, closest
 
 IGNORED = re.compile(r"#\s*gradlab:\s*ignore\b\s*(\[[^\]\n]*\]?)?", re.I)
-UNREADABLE = "GL000"
 
 
 def silenced(lines: list[str], one: Finding) -> bool:
     """By a comment on the line, or on the last one of the statement."""
     for number in {one.line, one.end_line}:
         match = IGNORED.search(lines[number - 1]) if 0 < number <= len(lines) else None
-        if match is not None and (match[1] is None or one.code in [known(word) for word in words(match[1])]):
+        if match is not None and (
+            match[1] is None or one.code in [c.code for word in words(match[1]) if (c := called(word))]
+        ):
             return True
     return False
 
@@ -28,13 +29,6 @@ def words(brackets: str) -> list[str]:
     """What stands between brackets; nothing where they are not closed."""
     inner = brackets[1:-1] if brackets.endswith("]") else ""
     return [word for word in re.split(r"[\s,]+", inner) if word]
-
-
-def known(word: str) -> str | None:
-    """The code of a rule that is called by it or by its name."""
-    if word.upper() in CODES or word.upper() == UNREADABLE:
-        return word.upper()
-    return NAMED[word.lower()].code if word.lower() in NAMED else None
 
 
 def unknown(source: Source) -> Iterator[tuple[int, str]]:
@@ -49,7 +43,7 @@ def unknown(source: Source) -> Iterator[tuple[int, str]]:
             fault = "names no rule" if match[1].endswith("]") else "has no end"
             yield number, f"`{match[0].strip()}` {fault}, and silences nothing: write ignore[GL101], or ignore"
         for word in words(match[1]):
-            if known(word) is None:
+            if called(word) is None:
                 more = f" (did you mean {meant}?)" if (meant := closest(word)) else ""
                 yield number, f"ignore[{word}] silences nothing: no such rule{more}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradlab import __version__
 from gradlab.audit.finding import Finding
-from gradlab.audit.rules import Rule
+from gradlab.codes import CODES
 
 COLOURS = {"error": "31", "warning": "33", "advice": "36"}
 
@@ -16,12 +16,11 @@ def painted(text: str, code: str, colour: bool) -> str:
     return f"\033[{code}m{text}\033[0m" if colour else text
 
 
-def text(findings: list[Finding], rules: dict[str, Rule], colour: bool) -> str:
+def text(findings: list[Finding], colour: bool) -> str:
     lines = []
     for f in findings:
-        name = rules[f.code].name if f.code in rules else "unreadable"
         where = painted(f"{f.path}:{f.place}:", "1", colour)
-        lines.append(f"{where} {painted(f.code, COLOURS[f.severity], colour)} {f.severity}: {f.message} [{name}]")
+        lines.append(f"{where} {painted(f.code, COLOURS[f.severity], colour)} {f.severity}: {f.message} [{f.name}]")
     counts = [
         f"{n} {word}{'s' if n != 1 and word != 'advice' else ''}"
         for word in ("error", "warning", "advice")
@@ -38,11 +37,11 @@ def text(findings: list[Finding], rules: dict[str, Rule], colour: bool) -> str:
     return "\n".join(lines)
 
 
-def as_json(findings: list[Finding], rules: dict[str, Rule]) -> str:
+def as_json(findings: list[Finding]) -> str:
     rows = [
         {
             "code": f.code,
-            "name": rules[f.code].name if f.code in rules else "unreadable",
+            "name": f.name,
             "severity": f.severity,
             "message": f.message,
             "path": f.path,
@@ -82,9 +81,9 @@ def region(one: Finding) -> dict[str, int]:
     return found
 
 
-def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
+def sarif(findings: list[Finding]) -> str:
     levels = {"error": "error", "warning": "warning", "advice": "note"}
-    used = sorted({f.code for f in findings if f.code in rules})
+    used = sorted({f.code for f in findings})
     results = [
         {
             "ruleId": f.code,
@@ -104,10 +103,10 @@ def sarif(findings: list[Finding], rules: dict[str, Rule]) -> str:
     described = [
         {
             "id": code,
-            "name": rules[code].name,
-            "shortDescription": {"text": rules[code].message},
-            "fullDescription": {"text": rules[code].why},
-            "help": {"text": f"{rules[code].mend}:\n\n{rules[code].example}"},
+            "name": CODES[code].name,
+            "shortDescription": {"text": CODES[code].message},
+            "fullDescription": {"text": CODES[code].why},
+            "help": {"text": f"{CODES[code].mend}:\n\n{CODES[code].example}"},
         }
         for code in used
     ]
@@ -130,7 +129,7 @@ def relative(path: str) -> str:
     return unquote(here["uri"]) if "uriBaseId" in here else path
 
 
-def github(findings: list[Finding], rules: dict[str, Rule]) -> str:
+def github(findings: list[Finding]) -> str:
     words = {"error": "error", "warning": "warning", "advice": "notice"}
     return "\n".join(
         f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(relative(f.path), 'all')},"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradlab.audit.rules import Rule
 from gradlab.audit.settings import Settings, Wrong
-from gradlab.codes import CODES, NAMED, SEVERITIES, closest
+from gradlab.codes import CODES, SEVERITIES, UNREADABLE, called, closest
 
 
 def codes(given: list[str] | None) -> list[str]:
@@ -13,7 +13,7 @@ def codes(given: list[str] | None) -> list[str]:
 
 def one(given: str) -> str:
     """A code, given itself or by its name."""
-    code = CODES.get(given.upper()) or NAMED.get(given.lower())
+    code = called(given)
     if code is None:
         meant = closest(given)
         raise Wrong(f"no rule {given!r}" + (f" (did you mean {meant}?)" if meant else "; --list shows them"))
@@ -25,7 +25,7 @@ def prefix(code: str) -> str:
     if code.upper() == "ALL":
         return ""
     upper = code.upper()
-    return upper if any(name.startswith(upper) for name in [*CODES, "GL000"]) else one(code)
+    return upper if any(name.startswith(upper) for name in CODES) else one(code)
 
 
 def choose(known: dict[str, Rule], select: list[str], ignore: list[str], severity: str) -> dict[str, Rule]:
@@ -38,6 +38,11 @@ def choose(known: dict[str, Rule], select: list[str], ignore: list[str], severit
         and not any(c.startswith(u) for u in unwanted)
         and SEVERITIES.index(r.severity) >= lowest
     }
+
+
+def reading(ignore: list[str]) -> bool:
+    """Whether texts that cannot be read are told of: unless that is ignored, whatever is selected."""
+    return not any(UNREADABLE.startswith(prefix(c)) for c in ignore)
 
 
 def checked(chosen: Settings) -> Settings:

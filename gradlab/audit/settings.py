@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+TABLE = ("tool", "gradlab", "audit")
 FIELDS = ("select", "ignore", "exclude", "severity")
 
 
@@ -31,17 +33,21 @@ def settings(start: Path) -> Settings:
         try:
             import tomllib
 
-            table = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("tool", {}).get("gradlab", {}).get("audit")
-        except (OSError, ValueError, AttributeError) as error:
+            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError) as error:
             raise Wrong(f"{path}: {error}") from None
-        if table is not None:
+        for i, name in enumerate(TABLE):
+            if (inner := table.get(name)) is None:
+                break
+            if not isinstance(inner, dict):
+                raise Wrong(f"{path}: {'.'.join(TABLE[: i + 1])} is {inner!r}, expected a table")
+            table = inner
+        else:
             return made(table, path)
     return Settings()
 
 
-def made(table: object, path: Path) -> Settings:
-    if not isinstance(table, dict):
-        raise Wrong(f"{path}: tool.gradlab.audit is not a table")
+def made(table: dict[str, Any], path: Path) -> Settings:
     for name, value in table.items():
         if name not in FIELDS:
             raise Wrong(f"{path}: tool.gradlab.audit.{name} is unknown; there are {', '.join(FIELDS)}")

@@ -68,7 +68,7 @@ CODES = (
         "GL807",
         "gradients-never-looked-at",
         "advice",
-        "nothing looks at the gradients: no norm, no clipping, no scaler (off unless selected)",
+        "nothing looks at the gradients: no norm, no clipping, no scaler",
         "Measured: README, pitfall no_monitoring.",
         "measure the norm now and then",
         "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float('inf'))  # measures, and cuts nothing",

@@ -257,3 +257,48 @@ def test_a_file_that_another_one_imports_is_told_of_under_its_own_name(tmp_path,
     monkeypatch.chdir(tmp_path)
     assert main(["p"]) == 1
     assert capsys.readouterr().out.startswith("p/b.py:8:")
+
+
+def test_what_cannot_be_read_is_explained_listed_and_ignored_as_others_are(tmp_path, capsys):
+    (tmp_path / "a.py").write_text('print "old"\n')
+    assert main([str(tmp_path)]) == main([str(tmp_path), "--select", "GL1"]) == 1
+    assert main([str(tmp_path), "--ignore", "GL000"]) == main([str(tmp_path), "--ignore", "unreadable"]) == 0
+    (tmp_path / "pyproject.toml").write_text('[tool.gradlab.audit]\nignore = ["GL000"]\n')
+    assert main([str(tmp_path)]) == 0
+    (tmp_path / "pyproject.toml").unlink()
+    (tmp_path / "a.py").write_text('print "old"  # gradlab: ignore[GL000]\n')
+    assert main([str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["--explain", "GL000"]) == main(["--explain", "unreadable"]) == 0
+    assert capsys.readouterr().out.startswith("GL000 unreadable (error)")
+    assert main([CLIP, "--format", "sarif"]) == 1
+    (tmp_path / "a.py").write_text('print "old"\n')
+    capsys.readouterr()
+    main([str(tmp_path), "--format", "sarif"])
+    run = json.loads(capsys.readouterr().out)["runs"][0]
+    assert [rule["name"] for rule in run["tool"]["driver"]["rules"]] == ["unreadable"]
+
+
+def test_the_list_says_which_rules_are_asked_for(capsys):
+    assert main(["--list"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "unless selected" in line]
+    assert [line.split()[0] for line in lines] == ["GL807"]
+    assert main(["--explain", "GL807"]) == 0
+    assert "Off unless selected: --select GL807." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tool = 3", "tool is 3, expected a table"),
+        ("[tool]\ngradlab = 3", "tool.gradlab is 3, expected a table"),
+        ("[tool.gradlab]\naudit = []", "tool.gradlab.audit is [], expected a table"),
+        ('[tool.gradlab.audit]\nselect = "GL1"', "tool.gradlab.audit.select is 'GL1', expected a list of words"),
+        ('[tool.gradlab.audit]\nselect = ["GL77"]', "tool.gradlab.audit: no rule 'GL77'; --list shows them"),
+    ],
+)
+def test_settings_of_a_wrong_kind(text, says, tmp_path, capsys):
+    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"gradlab.audit: {tmp_path}/pyproject.toml: {says}\n"

@@ -50,6 +50,8 @@ def test_nothing_left_is_nothing_found(tmp_path, capsys, monkeypatch):
     assert said(tmp_path, capsys, "['old', 'a.py']", "--force-exclude", "a.py", "old") == set()
     assert main(["--force-exclude", "a.py"]) == 0
     assert capsys.readouterr().err == ""
+    assert main(["old"]) == 0
+    assert capsys.readouterr().err == "gradlab.audit: no Python file in old that the settings do not exclude\n"
 
 
 def test_the_hook_leaves_out_what_the_settings_exclude():

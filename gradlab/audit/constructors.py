@@ -69,9 +69,10 @@ def scheduler(made: Made) -> None:
 
 
 def lengths(it: Interpreter, node: ast.Call) -> list[str]:
-    """The expressions that say how long a schedule is, names followed to what they were assigned."""
-    named = {"T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0", "num_warmup_steps"}
-    found = [k.value for k in node.keywords if k.arg in named] or node.args[1:3]
+    """The expressions that say how long a schedule is, its warm-up first; names followed to what they were assigned."""
+    named = ["num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0"]
+    words = sorted((k for k in node.keywords if k.arg in named), key=lambda k: named.index(str(k.arg)))
+    found = [*node.args[1:3], *(k.value for k in words)]
     return [it.traced(part) for part in found]
 
 

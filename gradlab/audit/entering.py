@@ -123,4 +123,8 @@ def together(values: list[Value]) -> Value:
     rows = [v.data["items"] for v in telling if v.kind == "list" and "choice" not in v.data]
     if len(rows) > 1 and len(rows) == len(telling) and len({len(row) for row in rows}) == 1 and rows[0]:
         return several([together(list(column)) for column in zip(*rows)])
+    schedules = list(dict.fromkeys(v for v in telling if v.kind == "scheduler"))
+    if len(schedules) > 1:
+        last = schedules[-1]
+        return Value("scheduler", last.name, {**last.data, "among": schedules})
     return (telling or values or [Value("none", "None")])[-1]

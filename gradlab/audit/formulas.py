@@ -129,6 +129,11 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     at = arithmetic(it, node, periods)
     used = parts(it, node)
     key, birth = canonical(it, node), max((value.birth for value in used), default=0)
+    if not FINITE.search(text) and ast.Mod not in kinds(node) and not ending(it, node):
+        count = counted(it, node)
+        if count is not None and not (LAST.search(text) or any(value.data.get("length") for value in used)):
+            atom = ("atom", Atom(count[0], birth, subject=subject(it, node)))
+            return negation(atom) if count[1] else atom
     if FINITE.search(text):
         return ("atom", Atom(key, birth, "finite", text=text))
     if isinstance(node, ast.BinOp):  # i % n, as a truth value
@@ -158,6 +163,18 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     if ends and isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
         return ("not", ("atom", Atom(key.replace("<", "=="), birth, ends=ends)))
     return ("atom", Atom(key, birth, subject=subject(it, node), ends=ends))
+
+
+WORDS = {"Lt": ("GtE", True), "LtE": ("Gt", True), "NotEq": ("Eq", True)}
+"""What a comparison is the negation of."""
+
+
+def counted(it: Interpreter, node: ast.expr) -> tuple[str, bool] | None:
+    """A comparison of a counter and whether it is negated: `count + 1 >= n` is `not count < n` once it has counted."""
+    if not isinstance(node, ast.Compare) or (left := it.value(node.left)).kind != "index":
+        return None
+    word, negated = WORDS.get(name := type(node.ops[0]).__name__, (name, False))
+    return f"index+{left.data['offset']} {word} {canonical(it, node.comparators[0])}", negated
 
 
 def ending(it: Interpreter, node: ast.expr) -> bool:

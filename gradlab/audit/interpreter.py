@@ -7,11 +7,17 @@ from typing import Any
 
 from gradlab.audit import calls, expressions, statements
 from gradlab.audit.entering import enter
+from gradlab.audit.known import dotted
 from gradlab.audit.project import Function, Module, Project
 from gradlab.audit.scope import Scope
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births
 from gradlab.audit.walking import walk
+
+
+def objects(node: ast.expr) -> bool:
+    """Whether an expression makes an object of a class, which is no number: `DataLoader(...)`."""
+    return isinstance(node, ast.Call) and dotted(node.func).split(".")[-1][:1].isupper()
 
 
 class Interpreter:
@@ -90,11 +96,12 @@ class Interpreter:
         return items
 
     def traced(self, node: ast.expr, depth: int = 0) -> str:
-        """An expression's text with local names replaced by what they were assigned."""
+        """An expression's text with local names replaced by the numbers that they were assigned."""
         text = ast.unparse(node)
         if depth < 4:
             for part in walk(node):
-                if isinstance(part, ast.Name) and (origin := self.origins.get((id(self.scope), part.id))) is not None:
+                origin = self.origins.get((id(self.scope), part.id)) if isinstance(part, ast.Name) else None
+                if origin is not None and not objects(origin):
                     text += " <- " + self.traced(origin, depth + 1)
         return text
 

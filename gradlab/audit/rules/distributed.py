@@ -47,7 +47,7 @@ def on_the_last(run: Run) -> Iterator[Hit]:
             forwards = [s for s in run.of("forward") if s.k == last.k]
             if forwards and not any(s.inside("no_sync") for s in forwards):
                 continue  # DDP has decided in the forward pass: no_sync() does nothing
-            if region is not None and throughout(run, last, region):
+            if region is not None and throughout(run, last, region) and not perhaps(run.unit, last, step, region):
                 yield Hit(last, (step,), region.node, region=region)
 
 
@@ -58,6 +58,17 @@ def throughout(run: Run, last: Step, region: Region) -> bool:
         return not run.unit.inner
     young = [atom for atom in atoms(region.when) if atom.birth > loop.birth]
     return run.partial(last) and all(atom.ends and run.values.get(atom.key) for atom in young)
+
+
+def perhaps(unit: Unit, last: Step, step: Step, region: Region) -> bool:
+    """Whether the region is up to what an iteration makes anew, which may say that it is the last one."""
+    if unit.inner:
+        return False
+    asked = {a.key for a in atoms(region.when)}
+    asked |= {part for key, _ in unit.varying(last) - unit.varying(step) for part in key.split(" | ")}
+    return any(
+        a.key in asked and a.birth > unit.birth and a not in unit.boundary and not unit.timed(a) for a in unit.atoms
+    )
 
 
 @rule("GL503")

@@ -11,7 +11,7 @@ from gradlab.audit.rules import Hit, rule
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Block, Event, If, Loop, events, walk
-from gradlab.audit.values import members
+from gradlab.audit.values import Value, members
 
 COUNTED = re.compile(r"len\(")
 TORCH = re.compile(
@@ -20,10 +20,15 @@ TORCH = re.compile(
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 
 
-def in_batches(scheduler) -> bool | None:
-    """Whether a schedule's length is counted in micro-batches; None where it is not said."""
-    said = [text for text in scheduler.data.get("length", []) if COUNTED.search(text)]
-    return not any(SHORTER.search(text) for text in said) if said else None
+def alternatives(schedule: Value) -> list[Value]:
+    """The schedules that a value may be."""
+    return [found for one in members(schedule) for found in one.data.get("among", [one])]
+
+
+def in_batches(schedule: Value) -> bool:
+    """Whether a schedule's length is counted in micro-batches; the warm-up's comes before that of the whole."""
+    said = [text for text in schedule.data.get("length", []) if COUNTED.search(text)]
+    return bool(said) and not SHORTER.search(said[-1])
 
 
 @rule("GL401", windows=True)
@@ -33,7 +38,7 @@ def every_micro_batch(run: Run) -> Iterator[Hit]:
         if (
             owner is None
             or owner.data.get("prepared") is not None
-            or in_batches(owner)
+            or any(map(in_batches, alternatives(owner)))
             or schedule.event.data["arguments"]
         ):
             continue
@@ -72,9 +77,10 @@ def counts_after(event: Event) -> bool:
     Of one that is handed in the type is not known; where the file speaks of PyTorch's it is taken for one of these.
     """
     owner = event.value
-    if owner is None or owner.data.get("class") is not None:
+    if owner is None or any(one.data.get("class") is not None for one in alternatives(owner)):
         return False
-    return bool(TORCH.search(str(owner.data.get("type", ""))) or TORCH.search(event.data["speaks"]))
+    types = [str(one.data.get("type", "")) for one in alternatives(owner)]
+    return all(TORCH.search(made) for made in types) or bool(TORCH.search(event.data["speaks"]))
 
 
 def matches(schedule, step) -> bool:
@@ -125,7 +131,7 @@ def length(run: Run) -> Iterator[Hit]:
         return
     for schedule in run.of("schedule"):
         owner = schedule.event.value
-        if owner is None or owner.data.get("prepared") is not None or not in_batches(owner):
+        if owner is None or owner.data.get("prepared") is not None or not all(map(in_batches, alternatives(owner))):
             continue
         if all(run.ends(s.k) for s in run.of("schedule")):
             yield Hit(schedule, (), owner.data.get("call") if owner.data.get("path") == schedule.event.path else None)

@@ -65,7 +65,7 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):
-            if not concerns(unit, zero, optimizer) or partly(unit, zero):
+            if not concerns(unit, zero, optimizer) or partly(unit, zero) or withheld(unit, zero):
                 continue
             pending: Step | None = None
             for step in run.steps[: run.steps.index(zero)]:
@@ -79,6 +79,13 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
             if pending is not None and ahead is not None and ahead.kind == "backward":
                 if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
                     yield Hit(zero, (pending,))
+
+
+def withheld(unit: Unit, zero: Step) -> bool:
+    """Whether Accelerate passes over it inside a window: it does so wherever its optimizer is called."""
+    value = zero.event.value
+    owner = value.data.get("prepared") if value is not None and value.kind == "optimizer" else None
+    return owner is not None and any(r.data.get("of") is owner for e in unit.events for r in e.regions)
 
 
 def discarding(run: Run, zero: Step, backward: Step) -> bool:

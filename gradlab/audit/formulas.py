@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradlab.audit.canonical import canonical, parts, youngest
 from gradlab.audit.conditions import FALSE, TRUE, Atom, Formula, joined, negation
 from gradlab.audit.known import dotted
-from gradlab.audit.periods import arithmetic
+from gradlab.audit.periods import arithmetic, counted
 from gradlab.audit.values import Value
 from gradlab.audit.walking import kinds
 from gradlab.audit.walking import text as written
@@ -163,18 +163,6 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     if ends and isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
         return ("not", ("atom", Atom(key.replace("<", "=="), birth, ends=ends)))
     return ("atom", Atom(key, birth, subject=subject(it, node), ends=ends))
-
-
-WORDS = {"Lt": ("GtE", True), "LtE": ("Gt", True), "NotEq": ("Eq", True)}
-"""What a comparison is the negation of."""
-
-
-def counted(it: Interpreter, node: ast.expr) -> tuple[str, bool] | None:
-    """A comparison of a counter and whether it is negated: `count + 1 >= n` is `not count < n` once it has counted."""
-    if not isinstance(node, ast.Compare) or (left := it.value(node.left)).kind != "index":
-        return None
-    word, negated = WORDS.get(name := type(node.ops[0]).__name__, (name, False))
-    return f"index+{left.data['offset']} {word} {canonical(it, node.comparators[0])}", negated
 
 
 def ending(it: Interpreter, node: ast.expr) -> bool:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gradlab.audit.canonical import canonical
 from gradlab.audit.conditions import WINDOW
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+WORDS = {"Lt": ("GtE", True), "LtE": ("Gt", True), "NotEq": ("Eq", True)}
+"""What a comparison is the negation of."""
 
 
 def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):
@@ -53,3 +57,11 @@ def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):
             periods.add(f"{value.name}#{value.number}")
             return lambda k: WINDOW
     return None
+
+
+def counted(it: Interpreter, node: ast.expr) -> tuple[str, bool] | None:
+    """A comparison of a counter and whether it is negated: `count + 1 >= n` is `not count < n` once it has counted."""
+    if not isinstance(node, ast.Compare) or (left := it.value(node.left)).kind != "index":
+        return None
+    word, negated = WORDS.get(name := type(node.ops[0]).__name__, (name, False))
+    return f"index+{left.data['offset']} {word} {canonical(it, node.comparators[0])}", negated

@@ -164,6 +164,41 @@ def shallow(depth=3):
         layers += [nn.Linear(8, 8), nn.Tanh()]
     return nn.Sequential(*layers)
 """,
+    "deep stacks that saturate, put together in other ways": """
+DEPTH = 24
+rows = []  # six of them
+for _ in range(0, 24, 4):
+    rows += [nn.Linear(8, 8), nn.Sigmoid()]
+few = nn.Sequential(*rows)
+rows = [nn.Linear(4, 8)]
+for i in range(DEPTH):
+    rows.append(nn.Linear(8, 8))
+    rows.append(nn.Tanh())
+net = nn.Sequential(*rows, nn.Linear(8, 2))  # expect: GL806
+each = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(20)])  # expect: GL806
+normed = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Sigmoid()) for _ in range(20)])
+linear = nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)], nn.Sigmoid())
+class Deep(nn.Module):
+    def __init__(self, depth=20):
+        super().__init__()
+        self.hidden = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])  # expect: GL806
+        self.paths = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])
+        self.relus = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])
+        self.blocks = nn.ModuleList([Block(8) for _ in range(depth)])
+        self.tail = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+    def forward(self, x):
+        for layer in self.hidden:
+            x = torch.sigmoid(layer(x))
+        for layer in self.paths:
+            x = x + torch.tanh(layer(x))
+        for layer in self.relus:
+            x = torch.relu(layer(x))
+        for layer in self.blocks:
+            x = torch.tanh(layer(x))
+        for layer in self.tail:
+            x = torch.tanh(layer(x))
+        return x
+""",
     "a softmax written out": """
 def my_loss(logits, y):
     share = logits.exp() / logits.exp().sum(1, keepdim=True)  # expect: GL604

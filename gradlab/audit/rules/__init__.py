@@ -79,6 +79,7 @@ def load() -> dict[str, Rule]:
         remainder,
         scaler,
         schedule,
+        stacks,
         unstable,
         zero,
     )

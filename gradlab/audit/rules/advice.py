@@ -108,41 +108,6 @@ def mean_of_means(run: Run) -> Iterator[Hit]:
             yield Hit(backward)
 
 
-@rule("GL806", on="text")
-def saturating(module: Module) -> Iterator[ast.AST]:
-    if not re.search(r"\b(?:Sigmoid|Tanh)\b", module.source.text):
-        return
-    for node in module.source.nodes.of(ast.Call):
-        if dotted(node.func).split(".")[-1] == "Sequential":
-            names = [dotted(a.func).split(".")[-1] for a in node.args if isinstance(a, ast.Call)]
-            deep = sum(n in ("Sigmoid", "Tanh") for n in names) >= 8 or names.count("Sigmoid") >= 5
-            if deep and not any("Norm" in n for n in names):
-                yield node
-    for function in module.source.nodes.of(ast.FunctionDef):
-        yield from stacked(function)
-
-
-def stacked(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Sequential(*layers), with layers put together in a loop that is told to go round eight times or more."""
-    plain = function.args.args[len(function.args.args) - len(function.args.defaults) :]
-    given = {a.arg: literal(d) for a, d in zip(plain, function.args.defaults)}
-    for node in walk(function):
-        if not (
-            isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Sequential" and len(node.args) == 1
-        ):
-            continue
-        name = dotted(node.args[0].value) if isinstance(node.args[0], ast.Starred) else ""
-        for loop in walk(function):
-            if not (name and isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and loop.iter.args):
-                continue
-            last = loop.iter.args[-1]
-            turns = literal(last) if isinstance(last, ast.Constant) else given.get(dotted(last))
-            text = " ".join(ast.unparse(part) for part in loop.body)
-            if turns is not None and turns >= 8 and re.search(r"(Sigmoid|Tanh)\(", text):
-                if re.search(rf"\b{name}\b", text) and not re.search(r"Norm|Residual|Block", text):
-                    yield node
-
-
 @rule("GL807")
 def unseen(run: Run) -> Iterator[Hit]:
     if not any(

@@ -58,7 +58,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 known_of = {key: held for key, held in value.data.items() if key in ("made", "blind", "inside")}
                 item = Value("unknown", dotted(part), known_of)
                 if value.kind == "optimizer":
-                    item = Value("optimizer", dotted(part), {"of": None, "given": True})
+                    kind = "scheduler" if known.NAMES["scheduler"].search(dotted(part)) else "optimizer"
+                    item = Value(kind, dotted(part), {"of": None, "given": True})
                 elif value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":

@@ -307,6 +307,26 @@ class Trainer:
             self.optimizer.step()
             self.optimizer.zero_grad()
 """,
+    "an optimizer and a schedule that come as one argument": """
+class Task:
+    def fit(self, optimizer, batches):
+        optimizer, scheduler = optimizer
+        for x, y in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            optimizer.step()
+            scheduler.step()
+""",
+    "another try at one batch": """
+def fit(net, opt, epochs):
+    for epoch in range(epochs):
+        for trial in range(10):
+            opt.zero_grad()
+            net.loss(net.sample()).backward()
+            if all(p.grad.isfinite().all() for p in net.parameters()):
+                break
+        opt.step()
+""",
 }
 
 

@@ -9,6 +9,7 @@ from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, also, concerns, partly, rule, uncertain
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
+from gradlab.audit.tree import Event, If
 
 
 @rule("GL305")
@@ -53,6 +54,16 @@ def zero_missing_in_closure(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
             yield step.path, step.node
 
 
+def tried(body: list) -> bool:
+    """Whether a loop is left as soon as a backward pass was good: each turn is another try at one batch."""
+    begun = False
+    for item in body:
+        begun = begun or (isinstance(item, Event) and item.kind == "backward")
+        if begun and isinstance(item, If) and any(getattr(j, "kind", "") == "break" for j in [*item.then, *item.other]):
+            return True
+    return False
+
+
 @rule("GL306", windows=True)
 def zero_in_window(run: Run) -> Iterator[Hit]:
     unit = run.unit
@@ -61,7 +72,8 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
             return  # gradients are put aside, and may be put back
         if unit.inner and not unit.boundary:
             for zero in run.of("zero"):
-                if run.partial(zero) and concerns(unit, zero, optimizer):
+                loop = unit.in_window.get(id(zero.event))
+                if run.partial(zero) and concerns(unit, zero, optimizer) and not (loop and tried(loop.body)):
                     yield Hit(zero)
             continue
         for zero in run.of("zero"):

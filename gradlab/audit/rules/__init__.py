@@ -72,6 +72,7 @@ def load() -> dict[str, Rule]:
         accumulation,
         advice,
         arguments,
+        callbacks,
         distributed,
         loss,
         order,

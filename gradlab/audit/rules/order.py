@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
-from gradlab.audit.known import CLIPS, dotted
-from gradlab.audit.project import Module
 from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, also, concerns, partly, rule, uncertain
+from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
 from gradlab.audit.runs import Run
-from gradlab.audit.walking import walk
 
 
 def neighbours(run: Run, step: Step, optimizer) -> tuple[list[Step], list[Step]]:
@@ -62,20 +58,6 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
                 ]
                 if not again and (run.unit.loop is not None or len(run.unit.optimizers()) == 1):
                     yield Hit(clip, (after[0],))
-
-
-@also("GL102", "text")
-def clip_in_training_step(module: Module) -> Iterator[ast.AST]:
-    """Lightning calls backward() when training_step() has returned, unless the module optimizes by itself."""
-    for owner in module.names.values():
-        if not isinstance(owner, ast.ClassDef) or not any("Lightning" in ast.unparse(base) for base in owner.bases):
-            continue
-        if any(getattr(n, "attr", "") in ("automatic_optimization", "manual_backward") for n in walk(owner)):
-            continue
-        steps = [n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "training_step"]
-        for node in (n for step in steps for n in walk(step)):
-            if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in CLIPS:
-                yield node
 
 
 @rule("GL103")

@@ -1,0 +1,72 @@
+"""Clipping in what a trainer calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from marked import agrees
+
+LIGHTNING = """
+import lightning as L
+from torch.nn.utils import clip_grad_norm_
+class Late(L.Callback):
+    def on_train_batch_end(self, trainer, module, *rest):
+        clip_grad_norm_(module.parameters(), 1.0)  # expect: GL101
+class Early(L.Callback):
+    def on_before_backward(self, trainer, module, loss):
+        if trainer.global_step:
+            clip_grad_norm_(module.parameters(), 1.0)  # expect: GL102
+class InTime(L.Callback):
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        clip_grad_norm_(module.parameters(), 1.0)
+    def on_train_batch_end(self, trainer, module, *rest):
+        self.norm = clip_grad_norm_(module.parameters(), max_norm=float("inf"))
+class Net(L.LightningModule):
+    def training_step(self, batch, index):
+        clip_grad_norm_(self.parameters(), 1.0)  # expect: GL102
+        return self(batch).mean()
+    def on_before_zero_grad(self, optimizer):
+        clip_grad_norm_(self.parameters(), 1.0)  # expect: GL101
+class ByHand(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+    def on_train_batch_end(self, *rest):
+        clip_grad_norm_(self.parameters(), 1.0)
+        self.optimizers().step()
+"""
+CASES = {
+    "lightning": LIGHTNING,
+    "transformers": """
+from transformers import TrainerCallback
+class Late(TrainerCallback):
+    def on_step_end(self, args, state, control, model=None, **more):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL101
+    def on_optimizer_step(self, args, state, control, model=None, **more):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL101
+    def on_substep_end(self, args, state, control, model=None, **more):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL304
+    def on_pre_optimizer_step(self, args, state, control, model=None, **more):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+    "fastai": """
+from fastai.callback.core import Callback
+class Clip(Callback):
+    def after_step(self): nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # expect: GL101
+    def before_backward(self): nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # expect: GL102
+    def before_step(self): nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+""",
+    "callbacks of something else": """
+from keras.callbacks import Callback
+class Own(Callback):
+    def after_step(self): nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+    def on_train_batch_end(self, *rest): nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+    def on_step_end(self, *rest): nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_is_said_where_it_is_called(case: str, tmp_path: Path) -> None:
+    agrees(CASES[case], tmp_path)

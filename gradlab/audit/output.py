@@ -30,7 +30,8 @@ def text(findings: list[Finding], colour: bool) -> str:
         from gradlab.audit.fixes import FIXES
 
         plain = sum(f.code in FIXES and not f.cell for f in findings)
-        more = f"; --diff shows what --fix can do for {plain} of them" if plain else ""
+        which = "whether --fix can mend 1 of them" if plain == 1 else f"which of {plain} --fix can mend"
+        more = f"; --diff shows {which}" if plain else ""
         lines.append(f"Found {', '.join(counts)}; --explain CODE tells why{more}.")
     else:
         lines.append("Nothing found.")

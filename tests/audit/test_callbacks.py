@@ -8,7 +8,7 @@ import pytest
 from marked import agrees
 
 LIGHTNING = """
-import lightning as L
+import math, lightning as L
 from torch.nn.utils import clip_grad_norm_
 class Late(L.Callback):
     def on_train_batch_end(self, trainer, module, *rest):

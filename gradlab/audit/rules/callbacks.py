@@ -65,7 +65,7 @@ def package_of(owner: ast.ClassDef, said: str) -> str:
         if "Lightning" in name:
             return "lightning"
         if name == "Callback":
-            found = re.search(r"^\s*(?:from|import)\s+(?:pytorch_)?(fastai|lightning)\b", said, re.M)
+            found = re.search(r"^\s*(?:from|import)\b[^#\n]*\b(?:pytorch_)?(fastai|lightning)\b", said, re.M)
             return found[1] if found is not None else ""
     return ""
 

@@ -48,14 +48,17 @@ def fresh_call(it: Interpreter, node: ast.Call) -> Value:
         result = method(it, node, owner, node.func.attr, args, keywords)
         if result is not None:
             return result
-    return applied(it, node, present(it, node.func), owner, args, keywords)
+    return applied(it, node, present(it, node.func, owner), owner, args, keywords)
 
 
-def present(it: Interpreter, node: ast.expr) -> Value:
-    """What is called, or has a method called, is None no more: a subclass or a caller has set it."""
-    value = it.value(node)
+def present(it: Interpreter, node: ast.expr, holder: Value | None = None) -> Value:
+    """What is called, or has a method called, is None no more: a subclass or a caller has set it.
+
+    `holder`: what has the attribute, where it was asked for; the calls in it are followed once.
+    """
+    value = it.value(node) if holder is None else attribute(it, holder, getattr(node, "attr", ""), node)  # type: ignore
     if value.kind == "none" and isinstance(node, ast.Attribute):
-        holder = it.value(node.value)
+        holder = it.value(node.value) if holder is None else holder
         if holder.kind == "instance" and holder.attributes.pop(node.attr, None) is not None:
             return it.value(node)
     return value

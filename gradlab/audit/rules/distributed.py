@@ -142,26 +142,32 @@ def by_hand(run: Run) -> Iterator[Hit]:
 def remainder(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     if not periodic(unit) or stepping(unit) is None:
         return
-    varying = [a for a in unit.atoms if a.kind == "flag" and a.birth > unit.birth]
     late = next((e for e in unit.after if e.kind == "step" and any(e.value is o for o in unit.optimizers())), None)
-    if any(e.kind in ("sync", "reduce") for e in unit.events) or varying:
+    if any(e.kind in ("sync", "reduce") for e in unit.events):
         return
     for values in cases([a for a in unit.atoms if not unit.timed(a) and a not in unit.boundary], 4):
         whole, _ = unit.iteration(unit.window - 1, unit.truth(values, unit.window - 1))
-        if unsynchronised(whole) is not None:  # at the end of every window: another rule's
+        if unsynchronised(unit, whole) is not None:  # at the end of every window: another rule's
             continue
         steps, _ = unit.iteration(0, at_the_end(unit, values))
-        region = unsynchronised(steps)
+        region = unsynchronised(unit, steps)
         if region is not None and any(s.kind == "step" for s in steps):
             yield unit.path, region.node
         elif region is not None and late is not None:
             yield late.path, late.node
 
 
-def unsynchronised(steps: list[Step]) -> Region | None:
-    """The no_sync() that the last backward pass is inside."""
+def unsynchronised(unit: Unit, steps: list[Step]) -> Region | None:
+    """The no_sync() that the last backward pass is inside, and not for what an iteration makes anew."""
     backward = next((s for s in reversed(steps) if s.kind == "backward"), None)
-    return backward.inside("no_sync") if backward is not None else None
+    region = backward.inside("no_sync") if backward is not None else None
+    if backward is None or region is None:
+        return None
+    young = {a.key for a in unit.atoms if a.kind == "flag" and a.birth > unit.birth and a not in unit.boundary}
+    asked = {a.key for a in atoms(region.when)}
+    for guards in [s.guards for s in steps if s.kind == "step"] or [frozenset()]:
+        asked |= {part for key, _ in backward.guards ^ guards for part in key.split(" | ")}
+    return None if asked & young else region
 
 
 def at_the_end(unit: Unit, values: dict[str, bool]) -> Callable[[Atom], bool]:

@@ -17,9 +17,10 @@ def doubts(unit: Unit, silent: dict[int, list[str]], path: str) -> list[tuple[in
     found: list[tuple[int, str]] = []
     for event in unit.events:
         if event.kind == "opaque" and event.path == path:
-            handed = ", ".join(sorted(event.data["receives"]))
+            handed = ", ".join(sorted(event.data["receives"] - {"framework"}))
+            why = f"it has {handed}" if handed else "it is a framework's"
             codes = ", ".join(silent.get(id(event), [])) or "none"
-            text = f"{event.data['name']}() could not be followed (it has {handed}); silent for it: {codes}"
+            text = f"{event.data['name']}() could not be followed ({why}); silent for it: {codes}"
             found.append((getattr(event.node, "lineno", 1), text))
     open_, own = [a for a in unit.atoms if a not in unit.boundary and not unit.timed(a)], lines(unit)
     where: dict[str, list[int]] = {}

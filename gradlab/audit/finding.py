@@ -25,7 +25,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return (self.path, self.line, self.column, self.code)
+        return (self.path, self.cell, self.line, self.column, self.code)
 
     @property
     def place(self) -> str:

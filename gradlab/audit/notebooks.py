@@ -35,7 +35,11 @@ def notebook(source: Source, text: str) -> None:
     lines: list[str] = []
     broken = 0
     try:
-        for number, cell in code(json.loads(text)):
+        data = json.loads(text)
+        if (other := language(data)) not in ("", "python", "ipython"):
+            source.notes.append((1, f"a notebook in {other}, passed over"))
+            return
+        for number, cell in code(data):
             if (body := python(cell)) is None:
                 continue
             source.cells.append((number, len(lines) + 1))
@@ -49,6 +53,13 @@ def notebook(source: Source, text: str) -> None:
     if broken and broken == len(source.cells):
         source.error = (1, 1, "no cell of the notebook can be parsed")
     source.text = "\n".join(lines) + "\n"
+
+
+def language(data: Any) -> str:
+    """As its kernel is said to speak; nothing where that is not said."""
+    about = data.get("metadata") or {}
+    said = about.get("kernelspec", {}).get("language") or about.get("language_info", {}).get("name")
+    return said.lower().rstrip("0123456789.") if isinstance(said, str) else ""
 
 
 def code(data: Any) -> Iterator[tuple[int, str]]:

@@ -302,3 +302,29 @@ def test_settings_of_a_wrong_kind(text, says, tmp_path, capsys):
     (tmp_path / "a.py").write_text("x = 1\n")
     assert main([str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"gradlab.audit: {tmp_path}/pyproject.toml: {says}\n"
+
+
+def test_cells_are_told_in_their_order_and_apart(tmp_path, capsys):
+    head, loop = Path(CLIP).read_text().split("\n\n", 1)
+    cells = [{"cell_type": "code", "source": text} for text in (head, "\n" * 20 + loop, loop, loop)]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    assert main([str(tmp_path / "a.ipynb")]) == 1
+    lines = [line.partition(".ipynb:")[2].split(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert lines == ["cell 2", "cell 3", "cell 4"]
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [({"kernelspec": {"language": "julia"}}, "julia"), ({"language_info": {"name": "R"}}, "r")]
+)
+def test_a_notebook_in_another_language_is_passed_over(where, name, tmp_path, capsys):
+    cells = [{"cell_type": "code", "source": "x <- function(y) y |> end"}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells, "metadata": where}))
+    assert main([str(tmp_path), "--verbose"]) == 0
+    assert f"{tmp_path}/a.ipynb:1: a notebook in {name}, passed over" in capsys.readouterr().err
+
+
+def test_a_framework_is_not_handed_to_itself(tmp_path, capsys):
+    text = "import deepspeed\nengine, _, _, _ = deepspeed.initialize(model=net)\nfor x in loader:\n"
+    (tmp_path / "a.py").write_text(text + "    loss = engine(x)\n    engine.backward(loss)\n    engine.step()\n")
+    main([str(tmp_path), "--verbose"])
+    assert "a.py:5: backward() could not be followed (it is a framework's); silent for it:" in capsys.readouterr().err

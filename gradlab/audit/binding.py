@@ -138,10 +138,10 @@ def element(it: Interpreter, node: ast.expr, over: Value) -> Value:
         return Value("group", data=dict(over.data))
     if over.kind == "enumerated":
         inner = over.data["inner"]
-        index = Value("index", "i", {"offset": over.data["start"]})
+        index = Value("index", "i", {"offset": over.data["start"], "turn": True})
         return several([index, Value("unknown", "batch") if inner.kind != "params" else element(it, node, inner)])
     if over.kind == "counted":
-        return Value("index", "i", {"offset": 0, "stop": over.data["stop"]})
+        return Value("index", "i", {"offset": 0, "stop": over.data["stop"], "turn": True})
     if over.kind == "list" and over.data["items"]:
         return over.data["items"][0]
     if over.kind in ("optimizer", "scheduler", "scaler") or over.kind == "tensor":

@@ -25,6 +25,8 @@ class Atom:
     """What is compared with a constant: of the atoms with one subject at most one holds."""
     text: str = ""
     """Of a check for finite numbers: as it is written."""
+    once: bool = False
+    """Of a loop's own index against a bound: changes but once in the loop, and so is no window's end."""
     ends: bool = False
     """Of a loop that counts to a number: holds in its last turn alone."""
 

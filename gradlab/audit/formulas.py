@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from gradlab.audit.bounds import bounding, ending, since_first
 from gradlab.audit.canonical import canonical, parts, youngest
 from gradlab.audit.conditions import FALSE, TRUE, Atom, Formula, joined, negation
 from gradlab.audit.known import dotted
@@ -132,8 +133,10 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
     if not FINITE.search(text) and ast.Mod not in kinds(node) and not ending(it, node):
         count = counted(it, node)
         if count is not None and not (LAST.search(text) or any(value.data.get("length") for value in used)):
-            atom = ("atom", Atom(count[0], birth, subject=subject(it, node)))
-            return negation(atom) if count[1] else atom
+            first, negated = None if periods else since_first(at, used, count[1]), count[1]
+            once = bounding(it, node)
+            atom = ("atom", Atom(count[0], birth, at=first, subject=subject(it, node), once=once))
+            return negation(atom) if negated else atom
     if FINITE.search(text):
         return ("atom", Atom(key, birth, "finite", text=text))
     if isinstance(node, ast.BinOp):  # i % n, as a truth value
@@ -162,22 +165,8 @@ def comparison(it: Interpreter, node: ast.expr) -> Formula:
         return ("not", ("atom", Atom(key.replace("!=", "=="), birth, subject=subject(it, node), ends=ends)))
     if ends and isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
         return ("not", ("atom", Atom(key.replace("<", "=="), birth, ends=ends)))
-    return ("atom", Atom(key, birth, subject=subject(it, node), ends=ends))
-
-
-def ending(it: Interpreter, node: ast.expr) -> bool:
-    """i == n - 1, i + 1 != n or i < n - 1 in a loop over range(n)."""
-    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.Lt)):
-        return False
-    left, right = it.value(node.left), node.comparators[0]
-    if left.kind != "index" or not left.data.get("stop"):
-        return False
-    missing = 1 - left.data["offset"]
-    if isinstance(right, ast.BinOp) and isinstance(right.op, ast.Sub) and isinstance(right.right, ast.Constant):
-        return canonical(it, right.left) == left.data["stop"] and right.right.value == missing
-    if isinstance(right, ast.Constant) and left.data["stop"].isdigit():
-        return right.value == int(left.data["stop"]) - missing
-    return missing == 0 and canonical(it, right) == left.data["stop"]
+    first = None if periods else since_first(at, used, False)
+    return ("atom", Atom(key, birth, at=first, subject=subject(it, node), ends=ends, once=bounding(it, node)))
 
 
 def subject(it: Interpreter, node: ast.expr) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from typing import TYPE_CHECKING
 
 from gradlab.audit.canonical import canonical
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 WORDS = {"Lt": ("GtE", True), "LtE": ("Gt", True), "NotEq": ("Eq", True)}
 """What a comparison is the negation of."""
+COMPARED = {
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Gt: operator.gt},
+    **{ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le},
+}
 
 
 def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):
@@ -42,13 +47,8 @@ def arithmetic(it: Interpreter, node: ast.expr, periods: set[str]):
         one, two = arithmetic(it, node.left, periods), arithmetic(it, node.comparators[0], periods)
         if one is None or two is None:
             return None
-        if isinstance(node.ops[0], ast.Eq):
-            return lambda k: one(k) == two(k)
-        if isinstance(node.ops[0], ast.NotEq):
-            return lambda k: one(k) != two(k)
-        if isinstance(node.ops[0], ast.Gt):
-            return lambda k: one(k) > two(k)
-        return None
+        compare = COMPARED.get(type(node.ops[0]))
+        return (lambda k: compare(one(k), two(k))) if compare is not None else None
     if isinstance(node, (ast.Name, ast.Attribute)):
         value = it.value(node)
         if value.kind == "index":

@@ -112,7 +112,8 @@ class Unit:
         flags = () if whole_run else ("flag",)  # a function with loops of its own is not called once a micro-batch
         candidates = [
             a for a in self.atoms
-            if a not in inner and (a.kind in ("period", "sync") or (a.kind in flags and a.birth > self.birth))
+            if a not in inner and not a.once
+            and (a.kind in ("period", "sync") or (a.kind in flags and a.birth > self.birth))
         ]  # fmt: skip
         whole, self.body = self.body, pruned(self.body, ("backward", "step"))
         relevant = set(self.found_atoms())

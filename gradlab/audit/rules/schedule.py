@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import atoms
+from gradlab.audit.conditions import atoms, holds
 from gradlab.audit.rules import Hit, rule
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
@@ -99,7 +99,7 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
     for item in leading(unit.outer[-1].body, unit.loop):
         if isinstance(item, Loop) or any(e.kind == "step" for e in events([item])):
             return
-        for event in always(item, unit.outer[-1].birth):
+        for event in first(item, unit.outer[-1].birth):
             if event.kind == "schedule" and not event.data["arguments"] and event.value is not None:
                 if event.value.data.get("rewound"):
                     continue  # its count was set back by hand
@@ -107,10 +107,14 @@ def before_epoch(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
                     yield event.path, event.node
 
 
-def always(item, birth: int) -> list[Event]:
-    """What happens in every turn of a loop that began then: `if epoch >= 5` is not so in the first."""
-    tests = [i for i in walk([item]) if isinstance(i, If) and any(a.birth > birth for a in atoms(i.test))]
-    late = {id(e) for test in tests for e in events([test])}
+def first(item, birth: int) -> list[Event]:
+    """What happens in the first turn of a loop that began then: under `if epoch >= 5` nothing does."""
+    late: set[int] = set()
+    for test in walk([item]):
+        if isinstance(test, If) and (varying := [a for a in atoms(test.test) if a.birth > birth]):
+            known = all(a.at is not None for a in varying)
+            now = known and holds(test.test, lambda a: a.at is None or bool(a.at(0)))
+            late |= {id(e) for e in events(test.other if now else [test] if not known else test.then)}
     return [event for event in events([item]) if id(event) not in late]
 
 

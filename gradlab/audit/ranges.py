@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHAPES = {
     "view", "reshape", "squeeze", "unsqueeze", "transpose", "permute", "gather", "flatten", "contiguous", "to", "float",
-    "double", "cuda", "cpu", "expand", "t", "clone", "narrow", "select", "index_select",
+    "double", "cuda", "cpu", "expand", "t", "clone", "narrow", "select", "index_select", "diag", "diagonal",
     "where", "cat", "stack", "maximum", "minimum", "concat",
 }  # fmt: skip
 SHARES = {"softmax", "sigmoid", "Softmax", "Sigmoid"}
@@ -103,7 +103,7 @@ def applied(it: Interpreter, node: ast.Call, name: str, value: Value, partial: b
         if what == "exp":
             made["exp_event"] = it.out[-1]
     if made["range"] == "exp":
-        made["exp_node"] = node
+        made |= {"exp_node": node, "exp_of": word}
     return made
 
 
@@ -118,6 +118,8 @@ def arithmetic(
             terms = (v.data["roots"] for v in other.data.get("parts", [other]) if v.data.get("linear"))
             if event is not None and any(shared & roots for roots in terms):
                 event.data["what"] = ""  # exp(x) - y x: a rate's own likelihood, where x is its logarithm
+    if isinstance(op, ast.Add) and "expsum" in (one, two):
+        return ("expsum" if one == two or "number" in (left.kind, right.kind) else ""), frozenset()
     if isinstance(op, ast.Pow):
         power = right.data.get("value") if right.kind == "number" else None
         if power == 0.5:
@@ -132,7 +134,7 @@ def arithmetic(
             "division"
             if two in (*RAW, "total") or own_error(left, right)
             else "exp"
-            if one == "exp" and two == "expsum"
+            if two == "expsum" and (one == "exp" or (one == "expsum" and left.data.get("exp_of") != "unseen"))
             else ""
         )
         return "", noted(it, node, what, left, right)
@@ -140,7 +142,8 @@ def arithmetic(
         return product([left, right]), frozenset()
     if isinstance(op, (ast.Mult, ast.Div)) and "tensor" in (left.kind, right.kind) and left.kind != right.kind:
         many = "scores" if {one, two} & {"any", "scores"} else ""
-        return ("share" if "share" in (one, two) else many), frozenset()
+        masked = next((word for word in (one, two) if word in ("exp", "expsum") and isinstance(op, ast.Mult)), many)
+        return ("share" if "share" in (one, two) else masked), frozenset()
     return "", frozenset()
 
 

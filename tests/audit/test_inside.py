@@ -94,3 +94,29 @@ for x, y in loader:
     )
     assert said(text.replace("Overlap", "OverlapLoss"), tmp_path) == expected(text)
     assert said(text, tmp_path) == expected(text)
+
+
+SIMILAR = """
+def contrast(one, two, same):
+    scores = one @ two.t() / 0.1
+    each = torch.exp(scores){mark}
+    near = (each * same.float()).sum(dim=1)
+    far = (each * (1 - same.float())).sum(dim=1)
+    return -torch.log((near + 1e-8) / (near + far + 1e-8)).mean()
+for x, y in loader:
+    one, two = {of}
+    loss = contrast(one, two, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("of", "code"),
+    [
+        ("model(x), model(-x)", "GL604"),
+        ("F.normalize(model(x), dim=1), F.normalize(model(-x), dim=1)", ""),
+        ("encode(x), encode(-x)", ""),
+    ],
+)
+def test_a_share_of_what_exp_gives_is_seen_behind_a_mask(of, code, tmp_path):
+    text = HEAD + SIMILAR.format(of=of, mark=f"  # expect: {code}" * bool(code)) + STEP
+    assert said(text, tmp_path) == expected(text)

@@ -43,6 +43,8 @@ def named(it: Interpreter, name: str) -> Value:
         value = imported(it, *module.imports[name], module)
     if value is None and module.stars and (found := it.project.starred(name, module)) is not None:
         value = top_level(it, found[0], getattr(found[1], "name", ""))
+    if value is None and module.stars:
+        value = handed_on(it, name, module)
     if value is None and hasattr(builtins, name):
         value = Value("external", name, birth=0)
     if value is None:
@@ -50,6 +52,17 @@ def named(it: Interpreter, name: str) -> Value:
         value.kind = usage(it.scope.node).kind(name) or known.by_name(name) or "unknown"
     it.world(module).names[name] = value
     return value
+
+
+USUAL = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim"}
+"""What these names mean to everybody, where they come with `from x import *` from a package that is not read."""
+
+
+def handed_on(it: Interpreter, name: str, module: Module) -> Value | None:
+    """What another file imports and `from x import *` takes from it."""
+    if (found := it.project.handed_on(name, module)) is not None:
+        return imported(it, *found)
+    return Value("external", USUAL[name], birth=0) if name in USUAL else None
 
 
 def top_level(it: Interpreter, module: Module, name: str) -> Value | None:

@@ -128,6 +128,11 @@ class Project:
         return self.resolved[key]
 
     def looked_up(self, dotted: str, level: int, of: Module, depth: int) -> tuple[Module, ast.AST] | None:
+        found = self.file(dotted, level, of)
+        return None if found is None else self.within(*found, depth)
+
+    def file(self, dotted: str, level: int, of: Module) -> tuple[Module | None, str] | None:
+        """The file that an import leads to, and what it takes from there; None where there is no such file."""
         parts = dotted.split(".")
         start = of.source.path.resolve().parent
         if level:
@@ -145,9 +150,9 @@ class Project:
                 base = folder.joinpath(*parts[:cut])
                 for path in (base.with_suffix(".py"), base / "__init__.py"):
                     if path.is_file():
-                        return self.within(self.load(path), parts[cut], depth)
+                        return self.load(path), parts[cut]
             if level and len(parts) == 1 and (folder / "__init__.py").is_file():
-                return self.within(self.load(folder / "__init__.py"), parts[0], depth)
+                return self.load(folder / "__init__.py"), parts[0]
         return None
 
     def within(self, found: Module | None, name: str, depth: int) -> tuple[Module, ast.AST] | None:
@@ -165,3 +170,16 @@ class Project:
             return None
         made = (self.resolve(f"{source}.{name}", level, of, depth) for source, level in of.stars)
         return next((found for found in made if found is not None), None)
+
+    def handed_on(self, name: str, of: Module, depth: int = 0) -> tuple[str, int, Module] | None:
+        """What a file of `from x import *` has imported under a name: its dotted name and level there."""
+        if len(of.stars) > STARS or depth > 4:
+            return None
+        for source, level in of.stars:
+            if level or source.split(".")[0] not in INSTALLED:
+                there = (self.file(f"{source}.{name}", level, of) or (None, ""))[0]
+                if there is not None and name in there.imports:
+                    return *there.imports[name], there
+                if there is not None and (found := self.handed_on(name, there, depth + 1)) is not None:
+                    return found
+        return None

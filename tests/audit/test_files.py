@@ -98,3 +98,28 @@ def test_a_mistake_in_a_helper_of_another_file_is_said_there_and_once(tmp_path, 
     text = (tmp_path / "steps.py").read_text().replace("1.0)", "1.0)  # gradlab: ignore[GL304]")
     (tmp_path / "steps.py").write_text(text)
     assert main(["--severity", "error", str(tmp_path)]) == 0
+
+
+STARS = {
+    "base.py": "import torch\nfrom torch import nn\nfrom torch.nn.utils import clip_grad_norm_ as clip\n",
+    "again.py": "from base import *\n",
+    "train.py": """
+from again import *
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+    CLIP(model.parameters(), 1.0)  # expect: GL101
+""",
+}
+
+
+@pytest.mark.parametrize("call", ["nn.utils.clip_grad_norm_", "clip", "torch.nn.utils.clip_grad_norm_"])
+@pytest.mark.parametrize("start", ["again", "base", "fastai.vision.all"])
+def test_names_that_come_with_all_of_another_file(call, start, tmp_path, capsys):
+    for name, text in STARS.items():
+        (tmp_path / name).write_text(text.replace("CLIP", call).replace("from again", f"from {start}"))
+    told = main([str(tmp_path / "train.py")]), capsys.readouterr().out
+    known = call != "clip" or "." not in start  # of a package that is not read, only what means the same everywhere
+    assert (told[0], "train.py:8:5: GL101" in told[1]) == (int(known), known)

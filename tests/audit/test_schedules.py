@@ -16,6 +16,17 @@ for x, y in loader:
         schedule.step()
     model.zero_grad()
 """,
+    "once a micro-batch, where each update has a loop over its own, is one mistake": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+batches = iter(loader)
+for update in range(100):
+    for _ in range(4):
+        x, y = next(batches)
+        (F.cross_entropy(model(x), y) / 4).backward()
+        schedule.step()  # expect: GL401
+    optimizer.step()
+    optimizer.zero_grad()
+""",
     "a schedule before the step, both under one condition": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 def run(settings):

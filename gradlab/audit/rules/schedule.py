@@ -52,7 +52,8 @@ def before_step(run: Run) -> Iterator[Hit]:
     for schedule in run.of("schedule"):
         if schedule.event.data["arguments"] or (schedule.event.value and schedule.event.value.data.get("rewound")):
             continue
-        if any(s.event is schedule.event and not run.ends(s.k) for s in run.of("schedule")):
+        inside = id(schedule.event) in run.unit.in_window and run.partial(schedule)
+        if inside or any(s.event is schedule.event and not run.ends(s.k) for s in run.of("schedule")):
             continue  # once a micro-batch, which is another mistake
         if not counts_after(schedule.event) or any(
             e.kind == "schedule" and e.data["arguments"] and e.value is schedule.event.value for e in run.unit.events

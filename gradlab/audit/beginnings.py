@@ -16,7 +16,7 @@ from gradlab.audit.scope import Scope
 from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Event, events
 from gradlab.audit.units import units
-from gradlab.audit.values import Value
+from gradlab.audit.values import Value, every, several
 from gradlab.audit.walking import walk
 
 
@@ -163,7 +163,7 @@ def inherited(owner: Value) -> list[tuple[Function, Module]]:
 
 
 def configure(interpreter: Interpreter, owner: Value) -> None:
-    """Lightning: what configure_optimizers returns is what self.optimizers() gives."""
+    """Lightning: what configure_optimizers returns is what self.optimizers() and self.lr_schedulers() give."""
     method = method_of(owner, "configure_optimizers")
     if method is None:
         return
@@ -172,6 +172,12 @@ def configure(interpreter: Interpreter, owner: Value) -> None:
     interpreter.collect(lambda: made.append(enter(interpreter, method[0], method[1], [], {}, owner, method[0], world)))
     if made and made[0] is not None:
         value = made[0]
+        schedules = [one for one in every(value) if one.kind == "scheduler"]
+        if schedules:
+            owner.attributes["scheduled"] = schedules[0] if len(schedules) == 1 else several(schedules)
+        optimizers = [one for one in every(value) if one.kind == "optimizer"]
+        if value.kind == "dict" and len(optimizers) == 1:
+            value = optimizers[0]
         if value.kind == "list" and value.data["items"] and value.data["items"][0].kind == "list":
             value = value.data["items"][0]
         if value.kind == "list" and len(value.data["items"]) == 1:

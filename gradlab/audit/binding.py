@@ -60,6 +60,8 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                 if value.kind == "optimizer":
                     kind = "scheduler" if known.NAMES["scheduler"].search(dotted(part)) else "optimizer"
                     item = Value(kind, dotted(part), {"of": None, "given": True})
+                elif value.kind == "scheduler":
+                    item = Value("scheduler", dotted(part), {"given": True})
                 elif value.data.get("made") and item.name:
                     name_result(it, part, item)
                 elif value.kind == "tensor":

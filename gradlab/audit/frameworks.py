@@ -19,6 +19,9 @@ def lightning(
     if name == "optimizers":
         made = owner.attributes.get("configured")
         return made if made is not None else Value("optimizer", "optimizers", {"of": None, "given": True})
+    if name == "lr_schedulers":
+        made = owner.attributes.get("scheduled")
+        return made if made is not None else Value("scheduler", "lr_schedulers", {"given": True})
     if name == "manual_backward":
         it.emit("backward", node, args[0] if args else None, through=owner)
     elif name == "clip_gradients":

@@ -69,7 +69,7 @@ def method(
     if kind == "optimizer":
         return optimizer(it, node, owner, name, args, keywords)
     if kind == "optimizers" or (
-        owner.data.get("class") and name in ("optimizers", "manual_backward", "clip_gradients")
+        owner.data.get("class") and name in ("optimizers", "lr_schedulers", "manual_backward", "clip_gradients")
     ):
         return lightning(it, node, owner, name, args, keywords)
     if kind == "scaler":

@@ -7,7 +7,7 @@ import builtins
 from typing import TYPE_CHECKING
 
 from gradlab.audit import effects, known
-from gradlab.audit.hand import descending, plain
+from gradlab.audit.hand import descending, optimized, plain
 from gradlab.audit.instances import member
 from gradlab.audit.known import dotted
 from gradlab.audit.project import Module
@@ -128,7 +128,7 @@ def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribut
         if found is not None and (top := top_level(it, found[0], getattr(found[1], "name", ""))) is not None:
             return top
         return Value("external", dotted_name, birth=0)
-    if name == "grad" and plain(node.value) in descending(it.scope.node):
+    if name == "grad" and plain(node.value) in descending(it.scope.node) | optimized(it.scope.node):
         return Value("gradient", data={"of": value}, birth=value.birth)
     if value.kind == "unknown" and name == "grad":
         return Value("gradient", data={"of": value, "guess": True}, birth=value.birth)

@@ -10,7 +10,7 @@ from gradlab.audit import ranges
 from gradlab.audit.canonical import canonical
 from gradlab.audit.conditions import TRUE, Atom, Formula, joined
 from gradlab.audit.divisors import divisible
-from gradlab.audit.hand import descending, plain
+from gradlab.audit.hand import descending, optimized, plain
 from gradlab.audit.known import dotted
 from gradlab.audit.tree import Event, Region
 from gradlab.audit.values import Value, births, members, tensor
@@ -100,7 +100,7 @@ def assign_gradient(
     value = Value("gradient", data={"of": owner})
     nothing = isinstance(right, ast.Constant) and right.value in (None, 0)
     if op is None and (nothing or "zeros" in ast.unparse(right)):
-        known = plain(grad.value) in descending(it.scope.node)
+        known = plain(grad.value) in descending(it.scope.node) | optimized(it.scope.node)
         if not known and owner.kind not in ("param", "instance", "list") and owner.name:
             return True  # of an input, perhaps
         it.emit("zero", node, value, by_hand=True)

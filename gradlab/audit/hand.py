@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from gradlab.audit.known import dotted
+from gradlab.audit.known import OPTIMIZER, dotted
 from gradlab.audit.walking import walk
 
 
@@ -36,6 +36,16 @@ def descending(scope: ast.AST) -> frozenset[str]:
         if name and name in [plain(p.value) for p in inner]:
             found.add(name)
     return frozenset(found)
+
+
+@lru_cache(maxsize=1000)
+def optimized(scope: ast.AST) -> frozenset[str]:
+    """The names of tensors that an optimizer is made of in a function: `Adam([delta])`."""
+    calls = (n for n in walk(scope) if isinstance(n, ast.Call) and OPTIMIZER.match(dotted(n.func).split(".")[-1]))
+    lists = (
+        a for n in calls for a in [*n.args, *(k.value for k in n.keywords)] if isinstance(a, (ast.List, ast.Tuple))
+    )
+    return frozenset(name for a in lists for item in a.elts if (name := dotted(item)))
 
 
 def weights(node: ast.expr) -> ast.expr:

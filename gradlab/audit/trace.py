@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from gradlab.audit.values import Value
 
 LONGEST = 16
 """A window whose length is said and is greater is followed as one of WINDOW."""
+GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b", re.I)
+"""Names of what says that a batch is not good enough for a step."""
 ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
 
 
@@ -100,6 +103,10 @@ class Unit:
             e.kind == "keep" for e in events([*item.then, *item.other]))]  # fmt: skip
         return {atom for test in tests for atom in atoms(test)} - set(self.atoms)
 
+    def telling(self, atom: Atom) -> bool:
+        """Whether a flag may say that a window ends: not one that says what was handed over, or that a batch is bad."""
+        return atom.birth > self.birth and not atom.key.endswith("is not None") and not GUARD.search(atom.key)
+
     def find_boundary(self) -> None:
         """Atoms that decide whether an iteration with a backward pass ends in a step."""
         inner = {
@@ -113,7 +120,7 @@ class Unit:
         candidates = [
             a for a in self.atoms
             if a not in inner and not a.once
-            and (a.kind in ("period", "sync") or (a.kind in flags and a.birth > self.birth))
+            and (a.kind in ("period", "sync") or (a.kind in flags and self.telling(a)))
         ]  # fmt: skip
         whole, self.body = self.body, pruned(self.body, ("backward", "step"))
         relevant = set(self.found_atoms())

@@ -327,6 +327,54 @@ def fit(net, opt, epochs):
                 break
         opt.step()
 """,
+    "a step a batch, or a window, as is handed over": """
+def update(net, opt, x, y, n, step=None):
+    loss = F.cross_entropy(net(x), y)
+    if step is not None:
+        (loss / n).backward()
+        if (step + 1) % n == 0:
+            opt.step()
+            opt.zero_grad()
+    else:
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+""",
+    "a batch whose gradients are no good": """
+import speechbrain
+class Brain(speechbrain.Brain):
+    def fit_batch(self, x, y):
+        loss = F.cross_entropy(self.net(x), y)
+        loss.backward()
+        if self.check_gradients(loss):
+            self.opt.step()
+        self.opt.zero_grad()
+""",
+    "a tensor that the optimizer is made of": """
+def guide(net, x, n):
+    delta = nn.Parameter(torch.zeros_like(x))
+    opt = torch.optim.Adam([delta], lr=0.1)
+    for i in range(n):
+        delta.grad = None
+        net(x + delta).sum().backward()
+        opt.step()
+""",
+    "with a scaler or without, said in two ways": """
+def fit(net, opt, batches, mixed, scaler):
+    for x, y in batches:
+        opt.zero_grad()
+        with torch.autocast("cuda", enabled=mixed):
+            loss = F.cross_entropy(net(x), y)
+        if mixed:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if scaler is None:
+            opt.step()
+        else:
+            scaler.step(opt)
+            scaler.update()
+""",
 }
 
 

@@ -81,6 +81,7 @@ def load() -> dict[str, Rule]:
         scaler,
         schedule,
         stacks,
+        unscaled,
         unstable,
         zero,
     )

@@ -18,7 +18,9 @@ from gradlab.audit.sources import Source
 from gradlab.audit.trace import Unit
 from gradlab.codes import CODES, UNREADABLE
 
-TRAINING = re.compile(r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def training_step", re.I)
+TRAINING = re.compile(
+    r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def (training_step|compute_loss)\b", re.I
+)
 """A file without any of these has no loop to follow; its backward pass may be in another file."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 

@@ -16,7 +16,7 @@ from gradlab.audit.scope import Scope
 from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Event, events
 from gradlab.audit.units import units
-from gradlab.audit.values import Value, every, several
+from gradlab.audit.values import Value, every, members, several
 from gradlab.audit.walking import walk
 
 
@@ -55,7 +55,7 @@ def whole(
 ) -> list[Unit]:
     interpreter.selves, interpreter.stack, interpreter.regions, interpreter.returned = [owner], [], [], []
     items = interpreter.run_function(node, module, owner, closure)
-    if owner is not None and owner.data.get("lightning") and node.name == "training_step" and not manual(owner):
+    if owner is not None and node.name == owner.data.get("asked") and not manual(owner):
         items += automatic(node, module, interpreter.result)
     found = units(items, module.path, interpreter.entered, True)
     for unit in found:
@@ -65,9 +65,12 @@ def whole(
 
 
 def automatic(node: Function, module: Module, value: Value | None) -> list[Event]:
-    """What Lightning does with the loss that training_step() gives back, out of sight."""
+    """What Lightning does with the loss that training_step() gives back, and transformers with compute_loss()'s, out of
+    sight."""
     if value is not None and value.kind == "dict":
         value = value.attributes.get("['loss']")
+    if value is not None and value.kind != "tensor":  # `(loss, outputs) if return_outputs else loss`
+        value = next((one for one in members(value) if one.kind == "tensor"), value)
     if value is None or value.kind != "tensor":
         return []
     trainer = Value("optimizer", "trainer", {"given": True})
@@ -112,7 +115,7 @@ def of_class(interpreter: Interpreter, node: ast.ClassDef, module: Module, visit
             for m in methods
             for p in walk(m)
         )
-        and all(m.name != "training_step" for m in methods)
+        and not {"training_step", "compute_loss"} & {m.name for m in methods}
     ):
         return []
 

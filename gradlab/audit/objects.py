@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 MODULES = re.compile(r"^(nn\.|torch\.nn\.)?(Module|Sequential)$|Model$|Module$|ModelMixin$")
+HUGGING = re.compile(r"^\s*(?:from|import)\s+(?:transformers|trl)\b", re.M)
 PLAIN = {"object", "ABC", "abc.ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Exception"}
 
 
@@ -49,6 +50,8 @@ def object_of(it: Interpreter, callee: Value) -> Value:
     if kind == "model" and not any("Lightning" in name for name in names):
         value.data["framework"] = False
     value.data["lightning"] = any("Lightning" in name for name in names)
+    hugging = any(name.endswith("Trainer") for name in names) and HUGGING.search(callee.data["module"].source.text)
+    value.data["asked"] = "training_step" if value.data["lightning"] else "compute_loss" if hugging else None
     return value
 
 

@@ -50,6 +50,31 @@ class Late(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model=None, **more):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """,
+    "the loss of a trainer of transformers": """
+from transformers import Trainer
+class Keeping(Trainer):
+    total, seen = 0, []
+    def compute_loss(self, model, inputs, return_outputs=False, **more):
+        outputs = model(**inputs)
+        loss = F.cross_entropy(outputs.logits, inputs["labels"]) / self.args.gradient_accumulation_steps
+        self.total += loss  # expect: GL605
+        return (loss, outputs) if return_outputs else loss
+class Early(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **more):
+        loss = model(**inputs).loss
+        self.seen.append(loss.item())
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL102
+        return loss
+""",
+    "a trainer of one's own": """
+from mine import Trainer
+class Own(Trainer):
+    def compute_loss(self, model, inputs):
+        loss = model(**inputs).loss
+        self.total += loss
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return loss
+""",
     "fastai": """
 from fastai.callback.core import Callback
 class Clip(Callback):

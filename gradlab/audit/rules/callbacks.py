@@ -7,12 +7,18 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.known import CLIPS, dotted
+from gradlab.audit.objects import HUGGING
 from gradlab.audit.project import Module
 from gradlab.audit.rules import accumulation, also, order  # noqa: F401  # theirs are the rules that this adds to
 from gradlab.audit.walking import text, walk
 
 HOOKS = {
-    "transformers": {"on_optimizer_step": "GL101", "on_step_end": "GL101", "on_substep_end": "GL304"},
+    "transformers": {
+        "compute_loss": "GL102",
+        "on_optimizer_step": "GL101",
+        "on_step_end": "GL101",
+        "on_substep_end": "GL304",
+    },
     "lightning": {
         "training_step": "GL102",
         "on_train_batch_end": "GL101",
@@ -43,7 +49,7 @@ def partial(module: Module) -> Iterator[ast.AST]:
 def clips(module: Module, code: str) -> Iterator[ast.AST]:
     """Calls that clip in a method in which that is the mistake `code`; a loop of one's own knows better."""
     said = module.source.text
-    if "allback" not in said and "Lightning" not in said:
+    if not re.search("allback|Lightning|Trainer", said):
         return
     for owner in module.source.nodes.of(ast.ClassDef):
         package = package_of(owner, said)
@@ -60,7 +66,7 @@ def package_of(owner: ast.ClassDef, said: str) -> str:
     """Whose callback a class is, by its bases and what the file imports; nothing for what is none."""
     for base in owner.bases:
         name = dotted(base).split(".")[-1]
-        if name == "TrainerCallback":
+        if name == "TrainerCallback" or (name.endswith("Trainer") and HUGGING.search(said)):
             return "transformers"
         if "Lightning" in name:
             return "lightning"

@@ -10,6 +10,7 @@ from gradlab.audit import effects, known
 from gradlab.audit.hand import descending, optimized, plain
 from gradlab.audit.instances import member
 from gradlab.audit.known import dotted
+from gradlab.audit.objects import method_of
 from gradlab.audit.project import Module
 from gradlab.audit.scope import usage
 from gradlab.audit.values import Value
@@ -120,7 +121,8 @@ def class_usage(it: Interpreter, value: Value, name: str, text: str) -> str:
 
 
 def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> Value | None:
-    if name in BOUND.get(value.kind, ()):
+    own = value.kind in ("model", "ddp") and method_of(value, name) is not None
+    if name in BOUND.get(value.kind, ()) and not own:
         return Value("bound", name, {"owner": value, "name": name}, birth=value.birth)
     if value.kind == "external":
         dotted_name = f"{value.name}.{name}"

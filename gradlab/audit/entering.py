@@ -11,7 +11,7 @@ from gradlab.audit.opaque import opaque
 from gradlab.audit.parameters import parameters
 from gradlab.audit.project import Function, Module
 from gradlab.audit.scope import Scope
-from gradlab.audit.tree import Block, Event
+from gradlab.audit.tree import Block, Event, events
 from gradlab.audit.tree import walk as tree_walk
 from gradlab.audit.values import Value, several
 
@@ -48,6 +48,8 @@ def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], ke
         return managed(it, items, target.name)
     it.visited.add(node)
     it.out += items
+    if target.name == "zero_grad" and owner is not None and all(event.kind != "zero" for event in events(items)):
+        it.emit("zero", node, None, whose="unknown", given=owner)  # in a way that is not known
     if made[0].kind in ("number", "bool", "unknown"):
         return answer(target, made[0])
     return made[0]

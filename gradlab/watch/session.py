@@ -58,6 +58,8 @@ class Watch:
         followed; a scaler is followed from where it is met. folder: for what was measured; None: one of its own in
         outputs/watch. strict: raise `Fault` at the first error. every, step_every: updates between two records of each
         layer's gradient, and of how far it moves (0: never). quiet: say nothing while the loop runs.
+
+        Raises TypeError or ValueError for what does not fit, naming argument, given and expected.
         """
         monitor = Summary(parts.count("every", every, 1), parts.count("step_every", step_every, 0))
         self.quiet = parts.flag("quiet", quiet)

@@ -38,7 +38,7 @@ def optimizer(
             it.emit("step", node, owner)
         if any(v.data.get("value") is True for v in [*args, *keywords.values()]):
             it.emit("zero", node, owner)
-    elif name in ("clip_grad_norm", "clip_master_grads", "synchronize", "consolidate"):
+    elif name in ("clip_grad_norm", "clip_master_grads", "consolidate"):
         it.emit("opaque", node, owner, name=name, receives={"framework"})
     elif name.startswith("step_") or name.endswith("_step") or "hessian" in name:
         # `step_and_update_lr`, `fuse_step`; `update_hessian` uses the gradients up as a step does

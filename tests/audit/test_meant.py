@@ -124,6 +124,31 @@ def plain(net, batches, n):
         scaler.step(optimizer)
         scaler.update()
 """,
+    "gradients that Horovod sums, before they are unscaled and without": """
+def fit(opt, scaler: torch.amp.GradScaler):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        opt.synchronize()
+        scaler.unscale_(opt)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with opt.skip_synchronize():
+            scaler.step(opt)
+        scaler.update()
+def scaled(opt, scaler: torch.amp.GradScaler):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        opt.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
+        with opt.skip_synchronize():
+            scaler.step(opt)
+        scaler.update()
+""",
     "gradients that are put aside": """
 def gradients(x, y):
     optimizer.zero_grad()

@@ -25,6 +25,10 @@ HARMLESS = re.compile(
     r"all_gather\w*|barrier|summary\w*|tqdm|trange|format\w*|seed\w*|set_seed|watch|interpolate\w*|soft_update\w*|polyak\w*|"
     r"state_dict|(named_)?buffers|freeze\w*|unfreeze\w*|requires_grad\w*|set_requires_grad|(un)?toggle_(grad|optimizer)|no_grad|profile\w*|reduce_(loss|tensor|mean|dict)\w*)$"
 )
+TELLING = re.compile(
+    r"(^|\.)(\w*logger|\w*writer|wandb|experiment|tensorboard|console|\w*pbar|progress\w*)(\.|$)", re.I
+)
+"""Names of what writes down what it is told, and has no part in the training."""
 COMPUTES = re.compile(
     r"^_*((compute|calc\w*|get|forward|eval\w*)_+)?(\w+_)?loss(es)?(_(fn|func|function|dict|terms))?$", re.I
 )

@@ -43,7 +43,7 @@ def opaque(
             value.data["region"].kind = "unknown"  # what it enters is not seen
     if owner is not None and owner.data.get("framework"):
         owner.data["handed"] = owner.data.get("handed") or bool(receives & HOLDING)
-        if holds(it, owner):
+        if holds(it, owner) and not (receives <= ALONE and known.TELLING.search(owner.name)):
             receives.add("self")
     elif owner is not None and owner.kind in ACTING:
         receives.add(owner.kind)

@@ -54,6 +54,9 @@ def scaler(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[
         if args[0].kind != "tensor":
             data["opaque"] = True
         return Value("tensor", "", {**data, "scaled": owner, "made_of": (args[0],)})
+    given = isinstance(next(iter(node.args), None), ast.Name) and args[0].data.get("given")
+    if name in ("step", "unscale_") and given and args[0].kind == "unknown":
+        args[0].kind = "optimizer"
     if name == "step":
         it.emit("step", node, args[0] if args else None, scaler=owner)
     elif name == "unscale_":

@@ -52,12 +52,24 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
             if not concerns(run.unit, clip, optimizer):
                 continue
             before, after = neighbours(run, clip, optimizer)
-            if not before and after and after[0].kind == "backward" and not uncertain(run.unit, "tensor"):
+            if before and not cleared(run, clip, optimizer):
+                continue
+            if after and after[0].kind == "backward" and not uncertain(run.unit, "tensor"):
                 again = [
                     s for s in run.of("clip") if s.k == clip.k and s is not clip and concerns(run.unit, s, optimizer)
                 ]
                 if not again and (run.unit.loop is not None or len(run.unit.optimizers()) == 1):
                     yield Hit(clip, (after[0],))
+
+
+def cleared(run: Run, clip: Step, optimizer) -> bool:
+    """Whether there are no gradients to clip: since they were set to zero there was no backward pass."""
+    for step in reversed(run.before(clip)):
+        if step.k != clip.k or step.kind == "backward":
+            return False
+        if step.kind == "zero" and concerns(run.unit, step, optimizer):
+            return not partly(run.unit, step)
+    return False
 
 
 @rule("GL103")

@@ -66,6 +66,15 @@ class Early(Trainer):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL102
         return loss
 """,
+    "an object beside a trainer of transformers": """
+from transformers import AutoModel
+class Objective:
+    total = 0
+    def compute_loss(self, model, inputs):
+        loss = model(**inputs).loss
+        self.total += loss
+        return loss
+""",
     "a trainer of one's own": """
 from mine import Trainer
 class Own(Trainer):

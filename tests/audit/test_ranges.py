@@ -175,6 +175,8 @@ for i in range(DEPTH):
     rows.append(nn.Linear(8, 8))
     rows.append(nn.Tanh())
 net = nn.Sequential(*rows, nn.Linear(8, 2))  # expect: GL806
+rows = [nn.Linear(8, 8), nn.ReLU()]
+other = nn.Sequential(*rows)
 each = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(20)])  # expect: GL806
 normed = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Sigmoid()) for _ in range(20)])
 linear = nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)], nn.Sigmoid())

@@ -55,7 +55,7 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     name_result(it, part, items[i])
                 bind(it, part, items[i])
             else:
-                known_of = {key: held for key, held in value.data.items() if key in ("made", "blind", "inside")}
+                known_of = {key: held for key, held in value.data.items() if key in ("made", "blind", "inside", "foreign")}
                 item = Value("unknown", dotted(part), known_of)
                 if value.kind == "optimizer":
                     kind = "scheduler" if known.NAMES["scheduler"].search(dotted(part)) else "optimizer"

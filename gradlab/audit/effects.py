@@ -127,6 +127,8 @@ def descended(it: Interpreter, node: ast.AST, param: Value, by: list[ast.expr], 
     parts = [part for expression in by for part in walk(expression)]
     if not any(isinstance(part, ast.Attribute) and part.attr in ("grad", "_grad") for part in parts):
         return
+    if param.kind == "instance" or param.data.get("foreign"):
+        return  # no tensor of PyTorch's: whether its gradients add up is not known
     if down or any(isinstance(part, ast.USub) for part in parts):
         root = param.root()
         birth = root.birth if root.kind != "unknown" or root.name else 0

@@ -52,7 +52,10 @@ def external(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
         return loss_function(call)
     if name.startswith("torch.") or call.tail in ("sum", "max", "min", "abs"):
         return of_torch(it, node, name, args, keywords)
-    return opaque(it, node, name, None, args, keywords)
+    made = opaque(it, node, name, None, args, keywords)
+    if "." in name and not name.startswith("torch.") and made.kind == "unknown":
+        made.data["foreign"] = True
+    return made
 
 
 def clip(call: Called) -> Value:

@@ -49,6 +49,41 @@ def grow(net, batches):
         F.cross_entropy(net(x), y).backward()
         mine.step()  # expect: GL305
 """,
+    "tensors of another library": """
+import engine
+def fit(xs, ys):
+    w, b = engine.Tensor(xs[0], grad=True), engine.Tensor(0, grad=True)
+    for x, y in zip(xs, ys):
+        engine.square(x * w + b - y).backward()
+        w.data -= 0.1 * w.grad
+        b.data -= 0.1 * b.grad
+def pair(xs, ys):
+    w, b = engine.start(xs)
+    for x, y in zip(xs, ys):
+        engine.square(x * w + b - y).backward()
+        w.data -= 0.1 * w.grad
+        b.data -= 0.1 * b.grad
+def grow(xs, ys):
+    w = torch.randn(4, requires_grad=True)
+    for x, y in zip(xs, ys):
+        (x * w - y).square().mean().backward()
+        w.data -= 0.1 * w.grad  # expect: GL305
+""",
+    "tensors of a class of the project's own": """
+class Number:
+    def __init__(self, data):
+        self.data, self.grad = data, 0.0
+    def __mul__(self, other):
+        return Number(self.data * other)
+    def backward(self):
+        self.grad = 1.0
+def fit(xs):
+    w = Number(1.0)
+    for x in xs:
+        loss = w * x
+        loss.backward()
+        w.data -= 0.1 * w.grad
+""",
 }
 
 

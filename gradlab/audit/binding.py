@@ -15,6 +15,8 @@ from gradlab.audit.values import Value, births, several
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
 
+TOLD = ("made", "blind", "inside", "foreign")
+"""What is known of a value that is known of its parts, too."""
 Held = dict[tuple[int, str], tuple[Value, Value]]
 """By object and name: an attribute's object and value."""
 
@@ -55,7 +57,7 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     name_result(it, part, items[i])
                 bind(it, part, items[i])
             else:
-                known_of = {key: held for key, held in value.data.items() if key in ("made", "blind", "inside", "foreign")}
+                known_of = {key: value.data[key] for key in TOLD if key in value.data}
                 item = Value("unknown", dotted(part), known_of)
                 if value.kind == "optimizer":
                     kind = "scheduler" if known.NAMES["scheduler"].search(dotted(part)) else "optimizer"
@@ -71,7 +73,10 @@ def bind(it: Interpreter, target: ast.expr, value: Value) -> None:
                     item = Value("tensor", dotted(part), {**value.data, **told})
                 bind(it, part, item)
     elif isinstance(target, ast.Subscript):
-        changed(it.value(target.value), value)
+        whole = it.value(target.value)
+        changed(whole, value)
+        if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str) and value.kind == "tensor":
+            hold(it, whole, f"[{ast.unparse(target.slice)}]", value)
 
 
 def changed(whole: Value, value: Value) -> None:

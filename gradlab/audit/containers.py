@@ -27,11 +27,11 @@ def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
         return value
     if value.kind == "group":
         return Value("params", data={"of": value.data.get("of")})
-    if value.kind == "tensor":
+    key = f"[{ast.unparse(node.slice)}]"
+    if value.kind == "tensor" and key not in value.attributes:
         text = ast.unparse(node.slice)
         named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and "loss" not in text
         return Value("tensor", "", {**value.data, "made_of": (), "unsure": named or value.data.get("unsure", False)})
-    key = f"[{ast.unparse(node.slice)}]"
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", {"given": True}, birth=value.birth)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):

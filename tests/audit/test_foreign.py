@@ -84,6 +84,76 @@ def fit(xs):
         loss.backward()
         w.data -= 0.1 * w.grad
 """,
+    "losses in a dictionary of unknown making": """
+def fit(net, optimizer, batches, compute, count):
+    for i, (x, y) in enumerate(batches):
+        outputs, losses = compute(net(x), y)
+        losses["loss"] = losses["loss"] / count
+        losses["loss"].backward()
+        if (i + 1) % count == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+def less(net, optimizer, batches, compute, count):
+    for i, (x, y) in enumerate(batches):
+        outputs, losses = compute(net(x), y)
+        losses["loss"] /= count
+        losses["loss"].backward()
+        if (i + 1) % count == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+def whole(net, optimizer, batches, compute, count, scaler):
+    for i, (x, y) in enumerate(batches):
+        outputs, losses = compute(net(x), y)
+        losses["loss"] = losses["loss"] / count
+        scaler.scale(losses["loss"]).backward()
+        if (i + 1) % count == 0:
+            scaler.step(optimizer)  # expect: GL307
+            scaler.update()
+            optimizer.zero_grad()
+def grow(net, optimizer, batches, compute, count):
+    for i, (x, y) in enumerate(batches):
+        outputs, losses = compute(net(x), y)
+        losses["loss"].backward()  # expect: GL301
+        if (i + 1) % count == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+""",
+    "losses that a network gives in a dictionary": """
+def fit(net, optimizer, batches, count):
+    for i, batch in enumerate(batches):
+        outputs = net(batch)
+        outputs["loss"] = outputs["loss"] / count
+        outputs["loss"].backward()
+        if (i + 1) % count == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+def grow(net, optimizer, batches, count):
+    for i, batch in enumerate(batches):
+        outputs = net(batch)
+        outputs["loss"].backward()  # expect: GL301
+        if (i + 1) % count == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+""",
+    "losses in a dictionary of one's own": """
+def fit(net, optimizer, batches, count):
+    for i, (x, y) in enumerate(batches):
+        losses = {}
+        losses["one"] = F.cross_entropy(net(x), y)
+        losses["one"] = losses["one"] / count
+        losses["one"].backward()
+        if (i + 1) % count == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+def grow(net, optimizer, batches, count):
+    for i, (x, y) in enumerate(batches):
+        losses = {}
+        losses["one"] = F.cross_entropy(net(x), y)
+        losses["one"].backward()  # expect: GL301
+        if (i + 1) % count == 0:
+            optimizer.step()  # expect: GL307
+            optimizer.zero_grad()
+""",
 }
 
 

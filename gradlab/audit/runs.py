@@ -58,3 +58,11 @@ class Run:
 
     def ends(self, k: int) -> bool:
         return any(step.kind == "step" and step.k == k for step in self.steps)
+
+    def unused(self, backward: Step) -> bool:
+        """Whether a function zeroes gradients both before and after, with no step between: it looks at them alone."""
+        if self.unit.loop is not None or len(self.unit.optimizers()) > 1:
+            return False
+        around = [s for s in self.of("backward", "zero", "step") if s.k == backward.k]
+        at = around.index(backward)
+        return [s.kind for s in around[max(at - 1, 0) : at + 2]] == ["zero", "backward", "zero"]

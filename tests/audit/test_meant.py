@@ -342,6 +342,27 @@ class Task:
             optimizer.step()
             scheduler.step()
 """,
+    "gradients that are looked at, and thrown away": """
+def missing(net, x, y):
+    net.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    found = {name for name, p in net.weights() if p.grad is None}
+    net.zero_grad()
+    return found
+def dead(net, optimizer, x, y):
+    before = missing(net, x, y)
+    if before:
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        before = missing(net, x, y)
+    return before
+def update(net, optimizer, x, y, due):
+    F.cross_entropy(net(x), y).backward()  # expect: GL301
+    if due:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
     "another try at one batch": """
 def fit(net, opt, epochs):
     for epoch in range(epochs):

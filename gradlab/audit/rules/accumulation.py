@@ -77,7 +77,7 @@ def unscaled(run: Run) -> Iterator[Hit]:
             continue
         if backward.event.data.get("through") is not None and backward.inside("accumulate"):
             continue  # Accelerate's own window, which all accelerators share: each divides by its length
-        if repeated(backward, loop) or handed_on(loop, unit) or alone(run, backward):
+        if repeated(backward, loop) or handed_on(loop, unit) or alone(run, backward) or run.unused(backward):
             continue
         if divided(backward.event.value, backward.event.data.get("through"), unit) is False:
             yield Hit(backward)

@@ -86,7 +86,7 @@ def zero_in_window(run: Run) -> Iterator[Hit]:
                 elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
                     pending = None
             ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
-            if pending is not None and discarding(run, zero, pending):
+            if pending is not None and (discarding(run, zero, pending) or run.unused(pending)):
                 continue
             if pending is not None and ahead is not None and ahead.kind == "backward":
                 if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):

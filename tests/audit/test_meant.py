@@ -149,6 +149,33 @@ def scaled(opt, scaler: torch.amp.GradScaler):
             scaler.step(opt)
         scaler.update()
 """,
+    "apex unscales where its block ends": """
+from apex import amp
+def fit(net, opt):
+    net, opt = amp.initialize(net, opt, opt_level="O1")
+    for x, y in loader:
+        opt.zero_grad()
+        with amp.scale_loss(F.cross_entropy(net(x), y), opt) as scaled:
+            scaled.backward()
+        torch.nn.utils.clip_grad_norm_(amp.master_params(opt), 1.0)
+        opt.step()
+def inside(net, opt):
+    net, opt = amp.initialize(net, opt, opt_level="O1")
+    for x, y in loader:
+        opt.zero_grad()
+        with amp.scale_loss(F.cross_entropy(net(x), y), opt) as scaled:
+            scaled.backward()
+            torch.nn.utils.clip_grad_norm_(amp.master_params(opt), 1.0)  # expect: GL201
+        opt.step()
+""",
+    "a rate is no prediction": """
+def noise_loss(lr, alpha, net):
+    noise = (2 / lr * alpha) ** 0.5
+    return sum((p * torch.randn_like(p) * noise).sum() for p in net.parameters())
+def relative_loss(pred, alpha, net):
+    noise = (2 / pred * alpha) ** 0.5  # expect: GL602
+    return sum((p * torch.randn_like(p) * noise).sum() for p in net.parameters())
+""",
     "gradients that are put aside": """
 def gradients(x, y):
     optimizer.zero_grad()

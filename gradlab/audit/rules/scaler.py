@@ -32,6 +32,12 @@ def within(step: Step) -> bool:
     return through is not None and bool(through.data.get("fp16"))
 
 
+def apex(clip: Step, backward: Step) -> bool:
+    """Both inside one `with amp.scale_loss`, which unscales at its end."""
+    region = clip.inside("scale_loss")
+    return region is not None and backward.inside("scale_loss") is region
+
+
 def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
     """What happened before a step, back to the last optimizer step."""
     found: list[Step] = []
@@ -55,7 +61,7 @@ def clip_before_unscale(run: Run) -> Iterator[Hit]:
         first = max((i for i, s in enumerate(earlier) if s.kind == "backward"), default=0)
         if (
             backward is not None
-            and (scaled(backward) or within(backward))
+            and (scaled(backward) or within(backward) or apex(clip, backward))
             and not hidden(run, earlier[:first], "scaler", "optimizer", "self")
         ):
             later = run.steps[run.steps.index(clip) :]

@@ -17,7 +17,8 @@ OTHERS = {"np", "numpy", "tf", "jnp", "jax", "K", "mx", "paddle"}
 """Losses of these have other gradients, or none."""
 COUNT = re.compile(
     r"(^|_)(n|b|k|t|eps|epsilon|num|count|size|len|length|total|temp|temperature|tau|sigma|std|var|scale|weight|weights|alpha|beta|"
-    r"gamma|norm|max|dim|batch|world|sum|denom|mask|valid|steps|avg|factor|numel|margin|delta|smooth|log_var)(_|$)|batch|size|num|len|temp",
+    r"gamma|lr|rate|momentum|decay|epochs?|norm|max|dim|batch|world|sum|denom|mask|valid|steps|avg|factor|numel|margin|delta|smooth|"
+    r"log_var)(_|$)|batch|size|num|len|temp",
     re.I,
 )
 

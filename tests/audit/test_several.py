@@ -26,6 +26,22 @@ CASES = {
             (-self.critic(self.actor(s)).mean()).backward()
             self.one.step()
 """,
+    "clipped too early in the first of two updates": AGENT
+    + """
+    def update(self, s, t, second):
+        self.one.zero_grad()
+        self.two.zero_grad()
+        nn.utils.clip_grad_norm_(self.actor.parameters(), 1.0)  # expect: GL102
+        F.mse_loss(self.critic(self.actor(s)), t).backward()
+        nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)
+        self.one.step()
+        self.two.step()
+        if second:
+            self.one.zero_grad()
+            (-self.critic(self.actor(s)).mean()).backward()
+            nn.utils.clip_grad_norm_(self.actor.parameters(), 1.0)
+            self.one.step()
+""",
     "one of two that a method steps is set to zero": AGENT
     + """
     def update(self, s, t):

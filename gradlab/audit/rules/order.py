@@ -52,14 +52,21 @@ def clip_before_backward(run: Run) -> Iterator[Hit]:
             if not concerns(run.unit, clip, optimizer):
                 continue
             before, after = neighbours(run, clip, optimizer)
-            if before and not cleared(run, clip, optimizer):
+            empty = cleared(run, clip, optimizer)
+            if (before and not empty) or not after or after[0].kind != "backward" or uncertain(run.unit, "tensor"):
                 continue
-            if after and after[0].kind == "backward" and not uncertain(run.unit, "tensor"):
-                again = [
-                    s for s in run.of("clip") if s.k == clip.k and s is not clip and concerns(run.unit, s, optimizer)
-                ]
-                if not again and (run.unit.loop is not None or len(run.unit.optimizers()) == 1):
-                    yield Hit(clip, (after[0],))
+            if run.unit.loop is None and len(run.unit.optimizers()) > 1 and not empty:
+                continue
+            if not any(concerns(run.unit, s, optimizer) for s in until_step(run, clip, optimizer) if s.kind == "clip"):
+                yield Hit(clip, (after[0],))
+
+
+def until_step(run: Run, clip: Step, optimizer) -> Iterator[Step]:
+    """What follows in the same iteration, up to this optimizer's step."""
+    for step in run.steps[run.steps.index(clip) + 1 :]:
+        if step.k != clip.k or (step.kind == "step" and concerns(run.unit, step, optimizer)):
+            return
+        yield step
 
 
 def cleared(run: Run, clip: Step, optimizer) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gradlab.audit.conditions import TRUE
 from gradlab.audit.known import dotted
@@ -114,6 +115,7 @@ def trained(run: Run, model: Value, last: bool) -> bool:
     return last or any(root is model.root() for root in known)
 
 
+@lru_cache(maxsize=2000)
 def scales(node: ast.AST) -> bool:
     """A branch of which a side scales a loss."""
     return any(isinstance(part, ast.Call) and getattr(part.func, "attr", "") == "scale" for part in walk(node))

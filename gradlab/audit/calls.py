@@ -155,6 +155,8 @@ def called(
             return made
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
     handled = owner if owner is not None or not callee.data.get("framework") else callee
+    if callee.kind == "unknown" and callee.data.get("holds") is False:
+        handled = callee  # an attribute of its own making, which holds nothing of the training
     return opaque(it, node, name or "call", handled, args, keywords)
 
 

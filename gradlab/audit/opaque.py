@@ -60,6 +60,7 @@ def opaque(
     if len(args) == 1 and args[0].kind in ("function", "method"):
         return args[0]  # compiled, or wrapped otherwise
     data = {"made": True, "opaque": True, "blind": blind(owner, handed), "inside": tuple(it.regions)}
+    data["holds"] = bool(receives)
     data["there"] = owner is None and name in ("float", "int", "str")
     told = owner is not None and name == "get" and bool(args) and args[0].kind == "number"
     return Value("unknown", "", data, birth=owner.birth if owner is not None and told else -1)

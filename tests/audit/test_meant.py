@@ -176,6 +176,37 @@ def relative_loss(pred, alpha, net):
     noise = (2 / pred * alpha) ** 0.5  # expect: GL602
     return sum((p * torch.randn_like(p) * noise).sum() for p in net.parameters())
 """,
+    "an attribute made elsewhere that is given a batch alone, and one that was given the optimizer": """
+from elsewhere import Mixing, Stepping
+from lightning import LightningModule
+class Plain(LightningModule):
+    def __init__(self, n):
+        self.automatic_optimization = False
+        self.net, self.n, self.mix = nn.Linear(8, 4), n, Mixing(alpha=0.1)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def training_step(self, batch, i):
+        opt = self.optimizers()
+        x, y = self.mix(*batch)
+        self.manual_backward(F.cross_entropy(self.net(x), y))  # expect: GL301
+        if (i + 1) % self.n == 0:
+            opt.step()
+            opt.zero_grad()
+class Helped(LightningModule):
+    def __init__(self, n):
+        self.automatic_optimization = False
+        self.net, self.n = nn.Linear(8, 4), n
+        self.mix = Stepping(torch.optim.SGD(self.net.parameters(), lr=0.1))
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def training_step(self, batch, i):
+        opt = self.optimizers()
+        x, y = self.mix(*batch)
+        self.manual_backward(F.cross_entropy(self.net(x), y))
+        if (i + 1) % self.n == 0:
+            opt.step()
+            opt.zero_grad()
+""",
     "gradients that are put aside": """
 def gradients(x, y):
     optimizer.zero_grad()

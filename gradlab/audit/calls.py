@@ -154,6 +154,8 @@ def called(
             made.data["guessed"] = True
             return made
     name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+    if callee.kind == "unknown" and any(held.kind in ACTING for held in callee.attributes.values()):
+        it.emit("opaque", node, callee, name=name, receives={"self"}, used=False)  # `learner("after_step")`
     handled = owner if owner is not None or not callee.data.get("framework") else callee
     if callee.kind == "unknown" and callee.data.get("holds") is False:
         handled = callee  # an attribute of its own making, which holds nothing of the training

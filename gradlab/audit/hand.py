@@ -40,12 +40,15 @@ def descending(scope: ast.AST) -> frozenset[str]:
 
 @lru_cache(maxsize=1000)
 def optimized(scope: ast.AST) -> frozenset[str]:
-    """The names of tensors that an optimizer is made of in a function: `Adam([delta])`."""
-    calls = (n for n in walk(scope) if isinstance(n, ast.Call) and OPTIMIZER.match(dotted(n.func).split(".")[-1]))
-    lists = (
-        a for n in calls for a in [*n.args, *(k.value for k in n.keywords)] if isinstance(a, (ast.List, ast.Tuple))
-    )
-    return frozenset(name for a in lists for item in a.elts if (name := dotted(item)))
+    """Names that stand for weights in a function: an optimizer is made of them, or a loop goes over a list of them."""
+    found = set()
+    for node in walk(scope):
+        if isinstance(node, ast.Call) and OPTIMIZER.match(dotted(node.func).split(".")[-1]):
+            lists = (a for a in [*node.args, *(k.value for k in node.keywords)] if isinstance(a, (ast.List, ast.Tuple)))
+            found |= {name for a in lists for item in a.elts if (name := dotted(item))}
+        elif isinstance(node, ast.For) and isinstance(node.target, ast.Name) and dotted(node.iter):
+            found.add(node.target.id)
+    return frozenset(found)
 
 
 def weights(node: ast.expr) -> ast.expr:

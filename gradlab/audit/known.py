@@ -41,7 +41,7 @@ MOVES = re.compile(
 """What the name of a call says that may move gradients although it is handed no more than a model."""
 NAMES = {
     "optimizer": re.compile(r"(^|_)(optim(izer|iser)?s?|opt)(_|$|\d)|^opt[_A-Z]?\w*$|optimizer", re.I),
-    "scheduler": re.compile(r"sched", re.I),
+    "scheduler": re.compile(r"^(?!.*(compress|prun(e|ing)|sparsi|quanti|curricul)).*sched", re.I),
     "scaler": re.compile(r"scaler$", re.I),
     "accelerator": re.compile(r"^accelerator$", re.I),
     "fabric": re.compile(r"^fabric$", re.I),

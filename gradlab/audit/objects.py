@@ -93,6 +93,14 @@ def settle(value: Value) -> None:
 
 
 @lru_cache(maxsize=300)
+def updated(node: ast.ClassDef) -> frozenset[str]:
+    """Attributes of self whose update() a class's methods call."""
+    calls = (part.func for part in walk(node) if isinstance(part, ast.Call))
+    owners = (f.value for f in calls if isinstance(f, ast.Attribute) and f.attr == "update")
+    return frozenset(o.attr for o in owners if isinstance(o, ast.Attribute) and dotted(o.value) == "self")
+
+
+@lru_cache(maxsize=300)
 def assigned(node: ast.ClassDef) -> list[tuple[str, bool]]:
     """Attributes of self that a class's methods assign, and whether they are counted up."""
     found: dict[tuple[str, bool], None] = {}

@@ -6,6 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradlab.audit.formulas import formula
+from gradlab.audit.known import dotted
+from gradlab.audit.objects import updated
 from gradlab.audit.tree import If, events
 from gradlab.audit.values import CALLED, Value, several, tensor
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 def optimizer(
     it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
 ) -> Value:
+    if name == "step" and "precondition" in dotted(node.func).lower():
+        return Value()  # of K-FAC: it changes gradients, and no weights
     if name == "step":
         before = len(it.out)
         for closure in [*args, *keywords.values()]:
@@ -58,7 +62,10 @@ def scaler(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[
     if name in ("step", "unscale_") and given and args[0].kind == "unknown":
         args[0].kind = "optimizer"
     if name == "step":
-        it.emit("step", node, args[0] if args else None, scaler=owner)
+        myself, held = it.selves[-1] if it.selves else None, dotted(node.func).split(".")[1:-1]
+        classes = myself.data.get("lineage", []) if myself is not None else []
+        elsewhere = any(name in updated(node) for node in classes for name in held)
+        it.emit("step", node, args[0] if args else None, scaler=owner, elsewhere=elsewhere)
     elif name == "unscale_":
         it.emit("unscale", node, args[0] if args else None, scaler=owner)
     elif name == "update":

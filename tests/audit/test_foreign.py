@@ -154,6 +154,60 @@ def grow(net, optimizer, batches, count):
             optimizer.step()  # expect: GL307
             optimizer.zero_grad()
 """,
+    "gradients of a list's weights": """
+def sgd(params, lr):
+    for param in params:
+        param.data -= lr * param.grad
+def fit(net, batches, params=None, optimizer=None):
+    for x, y in batches:
+        loss = F.cross_entropy(net(x), y)
+        if optimizer is not None:
+            optimizer.zero_grad()
+        elif params[0].grad is not None:
+            for param in params:
+                param.grad.data.zero_()
+        loss.backward()
+        if optimizer is None:
+            sgd(params, 0.1)
+        else:
+            optimizer.step()
+""",
+    "a schedule of something else": """
+class Trainer:
+    def fit(self, batches):
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            self.compression_ctrl.scheduler.step()
+            self.optimizer.step()
+            self.scheduler.step()
+""",
+    "a learner that calls its callbacks": """
+def one_batch(self, x, y):
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(self.model(x), y)
+    self.scaler.scale(loss).backward()
+    self.scaler.step(self.opt)
+    self("after_step")
+    self.opt.zero_grad()
+""",
+    "a preconditioner, and a scaler that another method updates": """
+class Agent:
+    def __init__(self, net, preconditioner: torch.optim.Optimizer):
+        self.net, self.preconditioner = net, preconditioner
+        self.opt = torch.optim.Adam(net.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+    def update(self, x, y):
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(self.net(x), y)
+        self.opt.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.opt)
+        self.preconditioner.step()
+        self.scaler.step(self.opt)
+    def finish(self):
+        self.scaler.update()
+""",
 }
 
 

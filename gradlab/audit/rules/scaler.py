@@ -131,6 +131,8 @@ def update_missing(run: Run) -> Iterator[Hit]:
         owner = step.event.data.get("scaler")
         if owner is None or owner.kind != "scaler":
             continue
+        if unit.loop is None and (step.event.data.get("elsewhere") or not constructed(owner)):
+            continue  # updated by another method, after several such calls, perhaps
         if all(other is not owner and constructed(other) and constructed(owner) for other in updated):
             yield Hit(step)
 

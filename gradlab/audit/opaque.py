@@ -62,6 +62,7 @@ def opaque(
     data = {"made": True, "opaque": True, "blind": blind(owner, handed), "inside": tuple(it.regions)}
     data["holds"] = bool(receives)
     data["there"] = owner is None and name in ("float", "int", "str")
+    data["counted"] = owner if name in ("sum", "numel") and not args and not keywords else None
     told = owner is not None and name == "get" and bool(args) and args[0].kind == "number"
     return Value("unknown", "", data, birth=owner.birth if owner is not None and told else -1)
 

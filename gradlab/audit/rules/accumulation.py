@@ -25,21 +25,35 @@ ADAPTING = {"innerloop_ctx", "adapt", "functional_call", "update_params"}
 """What makes a learner of its own in each turn of a loop."""
 
 
-def divided(value: Value | None, through: Value | None, unit: Unit) -> bool | None:
-    """Whether a loss was divided, by anything; None where that cannot be known."""
+def divided(value: Value | None, through: Value | None, unit: Unit, since: int) -> bool | None:
+    """Whether a loss was divided, by anything but the numbers of this micro-batch; None where that cannot be known."""
     if value is None or value.kind != "tensor" or any(value.data.get(key) for key in UNKNOWN):
         return None
     parts = value.data.get("parts", [value])
-    if any(dark(p) or p.data.get("reduction", "mean") != "mean" for p in [*parts, value]):
+    means = all(p.data.get("reduction", "mean") == "mean" or averaged(p, since) for p in [*parts, value])
+    if any(dark(p) for p in [*parts, value]) or not means:
         return None
     if not value.data.get("source") and not value.data.get("blind"):
         return None
     factors = [f for f in value.data.get("factors", []) if f[0] == "/" or not WEIGHT.search(f[1])]
+    masks = [f[2].data["counted"] for f in factors if own(f, since)]
+    factors = [f for f in factors if not own(f, since) and all(f[2] is not mask for mask in masks)]
     if len(parts) > 1:  # weights of parts are no division of the whole
         factors = [f for f in factors if f[0] == "/" or not weight(f, parts)]
     if through is not None and through.kind == "accelerator" and not single(through):
         return None
     return bool(factors)
+
+
+def own(factor: tuple, since: int) -> bool:
+    """Whether a factor is the number of what one micro-batch holds: `mask.sum()`."""
+    counted = factor[2].data.get("counted")
+    return factor[0] == "/" and counted is not None and counted.kind == "unknown" and counted.birth > since
+
+
+def averaged(value: Value, since: int) -> bool:
+    """Whether a sum is divided by the number of its own terms, which makes it a mean."""
+    return any(own(factor, since) for factor in value.data.get("factors", []))
 
 
 def dark(value: Value) -> bool:
@@ -79,7 +93,8 @@ def unscaled(run: Run) -> Iterator[Hit]:
             continue  # Accelerate's own window, which all accelerators share: each divides by its length
         if repeated(backward, loop) or handed_on(loop, unit) or alone(run, backward) or run.unused(backward):
             continue
-        if divided(backward.event.value, backward.event.data.get("through"), unit) is False:
+        since = loop.birth if loop is not None else unit.birth
+        if divided(backward.event.value, backward.event.data.get("through"), unit, since) is False:
             yield Hit(backward)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from gradlab.audit.entering import enter
 from gradlab.audit.instances import instance
 from gradlab.audit.interpreter import Interpreter
+from gradlab.audit.keeping import persisting
 from gradlab.audit.known import dotted
 from gradlab.audit.objects import method_of
 from gradlab.audit.project import Function, Module, Project
@@ -63,22 +63,6 @@ def whole(
         mine = owner is not None and manual(owner) and not hooked(owner)
         unit.alone = unit.loop is None and ((mine and node.name == "training_step") or persisting(unit, owner, module))
     return found
-
-
-def persisting(unit: Unit, owner: Value | None, module: Module) -> bool:
-    """Whether a method sets gradients to zero itself, of optimizers that its object keeps, and nothing else does."""
-    if owner is None or owner.data.get("framework") or owner.data.get("lightning"):
-        return False
-    kept = [o for o in unit.optimizers() if any(o is held for held in owner.attributes.values())]
-    if len(kept) < len(unit.optimizers()) or any(str(o.data.get("type", "")).endswith("LBFGS") for o in kept):
-        return False
-    zeros = {id(e.node) for e in unit.events if e.kind == "zero"}
-    calls = [n for n in module.source.nodes.of(ast.Call) if getattr(n.func, "attr", "") == "zero_grad"]
-    return (
-        bool(zeros)
-        and all(id(n) in zeros for n in calls)
-        and not re.search(r"grad(\.data)?(\.zero_| = )", module.source.text)
-    )
 
 
 def automatic(node: Function, module: Module, value: Value | None) -> list[Event]:

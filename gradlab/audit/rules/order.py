@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, concerns, partly, rule, uncertain
+from gradlab.audit.rules import Hit, rule, uncertain
+from gradlab.audit.rules.whose import concerns, partly
 from gradlab.audit.runs import Run
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from gradlab.audit.conditions import FALSE, TRUE
 from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, concerns, rule, uncertain, under
+from gradlab.audit.rules import Hit, rule, uncertain, under
+from gradlab.audit.rules.whose import concerns
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
 from gradlab.audit.values import Value

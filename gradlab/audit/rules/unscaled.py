@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from gradlab.audit.conditions import TRUE
 from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, concerns, rule, uncertain, under
+from gradlab.audit.rules import Hit, rule, uncertain, under
 from gradlab.audit.rules.scaler import both_ways, scaled, since
+from gradlab.audit.rules.whose import concerns
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
 

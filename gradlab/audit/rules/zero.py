@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradlab.audit.replay import Step
-from gradlab.audit.rules import Hit, also, concerns, partly, rule, uncertain
+from gradlab.audit.rules import Hit, also, rule, uncertain
+from gradlab.audit.rules.whose import concerns, partly
 from gradlab.audit.runs import Run
 from gradlab.audit.trace import Unit
 from gradlab.audit.tree import Event, If

@@ -17,9 +17,20 @@ def compensated(module: Module, unit: Unit) -> bool:
     """Whether a rate or a weight decay is multiplied or divided by the length of the window: the sum is meant."""
     keys = [unit.period, *(atom.key for atom in unit.boundary)]
     names = {name.split(".")[-1] for key in keys for name in re.findall(r"([A-Za-z_][\w.]*)#", key)}
+    if any(over_the_batch(part) for made in rates(module) for part in walk(made)):
+        return True
     return bool(names) and any(
         names & {p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "") for p in walk(made)}
         for made in rates(module)
+    )
+
+
+def over_the_batch(node: ast.AST) -> bool:
+    """A rate divided by the number of samples of an update, whose losses are sums."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and bool(re.search(r"(^|\.)(total_)?batch(_size)?$", ast.unparse(node.right)))
     )
 
 

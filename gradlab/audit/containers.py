@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from gradlab.audit import known
@@ -13,6 +14,10 @@ from gradlab.audit.values import Value, several
 
 if TYPE_CHECKING:
     from gradlab.audit.interpreter import Interpreter
+
+
+PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
+"""Keys of what a network says; other entries of what it gives may be anything."""
 
 
 def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
@@ -31,7 +36,10 @@ def of_Subscript(it: Interpreter, node: ast.Subscript) -> Value:
     if value.kind == "tensor" and key not in value.attributes:
         text = ast.unparse(node.slice)
         named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and "loss" not in text
-        return Value("tensor", "", {**value.data, "made_of": (), "unsure": named or value.data.get("unsure", False)})
+        made = Value("tensor", "", {**value.data, "made_of": (), "unsure": named or value.data.get("unsure", False)})
+        if named and not PREDICTION.search(text):
+            made.data["range"] = ""  # how many there were, perhaps
+        return made
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", {"given": True}, birth=value.birth)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):

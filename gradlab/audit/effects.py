@@ -119,6 +119,7 @@ def assign_gradient(
             it.emit("scale", node, value, by=canonical(it, right.right), factor=it.value(right.right), op=name)
     else:
         it.value(right)
+        it.emit("given", node, value)
     return True
 
 

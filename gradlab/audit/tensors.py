@@ -25,6 +25,8 @@ MOVED = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "clone", "r
 
 def of_tensor(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
     if name in DETACHED:
+        if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            it.scope.names[node.func.value.id] = Value("detached")
         return Value("detached")
     if name in ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide") and args:
         op: ast.operator = ast.Div() if "div" in name else ast.Mult()

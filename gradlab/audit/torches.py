@@ -29,7 +29,7 @@ def of_torch(it: Interpreter, node: ast.Call, name: str, args: list[Value], keyw
     if marks := frozenset().union(*(a.data.get("marks", frozenset()) for a in args)):
         return tensor(roots=marks, factors=[], opaque=True)
     inner = [v for a in args for v in members(a) if v.kind == "tensor"]
-    if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad", tail):
+    if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad|numel", tail):
         return of_tensors(it, node, tail, args, inner, len(args) > 1 or "dim" in keywords)
     if tail in ("no_grad", "inference_mode"):
         return Value("context", data={"word": "no_grad"})

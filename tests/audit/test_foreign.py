@@ -208,6 +208,73 @@ class Agent:
     def finish(self):
         self.scaler.update()
 """,
+    "gradients that are given by hand": """
+def give(params, grads):
+    for p, g in zip(params, grads):
+        p.grad = g
+def update(net, inner, opt, inner_opt, x, y):
+    inner_opt.zero_grad()
+    give(list(inner.parameters()), torch.autograd.grad(F.mse_loss(inner(x), y), list(inner.parameters())))
+    inner_opt.step()
+    opt.zero_grad()
+    (F.mse_loss(net(x), y) - F.mse_loss(inner(x), y)).backward()
+    opt.step()
+def fit(net, inner, batches):
+    opt, inner_opt = torch.optim.Adam(net.parameters()), torch.optim.Adam(inner.parameters())
+    for x, y in batches:
+        update(net, inner, opt, inner_opt, x, y)
+""",
+    "an entry of what a network gives that is a count": """
+def fit(net, opt, batches):
+    for batch in batches:
+        opt.zero_grad()
+        out = net(batch)
+        loss = out["loss"] / out["n_items"]
+        loss.backward()
+        opt.step()
+""",
+    "sums, and a rate divided by the samples of an update": """
+def fit(net, criterion, config, batches):
+    opt = torch.optim.Adam(net.parameters(), lr=config.rate / config.batch)
+    for i, (x, y) in enumerate(batches):
+        criterion(net(x), y).backward()
+        if (i + 1) % config.subdivisions == 0:
+            opt.step()  # expect: GL307
+            opt.zero_grad()
+""",
+    "a schedule with a period of its own": """
+def fit(net, opt, schedule, batches, n, m):
+    opt.zero_grad()
+    for i, (x, y) in enumerate(batches):
+        if i % m == 0:
+            schedule.step()
+        (F.cross_entropy(net(x), y) / n).backward()
+        if (i + 1) % n == 0:
+            opt.step()  # expect: GL307
+            opt.zero_grad()
+""",
+    "gradients of a batch that is no good": """
+def fit(net, opt, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        if acceptable(loss):
+            opt.zero_grad()
+        opt.step()
+""",
+    "counts and detached losses": """
+def fit(net, opt, batches):
+    total, count = 0.0, 0
+    for x, y in batches:
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        count += torch.numel(loss)
+        loss.detach_()
+        total = total + loss
+""",
 }
 
 

@@ -91,6 +91,7 @@ def shown(rule: Rule, unit: Unit, runs: list[Run]) -> Iterator[tuple[str, ast.AS
     """Where a rule speaks: in every run in which the steps of a hit happen, under guards that imply each other."""
     hits: dict[tuple, tuple[Hit, int]] = {}
     varying = {a.key for a in unit.atoms if a.kind == "flag" and a.birth > unit.birth and a not in unit.boundary}
+    varying |= {a.key for a in unit.atoms if a.kind == "period" and a not in unit.boundary and not unit.timed(a)}
     runs = [run for run in runs if run.accumulating] if rule.windows else runs
     for run in runs:
         seen = set()

@@ -80,6 +80,20 @@ def cleared(run: Run, clip: Step, optimizer) -> bool:
     return False
 
 
+def given_by_hand(run: Run, zero: Step, step: Step) -> bool:
+    """Whether gradients are set, or may be by a call that cannot be followed, between the two."""
+    i, j = run.steps.index(zero), run.steps.index(step)
+    steps = run.steps[i:j] if i < j else [*run.steps[i:], *run.steps[:j]]
+    calls = (s.event.data["receives"] for s in steps if s.kind == "opaque")
+    return any(s.kind == "given" for s in steps) or any(receives & {"params", "gradients"} for receives in calls)
+
+
+def rejected(run: Run, zero: Step) -> bool:
+    """Whether gradients are set to zero where something says that a batch was no good."""
+    flags = {a.key for a in run.unit.atoms if a.kind == "flag" and a.birth > run.unit.birth}
+    return any(key in guard for guard, _ in zero.guards for key in flags if "is not None" not in key)
+
+
 @rule("GL103")
 def zero_before_step(run: Run) -> Iterator[Hit]:
     for optimizer in run.unit.optimizers():
@@ -93,6 +107,8 @@ def zero_before_step(run: Run) -> Iterator[Hit]:
                 before = following(run, zero, optimizer, -1)
             if before and before[-1].kind == "backward" and after and after[0].kind == "step":
                 between = run.steps[run.steps.index(before[-1]) : run.steps.index(zero)]
+                if given_by_hand(run, zero, after[0]) or rejected(run, zero):
+                    continue
                 if optimizer.data.get("class") is not None and any(s.kind == "step" for s in between):
                     continue  # one of the project's own after another's: a proximal step, which needs no gradients
                 if zero.event.node is not after[0].event.node and not uncertain(run.unit, "tensor"):

@@ -14,8 +14,8 @@ from gradlab.audit.values import Value
 
 LONGEST = 16
 """A window whose length is said and is greater is followed as one of WINDOW."""
-GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b", re.I)
-"""Names of what says that a batch is not good enough for a step."""
+GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b|device|cuda", re.I)
+"""Names of what says that a batch is not good enough for a step, or where it is."""
 ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
 
 

@@ -28,7 +28,7 @@ ACTING = {
 HOLDING = ACTING - {"model", "ddp", "params", "gradients"}
 ALONE = {"model", "ddp", "tensor"}
 KNOWING = {"instance", "arguments", "accelerator", "fabric", "index", "dict"}
-TELLING = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
+LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may say how long a window is."""
 
 
@@ -85,4 +85,4 @@ def blind(owner: Value | None, handed: list[Value]) -> bool:
     """Whether a call was told nothing of the length of a window, so that it cannot divide by it."""
     if owner is not None and owner.kind not in ("model", "ddp", "criterion"):
         return False
-    return not any(v.kind in KNOWING or TELLING.search(v.name) or v.data.get("framework") for v in handed)
+    return not any(v.kind in KNOWING or LENGTHS.search(v.name) or v.data.get("framework") for v in handed)

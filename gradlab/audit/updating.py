@@ -64,7 +64,7 @@ def scaler(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[
     if name == "step":
         myself, held = it.selves[-1] if it.selves else None, dotted(node.func).split(".")[1:-1]
         classes = myself.data.get("lineage", []) if myself is not None else []
-        elsewhere = any(name in updated(node) for node in classes for name in held)
+        elsewhere = any(name in updated(made) for made in classes for name in held)
         it.emit("step", node, args[0] if args else None, scaler=owner, elsewhere=elsewhere)
     elif name == "unscale_":
         it.emit("unscale", node, args[0] if args else None, scaler=owner)

@@ -11,7 +11,7 @@ import pytest
 
 import gradlab
 from gradlab.audit import rules
-from gradlab.audit.cli import main
+from gradlab.audit.command import main
 from gradlab.codes import CODES, NAMED, SEVERITIES, UNREADABLE
 
 WATCH = Path(gradlab.__file__).parent / "watch"

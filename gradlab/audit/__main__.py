@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gradlab.audit.cli import main
+from gradlab.audit.command import main
 
 if __name__ == "__main__":
     sys.setrecursionlimit(4000)  # a long chain of `elif`, or of `+`, is a deep tree

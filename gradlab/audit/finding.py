@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from gradlab.audit.sources import position
+from gradlab.audit.source.files import position
 
 
 @dataclass

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from gradlab.audit.finding import Finding
-from gradlab.audit.sources import Source
+from gradlab.audit.source.files import Source
 
 
 @dataclass

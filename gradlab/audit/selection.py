@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradlab.audit.rules import Rule
-from gradlab.audit.settings import Settings, Wrong
+from gradlab.audit.source.settings import Settings, Wrong
 from gradlab.codes import CODES, SEVERITIES, UNREADABLE, called, closest
 
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from gradlab.audit import rules
-from gradlab.audit.audit import audit
-from gradlab.audit.project import Project
-from gradlab.audit.sources import read
+from gradlab.audit.file_audit import audit
+from gradlab.audit.source.files import read
+from gradlab.audit.source.project import Project
 
 HEAD = """
 import torch

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gradlab.audit import rules
-from gradlab.audit.audit import audit
-from gradlab.audit.project import Project
-from gradlab.audit.sources import read
+from gradlab.audit.file_audit import audit
+from gradlab.audit.source.files import read
+from gradlab.audit.source.project import Project
 
 HERE = Path(__file__).parent
 

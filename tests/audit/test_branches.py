@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from marked import HEAD, expected, said
 
-from gradlab.audit.choices import choice
-from gradlab.audit.conditions import Atom, negation
-from gradlab.audit.values import Value, members
+from gradlab.audit.interpreter.choices import choice
+from gradlab.audit.trace.conditions import Atom, negation
+from gradlab.audit.trace.values import Value, members
 
 BRANCH = """
         if self.flags[{i}]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit.cli import main
+from gradlab.audit.command import main
 
 WRONG = Path(__file__).parent / "wrong"
 CLIP = str(WRONG / "clip_after_step.py")
@@ -175,7 +175,7 @@ def test_a_comment_and_settings_silence(tmp_path):
 
 def test_neither_torch_nor_the_script_is_imported():
     heavy = "print([m for m in sys.modules if m.split('.')[0] in {'torch', 'hydra', 'numpy'}])"
-    code = f"import sys; from gradlab.audit.cli import main; main([{CLIP!r}]); {heavy}"
+    code = f"import sys; from gradlab.audit.command import main; main([{CLIP!r}]); {heavy}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
 
@@ -223,9 +223,9 @@ def test_many_files_shared_among_processes_have_the_same_findings(capsys, monkey
     folder = str(WRONG)
     assert main([folder, "--verbose"]) == 1
     alone = capsys.readouterr()
-    monkeypatch.setattr("gradlab.audit.pool.MANY", 1)
-    monkeypatch.setattr("gradlab.audit.pool.PART", 7)
-    monkeypatch.setattr("gradlab.audit.pool.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr("gradlab.audit.process_pool.MANY", 1)
+    monkeypatch.setattr("gradlab.audit.process_pool.PART", 7)
+    monkeypatch.setattr("gradlab.audit.process_pool.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert main([folder, "--verbose"]) == 1
     assert capsys.readouterr() == alone
 

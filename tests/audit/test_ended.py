@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit import pool
-from gradlab.audit.cli import main
-from gradlab.audit.fixes import apply
+from gradlab.audit import process_pool
+from gradlab.audit.command import main
+from gradlab.audit.fixes import file_fix
 
 LOOP = (Path(__file__).parent / "wrong" / "clip_after_step.py").read_text()
 
@@ -25,9 +25,9 @@ def dying(paths, selected):
 def test_a_process_that_is_killed_is_told_of_in_one_line(tmp_path, capsys, monkeypatch):
     for i in range(4):
         (tmp_path / f"{i}.py").write_text(LOOP)
-    monkeypatch.setattr(pool, "MANY", 1)
-    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr(pool, "several", dying)
+    monkeypatch.setattr(process_pool, "MANY", 1)
+    monkeypatch.setattr(process_pool.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(process_pool, "several", dying)
     assert main([str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == "" and "ended from outside" in said.err and said.err.count("\n") == 1
@@ -37,13 +37,12 @@ def test_a_process_that_is_killed_is_told_of_in_one_line(tmp_path, capsys, monke
 def test_ctrl_c_ends_all_processes_quietly(every, tmp_path):
     for i in range(300):
         (tmp_path / f"{i}.py").write_text(LOOP)
-    code = (
-        "import os; os.sched_getaffinity = lambda _: {0, 1}; from gradlab.audit import pool; several = pool.several\n"
-    )
+    code = "import os; os.sched_getaffinity = lambda _: {0, 1}\n"
+    code += "from gradlab.audit import process_pool; several = process_pool.several\n"
     code += (
         f"def slow(paths, selected):\n    open({str(tmp_path / 'begun')!r}, 'w'); return several(paths * 9, selected)\n"
     )
-    code += "pool.several = slow; import sys; sys.argv[1:] = ['.']; from runpy import run_module\n"
+    code += "process_pool.several = slow; import sys; sys.argv[1:] = ['.']; from runpy import run_module\n"
     code += "run_module('gradlab.audit', run_name='__main__')\n"
     done = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -65,13 +64,13 @@ def test_ctrl_c_ends_all_processes_quietly(every, tmp_path):
 def test_a_file_that_was_changed_meanwhile_is_not_written_over(tmp_path, capsys, monkeypatch):
     path = tmp_path / "a.py"
     path.write_text(LOOP)
-    step = apply.step
+    step = file_fix.step
 
     def slow(*arguments):
         path.write_text(LOOP + "mine = 1\n")
         return step(*arguments)
 
-    monkeypatch.setattr(apply, "step", slow)
+    monkeypatch.setattr(file_fix, "step", slow)
     assert main([str(path), "--fix"]) == 1
     assert "a.py: not mended: was changed meanwhile" in capsys.readouterr().err
     assert path.read_text() == LOOP + "mine = 1\n"

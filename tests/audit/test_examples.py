@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gradlab.audit import rules
-from gradlab.audit.audit import audit
-from gradlab.audit.project import Project
-from gradlab.audit.sources import Source, parse
+from gradlab.audit.file_audit import audit
+from gradlab.audit.source.files import Source, parse
+from gradlab.audit.source.project import Project
 from gradlab.codes import CODES
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit.cli import main
+from gradlab.audit.command import main
 
 LOOP = (Path(__file__).parent / "wrong" / "clip_after_step.py").read_text()
 FILES = ("a.py", "old/b.py", "src/old/c.py", "src/made_d.py")

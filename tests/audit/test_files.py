@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit.cli import main
+from gradlab.audit.command import main
 
 SCALING = """import torch
 class Scaling:

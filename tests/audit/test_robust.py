@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradlab.audit import rules
-from gradlab.audit.audit import audit
-from gradlab.audit.cli import main
+from gradlab.audit.command import main
+from gradlab.audit.file_audit import audit
 from gradlab.audit.fixes import FIXES
-from gradlab.audit.fixes.page import Page, split
-from gradlab.audit.project import Project
-from gradlab.audit.sources import Source, parse
+from gradlab.audit.fixes.source_lines import Page, split
+from gradlab.audit.source.files import Source, parse
+from gradlab.audit.source.project import Project
 
 HERE = Path(__file__).parent
 LOOP = (HERE / "wrong" / "clip_after_step.py").read_text()

@@ -6,9 +6,9 @@ import pytest
 from shaped import CLIP, STEP, Shapes, broken, found, right
 
 from gradlab.audit import rules
-from gradlab.audit.audit import audit
-from gradlab.audit.project import Project
-from gradlab.audit.sources import read
+from gradlab.audit.file_audit import audit
+from gradlab.audit.source.files import read
+from gradlab.audit.source.project import Project
 
 SHAPES: Shapes = {
     # name: text, what is replaced, by what, the rule, a part of its line

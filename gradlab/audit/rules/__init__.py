@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gradlab.audit.conditions import TRUE, Formula, holds
-from gradlab.audit.project import Module
-from gradlab.audit.replay import Step
-from gradlab.audit.runs import Run
-from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Event, Region
+from gradlab.audit.source.project import Module
+from gradlab.audit.trace.conditions import TRUE, Formula, holds
+from gradlab.audit.trace.events import Event, Region
+from gradlab.audit.trace.replay import Step
+from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.training_loop import Unit
 from gradlab.codes import CODES, Code
 
 
@@ -43,47 +45,23 @@ PLACED = ("zero", "clip", "unscale", "schedule", "update")
 
 
 def rule(code: str, on: str = "runs", windows: bool = False):
-    """Register a function as a rule over runs, units or the text of a module; what it says is in `gradlab.codes`.
+    """Register a function as a rule over runs, units or the text of a module; a code may have one of each.
 
-    windows: about runs alone in which micro-batches add up.
+    What the rule says is in `gradlab.codes`. windows: about runs alone in which micro-batches add up.
     """
 
     def register(function):
-        RULES[code] = Rule(**vars(CODES[code]), windows=windows, **{on: function})
-        return function
-
-    return register
-
-
-def also(code: str, on: str = "runs"):
-    """Register a second way to see what a rule is about."""
-
-    def register(function):
-        RULES[code] = replace(RULES[code], **{on: function})
+        known = RULES.get(code) or Rule(**vars(CODES[code]))
+        RULES[code] = replace(known, **{on: function, "windows": windows or known.windows})
         return function
 
     return register
 
 
 def load() -> dict[str, Rule]:
-    from gradlab.audit.rules import (  # noqa: F401
-        accumulation,
-        advice,
-        arguments,
-        callbacks,
-        distributed,
-        loss,
-        order,
-        precision,
-        remainder,
-        scaler,
-        schedule,
-        stacks,
-        unscaled,
-        unstable,
-        zero,
-    )
-
+    """All rules, in the order of their codes; every module of this package is one of rules."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(RULES.items()))
 
 

@@ -6,14 +6,14 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.frameworks import single
-from gradlab.audit.replay import Step
+from gradlab.audit.knowledge.framework_methods import single
 from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.runs import Run
-from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Loop
-from gradlab.audit.values import Value
-from gradlab.audit.walking import walk as walk_text
+from gradlab.audit.source.syntax import walk as walk_text
+from gradlab.audit.trace.events import Loop
+from gradlab.audit.trace.replay import Step
+from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.trace.values import Value
 
 UNKNOWN = ("perhaps",)
 """What makes it unknown whether a loss was divided."""

@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gradlab.audit.known import dotted
-from gradlab.audit.project import Module
 from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.runs import Run
-from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Event
-from gradlab.audit.values import Value
-from gradlab.audit.walking import walk
+from gradlab.audit.source.project import Module
+from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.trace.events import Event
+from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.trace.values import Value
 from gradlab.codes import bounds
 
 BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
-from gradlab.audit.conditions import Atom, atoms
-from gradlab.audit.replay import Step, cases
 from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.rules.remainder import periodic, stepping
-from gradlab.audit.runs import Run
-from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Event, Region
-from gradlab.audit.values import Value, members
+from gradlab.audit.rules.window_remainder import periodic, stepping
+from gradlab.audit.trace.conditions import Atom, atoms
+from gradlab.audit.trace.events import Event, Region
+from gradlab.audit.trace.replay import Step, cases
+from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.trace.values import Value, members
 
 
 def wrapped(run: Run) -> bool:

@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gradlab.audit.conditions import TRUE
-from gradlab.audit.known import dotted
-from gradlab.audit.project import INSTALLED, Module
 from gradlab.audit.rules import Hit, rule, uncertain
 from gradlab.audit.rules.scaler import scaled
-from gradlab.audit.runs import Run
-from gradlab.audit.tree import If
-from gradlab.audit.tree import walk as tree_walk
-from gradlab.audit.values import Value
-from gradlab.audit.walking import walk
+from gradlab.audit.source.project import INSTALLED, Module
+from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.trace.conditions import TRUE
+from gradlab.audit.trace.events import If
+from gradlab.audit.trace.events import walk as tree_walk
+from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.values import Value
 
 
 @rule("GL208")

@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import FALSE, TRUE
-from gradlab.audit.replay import Step
 from gradlab.audit.rules import Hit, rule, uncertain, under
-from gradlab.audit.rules.whose import concerns
-from gradlab.audit.runs import Run
-from gradlab.audit.trace import Unit
-from gradlab.audit.values import Value
+from gradlab.audit.rules.ownership import concerns
+from gradlab.audit.trace.conditions import FALSE, TRUE
+from gradlab.audit.trace.replay import Step
+from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.trace.values import Value
 
 
 def scaled(step: Step) -> Value | None:
@@ -168,8 +168,8 @@ def live_lock(run: Run) -> Iterator[Hit]:
 
 def skipping(run: Run, key: str) -> ast.AST | None:
     """The `continue` (or `return`) that the check leads to."""
-    from gradlab.audit.conditions import atoms
-    from gradlab.audit.tree import If, Jump, walk
+    from gradlab.audit.trace.conditions import atoms
+    from gradlab.audit.trace.events import If, Jump, walk
 
     for item in walk(run.unit.body):
         if isinstance(item, If) and any(a.key == key for a in atoms(item.test)):

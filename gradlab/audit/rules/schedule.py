@@ -6,12 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.conditions import atoms, holds
 from gradlab.audit.rules import Hit, rule
-from gradlab.audit.runs import Run
-from gradlab.audit.trace import Unit
-from gradlab.audit.tree import Block, Event, If, Loop, events, walk
-from gradlab.audit.values import Value, members
+from gradlab.audit.trace.conditions import atoms, holds
+from gradlab.audit.trace.events import Block, Event, If, Loop, events, walk
+from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.trace.values import Value, members
 
 COUNTED = re.compile(r"len\(")
 TORCH = re.compile(

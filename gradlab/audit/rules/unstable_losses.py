@@ -1,0 +1,171 @@
+"""Losses that leave the numbers by themselves: in functions named as one, and in what a training loop computes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradlab.audit.rules import Hit, rule
+from gradlab.audit.rules.loss_functions import (
+    averaged,
+    bare,
+    called,
+    called_on,
+    forwards,
+    inputs,
+    losses,
+    named_calls,
+    share,
+    square,
+)
+from gradlab.audit.source.project import Module
+from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.trace.scenarios import Run
+
+
+def computed(run: Run, what: str) -> Iterator[Hit]:
+    """Where a loss that is followed back from backward() leaves the numbers."""
+    for step in run.of("unstable"):
+        if step.event.data["what"] == what:
+            for backward in run.of("backward"):
+                value = backward.event.value
+                if (
+                    backward.k == step.k
+                    and value is not None
+                    and step.event.data["token"] in value.data.get("roots", ())
+                ):
+                    yield Hit(step, (backward,))
+                    break
+
+
+def log_in_losses(module: Module) -> Iterator[ast.AST]:
+    for function in losses(module):
+        names = inputs(function)
+        found = [(node, inner) for node in walk(function) if bare(inner := called(node, "log"), names)]
+        plain = {inner.id for _, inner in found if isinstance(inner, ast.Name)}
+        divergence = {id(part) for call in named_calls(function, "kl_div") for part in walk(call)}
+        if len(plain) < 2:  # of both: densities or magnitudes, which are positive by what they are
+            yield from (node for node, _ in found if id(node) not in divergence)
+        yield from (node for node in walk(function) if share(called(node, "log"), function))
+    for function in forwards(module):
+        yield from (node for node in walk(function) if share(called(node, "log"), function))
+
+
+@rule("GL601", on="text")
+def log(module: Module) -> Iterator[ast.AST]:
+    yield from log_in_losses(module)
+    yield from log_of_softmax(module)
+
+
+def log_of_softmax(module: Module) -> Iterator[ast.AST]:
+    """log(softmax(x)) in one, where backward() is called."""
+    if not re.search(r"softmax|sigmoid", module.source.text):
+        return
+    for function in module.source.nodes.of(ast.FunctionDef):
+        nodes = [
+            n for n in walk(function) if isinstance(inner := called(n, "log"), ast.Call) and share(inner, function)
+        ]
+        if nodes and next(named_calls(function, "backward"), None) is not None:
+            apart = {
+                id(p) for w in walk(function) if isinstance(w, ast.With) and "no_grad" in heads(w) for p in walk(w)
+            }
+            yield from (node for node in nodes if id(node) not in apart)
+
+
+def heads(node: ast.With) -> str:
+    return " ".join(ast.unparse(item.context_expr) for item in node.items)
+
+
+@rule("GL601")
+def log_computed(run: Run) -> Iterator[Hit]:
+    yield from computed(run, "log")
+
+
+@rule("GL602", on="text")
+def division(module: Module) -> Iterator[ast.AST]:
+    for function in losses(module):
+        names = inputs(function)
+        ratios = {id(part) for call in named_calls(function, "log") for part in walk(call)}
+        for node in walk(function):
+            if id(node) in ratios:
+                continue  # of densities, which are positive
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Name):
+                if node.right.id in names and called_on(function, node.right.id):
+                    yield node
+
+
+@rule("GL602")
+def division_computed(run: Run) -> Iterator[Hit]:
+    yield from computed(run, "division")
+
+
+@rule("GL603", on="text")
+def sqrt(module: Module) -> Iterator[ast.AST]:
+    for function in losses(module):
+        for node in walk(function):
+            inner = called(node, "sqrt")
+            if inner is not None and (bare(inner, inputs(function)) or square(inner)) and not averaged(inner):
+                yield node
+
+
+@rule("GL603")
+def sqrt_computed(run: Run) -> Iterator[Hit]:
+    yield from computed(run, "sqrt")
+
+
+@rule("GL606", on="text")
+def rmse(module: Module) -> Iterator[ast.AST]:
+    for function in losses(module):
+        for node in walk(function):
+            inner = called(node, "sqrt")
+            if inner is not None and averaged(inner) and (square(inner) or "mse" in ast.unparse(inner).lower()):
+                yield node
+
+
+@rule("GL606")
+def rmse_computed(run: Run) -> Iterator[Hit]:
+    yield from computed(run, "rmse")
+
+
+@rule("GL604", on="text")
+def exp(module: Module) -> Iterator[ast.AST]:
+    for function in losses(module):
+        names = {
+            n for n in inputs(function) if not re.search(r"(^|_)log_|log_?(p|prob|scale|rate)|var|sigma|std", n, re.I)
+        }
+        for node in walk(function):
+            if bare(called(node, "exp"), names) and isinstance(called(node, "exp"), (ast.Name, ast.Subscript)):
+                if not any(rate(part, node) for part in walk(function)):
+                    yield node
+        yield from sums_of_exp(function)
+
+
+def sums_of_exp(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """log(exp(a) + exp(b)) of inputs or parts of them: a cross entropy of two classes written out."""
+    names = set(inputs(function))
+    for node in walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and dotted(node.value.value) in names:
+            names |= {dotted(target) for target in node.targets}
+    for node in walk(function):
+        inner = called(node, "log")
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+            if all(bare(called(side, "exp"), names) for side in (inner.left, inner.right)):
+                yield node
+
+
+def rate(node: ast.AST, exp: ast.AST) -> bool:
+    """exp(x) - y x, or exp(x) - x: the likelihood of a count or a variance, where x is the logarithm of a rate."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
+        return False
+    text = ast.unparse(called(exp, "exp") or exp)
+    sides = [list(walk(side)) for side in (node.left, node.right)]
+    linear = [
+        any(isinstance(p, ast.expr) and ast.unparse(p) == text for p in side) and exp not in side for side in sides
+    ]
+    return (exp in sides[0] and linear[1]) or (exp in sides[1] and linear[0])
+
+
+@rule("GL604")
+def exp_computed(run: Run) -> Iterator[Hit]:
+    yield from computed(run, "exp")

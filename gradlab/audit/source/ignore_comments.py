@@ -1,0 +1,58 @@
+"""`# gradlab: ignore[CODE]`: what a comment silences, and what in it names no rule."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+from gradlab.audit.finding import Finding
+from gradlab.audit.source.files import Source
+from gradlab.codes import called, closest
+
+IGNORED = re.compile(r"#\s*gradlab:\s*ignore\b\s*(\[[^\]\n]*\]?)?", re.I)
+
+
+def silenced(lines: list[str], one: Finding) -> bool:
+    """By a comment on the line, or on the last one of the statement."""
+    for number in {one.line, one.end_line}:
+        match = IGNORED.search(lines[number - 1]) if 0 < number <= len(lines) else None
+        if match is not None and (
+            match[1] is None or one.code in [c.code for word in words(match[1]) if (c := called(word))]
+        ):
+            return True
+    return False
+
+
+def words(brackets: str) -> list[str]:
+    """What stands between brackets; nothing where they are not closed."""
+    inner = brackets[1:-1] if brackets.endswith("]") else ""
+    return [word for word in re.split(r"[\s,]+", inner) if word]
+
+
+def unknown(source: Source) -> Iterator[tuple[int, str]]:
+    """Lines with comments that silence nothing, for what they name is no rule."""
+    if "gradlab" not in source.text:
+        return
+    for number, comment in comments(source.text):
+        match = IGNORED.search(comment)
+        if match is None or match[1] is None:
+            continue
+        if not words(match[1]):
+            fault = "names no rule" if match[1].endswith("]") else "has no end"
+            yield number, f"`{match[0].strip()}` {fault}, and silences nothing: write ignore[GL101], or ignore"
+        for word in words(match[1]):
+            if called(word) is None:
+                more = f" (did you mean {meant}?)" if (meant := closest(word)) else ""
+                yield number, f"ignore[{word}] silences nothing: no such rule{more}"
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """What only looks like a comment, in a string, is none."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+    except (tokenize.TokenError, SyntaxError):
+        return

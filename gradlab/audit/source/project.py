@@ -1,0 +1,184 @@
+"""Modules of the audited project: imports are followed to files beside the audited one, never to installed packages."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from gradlab.audit.source.files import Source, read
+from gradlab.audit.source.syntax import dotted, walk
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+KEPT = 50
+"""Modules that are held at a time."""
+ABOVE = 2
+"""How far above a script a package is looked for that it imports: `scripts/train.py` beside `package/`."""
+STARS = 6
+"""A file that takes everything from more than so many others is a catalogue: not looked through for each name."""
+INSTALLED = {
+    *sys.stdlib_module_names, "torch", "torchvision", "numpy", "lightning", "pytorch_lightning",
+    "transformers", "accelerate",
+    "timm", "apex", "tqdm",
+    "wandb", "einops", "datasets", "sklearn", "scipy", "pandas", "matplotlib", "deepspeed", "yaml",
+}  # fmt: skip
+
+
+AUTOCAST = re.compile(r"(torch\.)?((cuda\.)?amp\.)?autocast")
+
+
+@dataclass(eq=False)
+class Module:
+    source: Source
+    names: dict[str, ast.AST] = field(default_factory=dict)  # functions and classes at the top
+
+    @property
+    def path(self) -> str:
+        return str(self.source.path)
+
+    @cached_property
+    def imports(self) -> dict[str, tuple[str, int]]:
+        """The dotted name and the level of each imported name."""
+        found: dict[str, tuple[str, int]] = {}
+        for plain in self.source.nodes.of(ast.Import):
+            for alias in plain.names:
+                name = alias.asname or alias.name.split(".")[0]
+                found[name] = (alias.name if alias.asname else name, 0)
+        for node in self.source.nodes.of(ast.ImportFrom):
+            for alias in node.names:
+                dotted = f"{node.module}.{alias.name}" if node.module else alias.name
+                found[alias.asname or alias.name] = (dotted, node.level)
+        return found
+
+    @cached_property
+    def stars(self) -> list[tuple[str, int]]:
+        """What `from x import *` takes everything from."""
+        nodes = self.source.nodes.of(ast.ImportFrom)
+        return [(n.module, n.level) for n in nodes if n.module and any(alias.name == "*" for alias in n.names)]
+
+    @cached_property
+    def casts(self) -> bool:
+        """Whether autocast is at hand outside of the networks defined here: those from elsewhere do not cast, then."""
+        networks = [
+            c for c in self.source.nodes.of(ast.ClassDef) if any(getattr(n, "name", "") == "forward" for n in c.body)
+        ]
+        inside = {id(part) for network in networks for part in walk(network)}
+        named = {name for name, (path, _) in self.imports.items() if AUTOCAST.fullmatch(path)}
+        names = [n for n in self.source.nodes.of(ast.Name) if n.id in named]
+        uses = [*names, *(n for n in self.source.nodes.of(ast.Attribute) if AUTOCAST.fullmatch(dotted(n)))]
+        return any(id(n) not in inside for n in uses) or bool(named and not uses)
+
+
+def module(source: Source) -> Module:
+    found = Module(source)
+    top(source.tree.body if source.tree else [], found)
+    return found
+
+
+def top(body: list[ast.stmt], found: Module) -> None:
+    left = [*reversed(body)]
+    while left:
+        node = left.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.names.setdefault(node.name, node)
+        elif isinstance(node, (ast.If, ast.Try)):
+            left += reversed([*node.body, *node.orelse])
+
+
+class Project:
+    """Modules by path, parsed once."""
+
+    def __init__(self) -> None:
+        self.modules: dict[Path, Module | None] = {}
+        self.resolved: dict[tuple[str, int, Path], tuple[Module, ast.AST] | None] = {}
+
+    def add(self, source: Source) -> Module:
+        key = source.path.resolve()
+        if (known := self.modules.get(key)) is None:
+            known = self.modules[key] = module(source)
+        known.source.path = source.path  # as it was asked for, if it was read before for an import
+        return known
+
+    def load(self, path: Path) -> Module | None:
+        key = path.resolve()
+        if key not in self.modules:
+            source = read(path) if path.is_file() else None
+            self.modules[key] = module(source) if source is not None and source.tree else None
+        return self.modules[key]
+
+    def forget(self) -> None:
+        """Trees of many files are much to hold, and to walk for a garbage collector."""
+        if len(self.modules) > KEPT:
+            self.modules.clear()
+            self.resolved.clear()
+
+    def resolve(self, dotted: str, level: int, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
+        """The function or class that an imported name stands for, if it is in a file beside or above this one."""
+        if depth > 4 or (not level and dotted.split(".")[0] in INSTALLED):
+            return None
+        key = (dotted, level, of.source.path)
+        if key not in self.resolved:
+            self.resolved[key] = None  # a circle of imports ends here
+            self.resolved[key] = self.looked_up(dotted, level, of, depth)
+        return self.resolved[key]
+
+    def looked_up(self, dotted: str, level: int, of: Module, depth: int) -> tuple[Module, ast.AST] | None:
+        found = self.file(dotted, level, of)
+        return None if found is None else self.within(*found, depth)
+
+    def file(self, dotted: str, level: int, of: Module) -> tuple[Module | None, str] | None:
+        """The file that an import leads to, and what it takes from there; None where there is no such file."""
+        parts = dotted.split(".")
+        start = of.source.path.resolve().parent
+        if level:
+            for _ in range(level - 1):
+                start = start.parent
+            starts = [start]
+        else:
+            starts = [start]
+            while (start / "__init__.py").exists() and len(starts) < 6:
+                start = start.parent
+                starts.append(start)
+            starts += [above for above in start.parents[:ABOVE] if (above / parts[0] / "__init__.py").is_file()]
+        for folder in starts:
+            for cut in range(len(parts) - 1, 0, -1):
+                base = folder.joinpath(*parts[:cut])
+                for path in (base.with_suffix(".py"), base / "__init__.py"):
+                    if path.is_file():
+                        return self.load(path), parts[cut]
+            if level and len(parts) == 1 and (folder / "__init__.py").is_file():
+                return self.load(folder / "__init__.py"), parts[0]
+        return None
+
+    def within(self, found: Module | None, name: str, depth: int) -> tuple[Module, ast.AST] | None:
+        if found is None:
+            return None
+        if name in found.names:
+            return found, found.names[name]
+        if name in found.imports:
+            return self.resolve(*found.imports[name], found, depth + 1)
+        return self.starred(name, found, depth + 1)
+
+    def starred(self, name: str, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
+        """What a name stands for that comes with `from x import *`."""
+        if len(of.stars) > STARS:
+            return None
+        made = (self.resolve(f"{source}.{name}", level, of, depth) for source, level in of.stars)
+        return next((found for found in made if found is not None), None)
+
+    def handed_on(self, name: str, of: Module, depth: int = 0) -> tuple[str, int, Module] | None:
+        """What a file of `from x import *` has imported under a name: its dotted name and level there."""
+        if len(of.stars) > STARS or depth > 4:
+            return None
+        for source, level in of.stars:
+            if level or source.split(".")[0] not in INSTALLED:
+                there = (self.file(f"{source}.{name}", level, of) or (None, ""))[0]
+                if there is not None and name in there.imports:
+                    return *there.imports[name], there
+                if there is not None and (found := self.handed_on(name, there, depth + 1)) is not None:
+                    return found
+        return None

@@ -1,0 +1,64 @@
+"""Nodes of a tree, quickly: ast.walk asks every node for its fields by name, which is most of the time of an audit."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node below and this one, in the order of the text; no Load and Store."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += children(node)
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The last comes first."""
+    found: list[ast.AST] = []
+    for value in node.__dict__.values():
+        if type(value) is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+            found.append(value)
+    found.reverse()
+    return found
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c`; nothing for what is no such chain, or one longer than any that is written by hand."""
+    tail: list[str] = []
+    while isinstance(node, ast.Attribute) and len(tail) < 50:
+        tail.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(tail)]) if isinstance(node, ast.Name) else ""
+
+
+@lru_cache(maxsize=20000)
+def text(node: ast.AST) -> str:
+    """An expression as it is written."""
+    return ast.unparse(node)
+
+
+@lru_cache(maxsize=20000)
+def kinds(node: ast.AST) -> frozenset[type]:
+    """The kinds of nodes in an expression."""
+    return frozenset(type(part) for part in walk(node))
+
+
+class Nodes:
+    """All nodes of a tree by their type, walked once for every rule that asks."""
+
+    def __init__(self, tree: ast.AST | None):
+        self.found: dict[type, list[ast.AST]] = {}
+        for node in walk(tree) if tree is not None else ():
+            self.found.setdefault(type(node), []).append(node)
+
+    def of(self, kind: type[Node]) -> list[Node]:
+        return self.found.get(kind, [])  # type: ignore[return-value]

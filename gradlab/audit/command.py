@@ -8,20 +8,20 @@ import sys
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from gradlab.audit import output, rules
-from gradlab.audit.finding import Finding
-from gradlab.audit.process_pool import merged, over
-from gradlab.audit.result import Result
-from gradlab.audit.selection import checked, choose, codes, one, reading
-from gradlab.audit.source.exclusion import excluding
+from gradlab.audit import output
+from gradlab.audit.process_pool import audit_files, merged
+from gradlab.audit.result import FileResult
+from gradlab.audit.rules.registry import load_rules
+from gradlab.audit.selection import checked, choose, codes, one, reports_unreadable
+from gradlab.audit.source.exclusion import exclusion
 from gradlab.audit.source.files import find
-from gradlab.audit.source.settings import Wrong, settings
-from gradlab.codes import CODES, SEVERITIES, UNREADABLE, Code, explained
+from gradlab.audit.source.settings import UsageError, settings
+from gradlab.codes import CODES, SEVERITIES, UNREADABLE
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Wrong(f"{message}; see python -m gradlab.audit --help")
+        raise UsageError(f"{message}; see python -m gradlab.audit --help")
 
 
 def parser() -> Parser:
@@ -37,21 +37,21 @@ def parser() -> Parser:
     )
     made.add_argument("paths", nargs="*", metavar="PATH", help="files, notebooks, folders")
     which = made.add_argument_group("which findings")
-    which.add_argument("--select", action="append", metavar="CODES", help="these rules alone, parted by commas")
-    which.add_argument("--ignore", action="append", metavar="CODES", help="not these")
-    which.add_argument("--severity", choices=SEVERITIES, help="the least to be said (default: advice, which is all)")
+    which.add_argument("--select", action="append", metavar="CODES", help="only these rules, separated by commas")
+    which.add_argument("--ignore", action="append", metavar="CODES", help="not these rules")
+    which.add_argument("--severity", choices=SEVERITIES, help="the lowest severity (default: advice, which is all)")
     which.add_argument(
         "--force-exclude", action="store_true", help="leave out what the settings exclude even where it is named here"
     )
-    how = made.add_argument_group("what is said of them")
+    how = made.add_argument_group("how they are reported")
     how.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text", help="(default: text)")
     how.add_argument("--verbose", action="store_true", help="also which loops were followed, and what is undecided")
-    mend = made.add_argument_group("mending")
-    mend.add_argument("--diff", action="store_true", help="show what --fix would change; change nothing")
-    mend.add_argument("--fix", action="store_true", help="show it and write it; then the findings that are left")
-    rules_ = made.add_argument_group("the rules")
-    rules_.add_argument("--list", action="store_true", help="all of them")
-    rules_.add_argument("--explain", metavar="CODE", help="why one is there, and what to write instead")
+    fix = made.add_argument_group("fixing")
+    fix.add_argument("--diff", action="store_true", help="show what --fix would change; change nothing")
+    fix.add_argument("--fix", action="store_true", help="show it and write it; then the findings that are left")
+    about = made.add_argument_group("the rules")
+    about.add_argument("--list", action="store_true", help="all of them")
+    about.add_argument("--explain", metavar="CODE", help="why a rule exists, and what to write instead")
     return made
 
 
@@ -59,117 +59,98 @@ def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
     for out in (sys.stdout, sys.stderr):
         if hasattr(out, "reconfigure"):
-            out.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
+            out.reconfigure(errors="backslashreplace")  # a path may have characters that the terminal has not
     try:
-        code = work(parser().parse_args(arguments))
+        code = run(parser().parse_args(arguments))
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Wrong as error:
-        print(f"gradlab.audit: {error}", file=sys.stderr)
-    except OSError as error:
+    except (UsageError, OSError) as error:
         print(f"gradlab.audit: {error}", file=sys.stderr)
     return 2
 
 
-def work(args: argparse.Namespace) -> int:
-    known = rules.load()
+def run(args: argparse.Namespace) -> int:
+    known = load_rules()
     if args.explain:
-        print(told(CODES[one(args.explain)]))
+        print(output.explanation(CODES[one(args.explain)]))
         return 0
     if args.list:
-        print("\n".join(listed(code, code.code in known or code.code == UNREADABLE) for code in CODES.values()))
+        print("\n".join(output.listed(code, code.code in {*known, UNREADABLE}) for code in CODES.values()))
         return 0
-    if not args.paths:
-        raise Wrong("no path given; see python -m gradlab.audit --help")
-    if args.diff and args.format != "text":
-        raise Wrong(f"--diff shows a diff, and no --format {args.format}")
-    paths = [Path(p) for p in args.paths]
-    for path in paths:
-        if not path.exists():
-            raise Wrong(f"{path}: no such file or folder")
-        if not path.is_file() and not path.is_dir():
-            raise Wrong(f"{path}: neither a file nor a folder")
+    paths = checked_paths(args)
     chosen = checked(settings(paths[0] if paths[0].is_dir() else paths[0].parent))
     select, ignore = codes(args.select) or chosen.select, [*codes(args.ignore), *chosen.ignore]
     selected = choose(known, select, ignore, args.severity or chosen.severity)
-    excluded = excluding(chosen.exclude, chosen.path.parent if chosen.path is not None else Path())
-    files = list(
-        find(paths, excluded, args.force_exclude, lambda error: print(f"gradlab.audit: {error}", file=sys.stderr))
-    )
+    excluded = exclusion(chosen.exclude, chosen.path.parent if chosen.path is not None else Path())
+    files = list(find(paths, excluded, args.force_exclude, warn))
     if not files and not args.force_exclude:
         but = " that the settings do not exclude" if chosen.exclude else ""
-        print(f"gradlab.audit: no Python file in {', '.join(args.paths)}{but}", file=sys.stderr)
+        warn(f"no Python file in {', '.join(args.paths)}{but}")
     if args.diff or args.fix:
-        from gradlab.audit.fixes.fix_command import mend
+        from gradlab.audit.fixes.fix_command import fix_files
 
         out = sys.stdout if args.diff or args.format == "text" else sys.stderr
-        done = mend(files, selected, args.fix and not args.diff, out, coloured(out))
+        done = fix_files(files, selected, args.fix and not args.diff, out, coloured(out))
         if args.diff:
             return 1 if done else 0
-    results = over(files, list(selected))
+    results = audit_files(files, list(selected))
     findings = merged(results, paths, files, excluded)
-    if not reading(ignore):
+    if not reports_unreadable(ignore):
         findings = [f for f in findings if f.code != UNREADABLE]
-    say(args.format, findings)
-    hear(results, args.verbose)
+    if text := output.FORMATS[args.format](findings, coloured(sys.stdout)):
+        print(text)
+    report_coverage(results, args.verbose)
     return 1 if findings else 0
 
 
-def hear(results: list[Result], verbose: bool) -> None:
-    """What was understood, and what was not."""
-    for r in results:
-        for place, text in r.unheeded:
-            print(f"{r.source.path}:{place}: {text}", file=sys.stderr)
-    heard = [r for r in results if r.loops or r.lost]
-    lost = [r.source.path for r in heard if not r.loops]
-    if verbose:
-        undecided = [
-            f"{r.source.path}:{r.source.place(line)}: {text}"
-            for r in results
-            for line, text in sorted(dict.fromkeys(r.undecided))
-        ]
-        followed = [f"{r.source.path}: {loops(r)}" for r in heard]
-        print("\n".join(["", *followed, f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
-    elif lost:
-        what = f"{lost[0]} has" if len(lost) == 1 else f"{len(lost)} files have"
-        print(f"{what} a backward(), but no training loop that could be followed; see --verbose", file=sys.stderr)
+def checked_paths(args: argparse.Namespace) -> list[Path]:
+    """The paths. Raises UsageError for a path that is no file and no folder."""
+    if not args.paths:
+        raise UsageError("no path given; see python -m gradlab.audit --help")
+    if args.diff and args.format != "text":
+        raise UsageError(f"--diff shows a diff, and no --format {args.format}")
+    paths = [Path(p) for p in args.paths]
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or folder")
+        if not path.is_file() and not path.is_dir():
+            raise UsageError(f"{path}: neither a file nor a folder")
+    return paths
 
 
-def loops(result: Result) -> str:
-    lines = list(dict.fromkeys(result.loops))
-    text = f"{len(lines)} loop{'' if len(lines) == 1 else 's'} followed"
-    return text + (f" ({'line ' * lines[0][0].isdigit()}{', '.join(lines)})" if lines else "")
+def warn(message: object) -> None:
+    print(f"gradlab.audit: {message}", file=sys.stderr)
 
 
 def coloured(out: TextIO) -> bool:
     return out is not None and out.isatty() and not os.environ.get("NO_COLOR")
 
 
-def say(form: str, findings: list[Finding]) -> None:
-    if form == "text":
-        print(output.text(findings, coloured(sys.stdout)))
-        return
-    said = {"json": output.as_json, "sarif": output.sarif, "github": output.github}[form](findings)
-    if said:
-        print(said)
+def report_coverage(results: list[FileResult], verbose: bool) -> None:
+    """Print what was understood, and what was not."""
+    for r in results:
+        for place, text in r.ineffective:
+            print(f"{r.source.path}:{place}: {text}", file=sys.stderr)
+    training = [r for r in results if r.loops or r.lost]
+    lost = [r.source.path for r in training if not r.loops]
+    if verbose:
+        undecided = [
+            f"{r.source.path}:{r.source.place(line)}: {text}"
+            for r in results
+            for line, text in sorted(dict.fromkeys(r.undecided))
+        ]
+        followed = [f"{r.source.path}: {loops(r)}" for r in training]
+        print("\n".join(["", *followed, f"Undecided: {len(undecided)}", *undecided]), file=sys.stderr)
+    elif lost:
+        what = f"{lost[0]} has" if len(lost) == 1 else f"{len(lost)} files have"
+        print(f"{what} a backward(), but no training loop that could be followed; see --verbose", file=sys.stderr)
 
 
-def told(code: Code) -> str:
-    from gradlab.audit.fixes import FIXES
-
-    more = "" if code.default else f"\n\nOff unless selected: --select {code.code}."
-    return (
-        explained(code) + more + ("\n\n--fix mends the plain cases; --diff shows them." if code.code in FIXES else "")
-    )
-
-
-def listed(code: Code, here: bool) -> str:
-    """A line of `--list`; here: whether it is found in the text."""
-    from gradlab.audit.fixes import FIXES
-
-    more = ("  (--fix)" if code.code in FIXES else "") + ("" if code.default else "  (off unless selected)")
-    return f"{code.code}  {code.severity:8} {code.name}{more if here else '  (seen at run time, by gradlab.watch)'}"
+def loops(result: FileResult) -> str:
+    lines = list(dict.fromkeys(result.loops))
+    text = f"{len(lines)} loop{'' if len(lines) == 1 else 's'} followed"
+    return text + (f" ({'line ' * lines[0][0].isdigit()}{', '.join(lines)})" if lines else "")

@@ -1,57 +1,42 @@
-"""One file audited: its loops are found and followed, and every rule has its say."""
+"""The audit of one file: its training loops are found and followed, and every selected rule is applied."""
 
 from __future__ import annotations
 
 import re
 
-from gradlab.audit import rules
-from gradlab.audit.finding import Finding, finding
-from gradlab.audit.interpreter.entry_points import loops
-from gradlab.audit.result import Result
+from gradlab.audit.finding import Finding, Key, finding
+from gradlab.audit.interpreter.entry_points import follow_file
+from gradlab.audit.result import FileResult
+from gradlab.audit.rules.registry import Rule
+from gradlab.audit.rules.reporting import reported
 from gradlab.audit.source.files import Source
 from gradlab.audit.source.ignore_comments import silenced
-from gradlab.audit.source.locations import beside, placed
-from gradlab.audit.source.project import Project
+from gradlab.audit.source.locations import beside, located
+from gradlab.audit.source.project import Module, Project
 from gradlab.audit.trace.rate_compensation import compensated
-from gradlab.audit.trace.scenarios import runs
-from gradlab.audit.trace.training_loop import Unit
-from gradlab.audit.trace.undecided import doubts, heard
+from gradlab.audit.trace.scenarios import scenarios
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.undecided import record_coverage, undecided
 from gradlab.codes import CODES, UNREADABLE
 
 TRAINING = re.compile(
     r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def (training_step|compute_loss)\b", re.I
 )
-"""A file without any of these has no loop to follow; its backward pass may be in another file."""
+"""A file without any of these has no training loop to follow; its backward pass may be in another file."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 
 
-def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> Result:
-    result = Result(source)
+def audit(source: Source, project: Project, selected: dict[str, Rule]) -> FileResult:
+    result = FileResult(source)
     if source.error is not None:
         result.findings = unreadable(source, *source.error)
     elif source.tree is not None and TEXT.search(source.text):
-        found: dict[tuple, Finding] = {}
+        found: dict[Key, Finding] = {}
         try:
-            module = project.add(source)
-            if TRAINING.search(source.text):
-                followed = loops(module, project, result)
-                for unit in followed:
-                    unit.compensated = compensated(module, unit)
-                    judge(unit, selected, found, result)
-                heard(followed, module, result)
-            for rule in selected.values():
-                for node in rule.text(module) if rule.text is not None else ():
-                    keep(found, finding(rule.code, rule.severity, rule.message, module.path, node, rule.name))
+            apply_rules(project.add(source), project, selected, found, result)
         except RecursionError:
             result.undecided.append((1, "nested too deeply to be followed"))
-        sources = {str(source.path): source} | {m.path: m.source for m in project.modules.values() if m is not None}
-        for path in dict.fromkeys(one.path for one in found.values()):
-            if path in sources:
-                said = placed([one for one in found.values() if one.path == path], sources[path])
-                if path == str(source.path):
-                    result.findings = said
-                else:
-                    result.elsewhere += [beside(one, source.path) for one in said]
+        report(found, project, result)
     result.undecided += source.notes
     result.findings.sort(key=lambda f: f.key)
     for one in result.findings:
@@ -60,24 +45,51 @@ def audit(source: Source, project: Project, selected: dict[str, rules.Rule]) -> 
     return result
 
 
+def apply_rules(
+    module: Module, project: Project, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult
+) -> None:
+    if TRAINING.search(module.source.text):
+        followed = follow_file(module, project)
+        result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in followed.skipped]
+        for loop in followed.loops:
+            loop.compensated = compensated(module, loop)
+            judge(loop, selected, found, result)
+        record_coverage(followed.loops, module, followed.visited, result)
+    for rule in selected.values():
+        for node in rule.text(module) if rule.text is not None else ():
+            one = finding(rule.code, rule.severity, rule.message, module.path, node, rule.name)
+            found.setdefault(one.key, one)
+
+
+def judge(loop: TrainingLoop, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult) -> None:
+    """Apply the rules to a training loop."""
+    cases = scenarios(loop)
+    silent: dict[int, list[str]] = {}
+    for rule in selected.values():
+        loop.unresolved.clear()
+        positions = [*reported(rule, loop, cases), *(rule.loop(loop) if rule.loop is not None else ())]
+        for path, node in positions:
+            one = finding(rule.code, rule.severity, rule.message, path, node, rule.name)
+            found.setdefault(one.key, one)
+        for event in {id(event) for event in loop.unresolved}:
+            silent.setdefault(event, []).append(rule.code)
+    result.undecided += undecided(loop, silent, str(result.source.path))
+
+
+def report(found: dict[Key, Finding], project: Project, result: FileResult) -> None:
+    """Split findings into those of the audited file and those of files that it imports, without silenced ones."""
+    source = result.source
+    sources = {str(source.path): source} | {m.path: m.source for m in project.modules.values() if m is not None}
+    for path in dict.fromkeys(one.path for one in found.values()):
+        if path in sources:
+            here = located([one for one in found.values() if one.path == path], sources[path])
+            if path == str(source.path):
+                result.findings = here
+            else:
+                result.elsewhere += [beside(one, source.path) for one in here]
+
+
 def unreadable(source: Source, line: int, column: int, message: str) -> list[Finding]:
     code = CODES[UNREADABLE]
     one = Finding(code.code, code.severity, message, str(source.path), line, column, name=code.name)
     return [] if silenced(source.text.split("\n"), one) else [one]
-
-
-def keep(found: dict[tuple, Finding], one: Finding) -> None:
-    found.setdefault(one.key, one)
-
-
-def judge(unit: Unit, selected: dict[str, rules.Rule], found: dict[tuple, Finding], result: Result) -> None:
-    cases = runs(unit)
-    silent: dict[int, list[str]] = {}
-    for rule in selected.values():
-        unit.doubts.clear()
-        places = [*rules.shown(rule, unit, cases), *(rule.unit(unit) if rule.unit is not None else ())]
-        for path, node in places:
-            keep(found, finding(rule.code, rule.severity, rule.message, path, node, rule.name))
-        for event in {id(event): event for event in unit.doubts}:
-            silent.setdefault(event, []).append(rule.code)
-    result.undecided += doubts(unit, silent, str(result.source.path))

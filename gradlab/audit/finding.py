@@ -1,12 +1,15 @@
-"""What the audit says."""
+"""A mistake that the audit found, and where it is."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any
 
-from gradlab.audit.source.files import position
+Key = tuple[str, int, int, int, str]
+
+
+def position(cell: int, line: int) -> str:
+    return f"cell {cell}:{line}" if cell else str(line)
 
 
 @dataclass
@@ -21,10 +24,10 @@ class Finding:
     end_column: int = 0
     name: str = ""
     cell: int = 0
-    """Of a notebook, whose lines are counted in each; 0 of a file."""
+    """Of a notebook, whose lines are counted in each cell; 0 of a file."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> Key:
         return (self.path, self.cell, self.line, self.column, self.code)
 
     @property
@@ -33,9 +36,8 @@ class Finding:
 
 
 def finding(code: str, severity: str, message: str, path: str, node: ast.AST, name: str = "") -> Finding:
+    """A finding at a node of the syntax tree; columns count bytes of UTF-8."""
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-    end_line, end_column = (
-        getattr(node, "end_lineno", None) or line,
-        (getattr(node, "end_col_offset", None) or column - 1) + 1,
-    )
+    end_line = getattr(node, "end_lineno", None) or line
+    end_column = (getattr(node, "end_col_offset", None) or column - 1) + 1
     return Finding(code, severity, message, path, line, column, end_line, end_column, name=name)

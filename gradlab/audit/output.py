@@ -1,13 +1,14 @@
-"""Findings as text, JSON, SARIF and GitHub's annotations."""
+"""Findings as text, JSON, SARIF and GitHub's annotations; rules as a list and explained."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from gradlab import __version__
 from gradlab.audit.finding import Finding
-from gradlab.codes import CODES
+from gradlab.codes import CODES, Code, explained
 
 COLOURS = {"error": "31", "warning": "33", "advice": "36"}
 
@@ -27,10 +28,10 @@ def text(findings: list[Finding], colour: bool) -> str:
         if (n := sum(f.severity == word for f in findings))
     ]
     if findings:
-        from gradlab.audit.fixes import FIXES
+        from gradlab.audit.fixes.registry import FIXES
 
         plain = sum(f.code in FIXES and not f.cell for f in findings)
-        which = "whether --fix can mend 1 of them" if plain == 1 else f"which of {plain} --fix can mend"
+        which = "whether --fix can fix 1 of them" if plain == 1 else f"which of {plain} --fix can fix"
         more = f"; --diff shows {which}" if plain else ""
         lines.append(f"Found {', '.join(counts)}; --explain CODE tells why{more}.")
     else:
@@ -38,7 +39,7 @@ def text(findings: list[Finding], colour: bool) -> str:
     return "\n".join(lines)
 
 
-def as_json(findings: list[Finding]) -> str:
+def as_json(findings: list[Finding], colour: bool = False) -> str:
     rows = [
         {
             "code": f.code,
@@ -58,7 +59,7 @@ def as_json(findings: list[Finding]) -> str:
 
 
 def location(path: str) -> dict[str, str]:
-    """A reference that viewers can follow: relative to where the audit ran, else a file's address."""
+    """A reference that viewers can follow: relative to the current folder, else the URI of the file."""
     from urllib.parse import quote
 
     absolute = Path(path).absolute()
@@ -68,8 +69,8 @@ def location(path: str) -> dict[str, str]:
         return {"uri": absolute.as_uri()}
 
 
-def said(one: Finding) -> str:
-    """Lines of a notebook's cell are no lines of its file: formats that know only those have the place in words."""
+def message(one: Finding) -> str:
+    """Lines of a notebook's cell are no lines of its file: formats that know only those name the cell in words."""
     return f"{one.place}: {one.message}" if one.cell else one.message
 
 
@@ -82,14 +83,14 @@ def region(one: Finding) -> dict[str, int]:
     return found
 
 
-def sarif(findings: list[Finding]) -> str:
+def sarif(findings: list[Finding], colour: bool = False) -> str:
     levels = {"error": "error", "warning": "warning", "advice": "note"}
     used = sorted({f.code for f in findings})
     results = [
         {
             "ruleId": f.code,
             "level": levels[f.severity],
-            "message": {"text": said(f)},
+            "message": {"text": message(f)},
             "locations": [
                 {
                     "physicalLocation": {
@@ -130,10 +131,36 @@ def relative(path: str) -> str:
     return unquote(here["uri"]) if "uriBaseId" in here else path
 
 
-def github(findings: list[Finding]) -> str:
+def github(findings: list[Finding], colour: bool = False) -> str:
     words = {"error": "error", "warning": "warning", "advice": "notice"}
     return "\n".join(
         f"::{words[f.severity]} title=gradlab ({f.code}),file={escaped(relative(f.path), 'all')},"
-        f"{'line=1' if f.cell else f'line={f.line},col={f.column}'}::{escaped(said(f))}"
+        f"{'line=1' if f.cell else f'line={f.line},col={f.column}'}::{escaped(message(f))}"
         for f in findings
     )
+
+
+FORMATS: dict[str, Callable[[list[Finding], bool], str]] = {
+    "text": text,
+    "json": as_json,
+    "sarif": sarif,
+    "github": github,
+}
+
+
+def explanation(code: Code) -> str:
+    """What `--explain` prints."""
+    from gradlab.audit.fixes.registry import FIXES
+
+    off = "" if code.default else f"\n\nOff unless selected: --select {code.code}."
+    fix = "\n\n--fix fixes the plain cases; --diff shows them." if code.code in FIXES else ""
+    return explained(code) + off + fix
+
+
+def listed(code: Code, audited: bool) -> str:
+    """A line of `--list`; audited: whether the audit finds it."""
+    from gradlab.audit.fixes.registry import FIXES
+
+    more = ("  (--fix)" if code.code in FIXES else "") + ("" if code.default else "  (off unless selected)")
+    here = more if audited else "  (seen at run time, by gradlab.watch)"
+    return f"{code.code}  {code.severity:8} {code.name}{here}"

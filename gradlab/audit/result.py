@@ -1,8 +1,7 @@
-"""What was found in a file, and what of it was understood."""
+"""What was found in a file, and how much of the file was understood."""
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
 
 from gradlab.audit.finding import Finding
@@ -10,12 +9,11 @@ from gradlab.audit.source.files import Source
 
 
 @dataclass
-class Result:
+class FileResult:
     source: Source
     findings: list[Finding] = field(default_factory=list)
-    elsewhere: list[Finding] = field(default_factory=list)  # in files that it imports, seen from here
+    elsewhere: list[Finding] = field(default_factory=list)  # in files that it imports
     undecided: list[tuple[int, str]] = field(default_factory=list)
-    loops: list[str] = field(default_factory=list)  # lines of the loops that were followed
-    followed: set[ast.AST] = field(default_factory=set)
+    loops: list[str] = field(default_factory=list)  # lines of the training loops that were followed
     lost: list[int] = field(default_factory=list)  # lines of backward passes in none of them
-    unheeded: list[tuple[str, str]] = field(default_factory=list)  # places of comments that silence nothing
+    ineffective: list[tuple[str, str]] = field(default_factory=list)  # positions of comments that silence nothing

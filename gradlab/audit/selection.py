@@ -1,27 +1,28 @@
-"""Which rules speak: by code, by the beginning of codes, by name, from a severity on."""
+"""Which rules are selected: by code, by the beginning of codes, by name, from a severity on."""
 
 from __future__ import annotations
 
-from gradlab.audit.rules import Rule
-from gradlab.audit.source.settings import Settings, Wrong
+from gradlab.audit.rules.registry import Rule
+from gradlab.audit.source.settings import Settings, UsageError
 from gradlab.codes import CODES, SEVERITIES, UNREADABLE, called, closest
 
 
 def codes(given: list[str] | None) -> list[str]:
+    """Codes of an option that may be repeated, separated by commas."""
     return [code.strip() for text in given or [] for code in text.split(",") if code.strip()]
 
 
 def one(given: str) -> str:
-    """A code, given itself or by its name."""
+    """A code, given as itself or by its name."""
     code = called(given)
     if code is None:
         meant = closest(given)
-        raise Wrong(f"no rule {given!r}" + (f" (did you mean {meant}?)" if meant else "; --list shows them"))
+        raise UsageError(f"no rule {given!r}" + (f" (did you mean {meant}?)" if meant else "; --list shows them"))
     return code.code
 
 
 def prefix(code: str) -> str:
-    """What the codes that are meant begin with."""
+    """What the selected codes begin with."""
     if code.upper() == "ALL":
         return ""
     upper = code.upper()
@@ -40,18 +41,18 @@ def choose(known: dict[str, Rule], select: list[str], ignore: list[str], severit
     }
 
 
-def reading(ignore: list[str]) -> bool:
-    """Whether texts that cannot be read are told of: unless that is ignored, whatever is selected."""
+def reports_unreadable(ignore: list[str]) -> bool:
+    """Whether files that cannot be read are reported: always, unless that is ignored."""
     return not any(UNREADABLE.startswith(prefix(c)) for c in ignore)
 
 
 def checked(chosen: Settings) -> Settings:
-    """Settings that name a rule or a severity that is not there are told with their file."""
+    """The settings. Raises UsageError that names their file for an unknown rule or severity."""
     try:
         for code in [*chosen.select, *chosen.ignore]:
             prefix(code)
         if chosen.severity not in SEVERITIES:
-            raise Wrong(f"severity is {chosen.severity!r}, allowed are {', '.join(SEVERITIES)}")
-    except Wrong as error:
-        raise Wrong(f"{chosen.path}: tool.gradlab.audit: {error}") from None
+            raise UsageError(f"severity is {chosen.severity!r}, allowed are {', '.join(SEVERITIES)}")
+    except UsageError as error:
+        raise UsageError(f"{chosen.path}: tool.gradlab.audit: {error}") from None
     return chosen

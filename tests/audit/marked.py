@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
 
@@ -30,7 +30,7 @@ def expected(text: str) -> set[tuple[int, str]]:
 def said(text: str, folder: Path, *codes: str) -> set[tuple[int, str]]:
     """Lines and codes of what is found with these rules, or with those that are on by default."""
     (folder / "a.py").write_text(text)
-    selected = {c: r for c, r in rules.load().items() if (c in codes if codes else r.default)}
+    selected = {c: r for c, r in load_rules().items() if (c in codes if codes else r.default)}
     return {(f.line, f.code) for f in audit(read(folder / "a.py"), Project(), selected).findings}
 
 

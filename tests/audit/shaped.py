@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
 
@@ -24,7 +24,7 @@ Shapes = dict[str, tuple[str, str, str, str, str]]
 
 def found(text: str, folder: Path) -> list[tuple[str, str]]:
     (folder / "a.py").write_text(text)
-    selected = {c: r for c, r in rules.load().items() if r.severity != "advice"}
+    selected = {c: r for c, r in load_rules().items() if r.severity != "advice"}
     findings = audit(read(folder / "a.py"), Project(), selected).findings
     return [(f.code, text.split("\n")[f.line - 1]) for f in findings]
 

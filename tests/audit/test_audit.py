@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
 
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def found(path: Path) -> set[tuple[int, str]]:
-    selected = {code: rule for code, rule in rules.load().items() if rule.default}
+    selected = {code: rule for code, rule in load_rules().items() if rule.default}
     return {(f.line, f.code) for f in audit(read(path), Project(), selected).findings}
 
 

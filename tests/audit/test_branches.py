@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from marked import HEAD, expected, said
 
-from gradlab.audit.interpreter.choices import choice
+from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom, negation
 from gradlab.audit.trace.values import Value, members
 
@@ -29,7 +29,7 @@ def test_no_alternative_is_a_choice_itself():
         other = choice([(test, Value("optimizer", f"{i}")), (negation(test), value)])
         value = choice([(negation(test), other), (test, value)])
     assert len(members(value)) <= 6
-    assert not any("choice" in one.data for _, one in value.data["choice"])
+    assert not any(one.choice for _, one in value.choice)
 
 
 def test_a_value_met_again_is_no_other_alternative():
@@ -37,7 +37,7 @@ def test_a_value_met_again_is_no_other_alternative():
     tests = [("atom", Atom(name)) for name in "ab"]
     inner = choice([(tests[0], one), (negation(tests[0]), two)])
     outer = choice([(tests[1], one), (negation(tests[1]), inner)])
-    assert [value.name for _, value in outer.data["choice"]] == ["one", "two"]
+    assert [value.name for _, value in outer.choice] == ["one", "two"]
 
 
 @pytest.mark.timeout(60)

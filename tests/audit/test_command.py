@@ -201,8 +201,8 @@ def test_verbose_says_what_was_followed_and_what_was_not_decided(tmp_path, capsy
     assert main(["--verbose", str(tmp_path)]) == 0
     said = capsys.readouterr().err
     assert f"{tmp_path}/a.py: 1 loop followed (line 5)\n" in said
-    assert "a.py:8: adjust() could not be followed (it has model, optimizer); silent for it: " in said
-    assert "GL305" in said.split("silent for it: ")[1].split("\n")[0]
+    assert "a.py:8: adjust() could not be followed (it receives model, optimizer); rules silenced: " in said
+    assert "GL305" in said.split("rules silenced: ")[1].split("\n")[0]
     assert "a.py:9: whether `args.clip > 0` holds is not known: followed both ways\n" in said
     assert main([str(tmp_path)]) == 0 and capsys.readouterr().err == ""
     (tmp_path / "a.py").write_text(
@@ -327,4 +327,7 @@ def test_a_framework_is_not_handed_to_itself(tmp_path, capsys):
     text = "import deepspeed\nengine, _, _, _ = deepspeed.initialize(model=net)\nfor x in loader:\n"
     (tmp_path / "a.py").write_text(text + "    loss = engine(x)\n    engine.backward(loss)\n    engine.step()\n")
     main([str(tmp_path), "--verbose"])
-    assert "a.py:5: backward() could not be followed (it is a framework's); silent for it:" in capsys.readouterr().err
+    assert (
+        "a.py:5: backward() could not be followed (it belongs to a framework); rules silenced:"
+        in capsys.readouterr().err
+    )

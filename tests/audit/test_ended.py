@@ -27,10 +27,10 @@ def test_a_process_that_is_killed_is_told_of_in_one_line(tmp_path, capsys, monke
         (tmp_path / f"{i}.py").write_text(LOOP)
     monkeypatch.setattr(process_pool, "MANY", 1)
     monkeypatch.setattr(process_pool.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr(process_pool, "several", dying)
+    monkeypatch.setattr(process_pool, "audit_part", dying)
     assert main([str(tmp_path)]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "ended from outside" in said.err and said.err.count("\n") == 1
+    assert said.out == "" and "was killed" in said.err and said.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("every", [True, False], ids=["of the terminal", "of the first process alone"])
@@ -38,11 +38,9 @@ def test_ctrl_c_ends_all_processes_quietly(every, tmp_path):
     for i in range(300):
         (tmp_path / f"{i}.py").write_text(LOOP)
     code = "import os; os.sched_getaffinity = lambda _: {0, 1}\n"
-    code += "from gradlab.audit import process_pool; several = process_pool.several\n"
-    code += (
-        f"def slow(paths, selected):\n    open({str(tmp_path / 'begun')!r}, 'w'); return several(paths * 9, selected)\n"
-    )
-    code += "process_pool.several = slow; import sys; sys.argv[1:] = ['.']; from runpy import run_module\n"
+    code += "from gradlab.audit import process_pool; audit_part = process_pool.audit_part\n"
+    code += f"def slow(paths, selected):\n    open({str(tmp_path / 'begun')!r}, 'w'); return audit_part(paths * 9, selected)\n"
+    code += "process_pool.audit_part = slow; import sys; sys.argv[1:] = ['.']; from runpy import run_module\n"
     code += "run_module('gradlab.audit', run_name='__main__')\n"
     done = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -72,5 +70,5 @@ def test_a_file_that_was_changed_meanwhile_is_not_written_over(tmp_path, capsys,
 
     monkeypatch.setattr(file_fix, "step", slow)
     assert main([str(path), "--fix"]) == 1
-    assert "a.py: not mended: was changed meanwhile" in capsys.readouterr().err
+    assert "a.py: not fixed: was changed meanwhile" in capsys.readouterr().err
     assert path.read_text() == LOOP + "mine = 1\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import Source, parse
 from gradlab.audit.source.project import Project
 from gradlab.codes import CODES
@@ -73,7 +73,7 @@ def indented(lines: list[str]) -> str:
 def test_the_audit_has_nothing_to_say_of_its_own_examples(code):
     source = Source(Path("a.py"), script(CODES[code].example))
     parse(source)
-    every = {name: rule for name, rule in rules.load().items() if rule.default}
+    every = {name: rule for name, rule in load_rules().items() if rule.default}
     assert source.error is None
     assert [(f.code, f.line) for f in audit(source, Project(), every).findings] == []
 

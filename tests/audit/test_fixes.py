@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit import rules
 from gradlab.audit.command import main
 from gradlab.audit.file_audit import audit
-from gradlab.audit.fixes.file_fix import fixed
+from gradlab.audit.fixes.file_fix import fix_file
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
 
@@ -86,7 +86,7 @@ def run(text: str) -> dict:
 
 
 def mended(path: Path) -> bytes:
-    outcome = fixed(path, rules.load())
+    outcome = fix_file(path, load_rules())
     return "".join(outcome.new).encode(outcome.encoding)
 
 
@@ -193,7 +193,7 @@ for window in [batches[:3], batches[3:]]:
 """
     )
     (tmp_path / "a.py").write_text(text)
-    assert "GL201" in {f.code for f in audit(read(tmp_path / "a.py"), Project(), rules.load()).findings}
+    assert "GL201" in {f.code for f in audit(read(tmp_path / "a.py"), Project(), load_rules()).findings}
     assert mended(tmp_path / "a.py").decode() == text
 
 
@@ -223,8 +223,8 @@ def test_read_only_files_and_notebooks_are_said_and_left(tmp_path, capsys):
     path.write_text(PLAIN.replace("loss.detach()", "loss"))
     path.chmod(0o444)
     assert main(["--fix", str(path)]) == 1
-    assert f"{path}: not mended: is read-only\n" in capsys.readouterr().err
+    assert f"{path}: not fixed: is read-only\n" in capsys.readouterr().err
     book = tmp_path / "a.ipynb"
     book.write_text(json.dumps({"cells": [{"cell_type": "code", "source": path.read_text()}]}))
     assert main(["--fix", str(book)]) == 1
-    assert f"{book}: not mended: notebooks are not mended\n" in capsys.readouterr().err
+    assert f"{book}: not fixed: notebooks are not fixed\n" in capsys.readouterr().err

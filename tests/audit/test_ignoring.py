@@ -38,7 +38,7 @@ def test_these_silence(comment, told, tmp_path, capsys):
         ("ignore[GL1]", "ignore[GL1] silences nothing: no such rule (did you mean GL101?)"),
         ("ignore[GL999]", "ignore[GL999] silences nothing: no such rule\n"),
         ("ignore[]", "`# gradlab: ignore[]` names no rule, and silences nothing"),
-        ("ignore[GL101", "`# gradlab: ignore[GL101` has no end, and silences nothing"),
+        ("ignore[GL101", "`# gradlab: ignore[GL101` is not closed, and silences nothing"),
         ("ignore[GL101: why]", "ignore[GL101:] silences nothing: no such rule"),
     ],
 )

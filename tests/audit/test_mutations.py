@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
 
@@ -61,7 +61,7 @@ def test_exactly_that_rule_fires_at_the_line(name, old, new, code, at, tmp_path)
     assert old in text
     text = text.replace(old, new, 1)
     (tmp_path / "a.py").write_text(text)
-    selected = {c: r for c, r in rules.load().items() if r.severity != "advice"}
+    selected = {c: r for c, r in load_rules().items() if r.severity != "advice"}
     found = [
         (f.code, text.split("\n")[f.line - 1]) for f in audit(read(tmp_path / "a.py"), Project(), selected).findings
     ]

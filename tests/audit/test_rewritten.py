@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
 
@@ -22,7 +22,7 @@ LOOPS = [
 
 def codes(path: Path) -> list[str]:
     """The codes of all findings."""
-    selected = {code: rule for code, rule in rules.load().items() if rule.default}
+    selected = {code: rule for code, rule in load_rules().items() if rule.default}
     return sorted(f.code for f in audit(read(path), Project(), selected).findings)
 
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradlab.audit import rules
 from gradlab.audit.command import main
 from gradlab.audit.file_audit import audit
-from gradlab.audit.fixes import FIXES
-from gradlab.audit.fixes.source_lines import Page, split
+from gradlab.audit.fixes.registry import FIXES
+from gradlab.audit.fixes.source_lines import SourceLines, split
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import Source, parse
 from gradlab.audit.source.project import Project
 
@@ -307,12 +307,12 @@ def mutants(draw) -> str:
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_text_is_too_strange(text):
     """Neither following, nor judging, nor mending raises; and what is mended can still be parsed."""
-    every = rules.load()
+    every = load_rules()
     source = Source(Path("a.py"), text)
     parse(source)
     result = audit(source, Project(), every)
     assert all(1 <= f.line <= text.count("\n") + 1 for f in result.findings)
     for one in result.findings if source.tree is not None else ():
-        page = Page(split(text), source.tree)
+        page = SourceLines(split(text), source.tree)
         for new in FIXES[one.code](page, one) if one.code in FIXES else ():
             assert "".join(new).count("#") == text.count("#")

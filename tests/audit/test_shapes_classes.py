@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from shaped import CLIP, STEP, Shapes, broken, found, right
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
+from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
 
@@ -270,5 +270,5 @@ def test_a_loop_in_a_base_class_of_another_file_calls_what_the_subclass_defines(
     assert found(MINE, tmp_path) == []
     clip, step = MINE.split("\n")[7:9]
     assert found(MINE.replace(f"{clip}\n{step}", f"{step}\n{clip}"), tmp_path) == [("GL101", clip)]
-    selected = {c: r for c, r in rules.load().items() if r.severity != "advice"}
+    selected = {c: r for c, r in load_rules().items() if r.severity != "advice"}
     assert audit(read(tmp_path / "base.py"), Project(), selected).findings == []

@@ -1,4 +1,4 @@
-"""torch.cuda.amp's names as torch.amp's, which are told the device."""
+"""Names of torch.cuda.amp replaced by those of torch.amp, which receive the device."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import ast
 from collections.abc import Iterator
 
 from gradlab.audit.finding import Finding
-from gradlab.audit.fixes.source_lines import Page
+from gradlab.audit.fixes.source_lines import SourceLines
 
 OLD, NEW = "torch.cuda.amp", "torch.amp"
 KNOWN = ("autocast", "GradScaler", "custom_fwd", "custom_bwd")
 Change = tuple[int, int, int, str]
 
 
-def renamed(page: Page, finding: Finding) -> Iterator[list[str]]:
-    line, column = finding.line, page.offset(finding.line, finding.column)
-    for node in ast.walk(page.tree):
+def renamed(source: SourceLines, finding: Finding) -> Iterator[list[str]]:
+    line, column = finding.line, source.offset(finding.line, finding.column)
+    for node in ast.walk(source.tree):
         if (getattr(node, "lineno", 0), getattr(node, "col_offset", -1)) != (line, column):
             continue
         if isinstance(node, ast.ImportFrom):
-            changes = imported(page, node)
+            changes = imported(source, node)
         elif isinstance(node, ast.Attribute) and node.attr in KNOWN and ast.unparse(node.value) == OLD:
-            changes = used(page, node, node.attr, parents(page.tree))
+            changes = used(source, node, node.attr, parents(source.tree))
             if changes is not None and node.value.end_lineno == node.value.lineno == node.lineno:
                 changes.append((line, column, node.value.end_col_offset or column, NEW))
             else:
@@ -29,7 +29,7 @@ def renamed(page: Page, finding: Finding) -> Iterator[list[str]]:
         else:
             continue
         if changes:
-            yield page.replaced(changes)
+            yield source.replaced(changes)
         return
 
 
@@ -37,22 +37,22 @@ def parents(tree: ast.AST) -> dict[ast.AST, ast.AST]:
     return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
 
 
-def imported(page: Page, node: ast.ImportFrom) -> list[Change] | None:
-    """The module's name in the import, and every use of what it binds; None where one is of another kind."""
-    text = page.lines[node.lineno - 1]
+def imported(source: SourceLines, node: ast.ImportFrom) -> list[Change] | None:
+    """Changes of the import and of every use of its names; None where a use cannot be changed."""
+    text = source.lines[node.lineno - 1]
     at = text.find(OLD)
     if at < 0 or any(alias.name not in KNOWN for alias in node.names):
         return None
     first = len(text[:at].encode())
     changes: list[Change] = [(node.lineno, first, first + len(OLD), NEW)]
-    above = parents(page.tree)
+    above = parents(source.tree)
     for alias in node.names:
         name = alias.asname or alias.name
-        if bindings(page.tree, name) != 1:
+        if bindings(source.tree, name) != 1:
             return None
-        for part in ast.walk(page.tree):
+        for part in ast.walk(source.tree):
             if isinstance(part, ast.Name) and part.id == name:
-                more = used(page, part, alias.name, above)
+                more = used(source, part, alias.name, above)
                 if more is None:
                     return None
                 changes += more
@@ -60,7 +60,7 @@ def imported(page: Page, node: ast.ImportFrom) -> list[Change] | None:
 
 
 def bindings(tree: ast.AST, name: str) -> int:
-    """How often a name is bound, anywhere in the file."""
+    """How often a name is bound in the file."""
     found = 0
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -74,16 +74,16 @@ def bindings(tree: ast.AST, name: str) -> int:
     return found
 
 
-def used(page: Page, node: ast.expr, name: str, above: dict[ast.AST, ast.AST]) -> list[Change] | None:
-    """The device given where a name is called; None where the use is of another kind."""
+def used(source: SourceLines, node: ast.expr, name: str, above: dict[ast.AST, ast.AST]) -> list[Change] | None:
+    """The device added where a name is called; None where the use cannot be changed."""
     parent = above.get(node)
     end, last = node.end_lineno or node.lineno, node.end_col_offset or 0
     if isinstance(parent, ast.Call) and parent.func is node:
         if any(isinstance(a, ast.Starred) for a in parent.args) or any(k.arg is None for k in parent.keywords):
             return None
         if name == "autocast" and parent.args:
-            return None  # another order of arguments
-        rest = page.lines[end - 1][page.column(end, last) :]
+            return None  # its first argument is another one
+        rest = source.lines[end - 1][source.column(end, last) :]
         if not rest.startswith("("):
             return None
         given = bool(parent.args or parent.keywords)

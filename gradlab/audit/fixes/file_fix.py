@@ -1,4 +1,4 @@
-"""A file's findings mended one by one: a new text is taken only if the audit of it has less to say, and nothing new."""
+"""A file's findings fixed one by one: a new text is taken only if its audit has fewer findings, and no new ones."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradlab.audit import rules
 from gradlab.audit.file_audit import audit
 from gradlab.audit.finding import Finding
-from gradlab.audit.fixes import FIXES
-from gradlab.audit.fixes.source_lines import Page, split
-from gradlab.audit.source.files import Source, encoding_of, parse
+from gradlab.audit.fixes.registry import FIXES
+from gradlab.audit.fixes.source_lines import SourceLines, split
+from gradlab.audit.rules.registry import Rule, load_rules
+from gradlab.audit.source.files import Source, encoding_of, normalised, parse
 from gradlab.audit.source.project import Project
 
 ROUNDS = 200
+"""Findings of a file that are fixed at most."""
 
 
 @dataclass
-class Outcome:
+class FileFix:
     path: Path
     old: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     encoding: str = "utf-8"
-    mended: list[Finding] = field(default_factory=list)
+    fixed: list[Finding] = field(default_factory=list)
     refused: str = ""
 
     def diff(self) -> list[str]:
@@ -39,75 +40,75 @@ class Outcome:
         return found
 
 
-def fixed(path: Path, selected: dict[str, rules.Rule]) -> Outcome:
-    """What would be written; `refused` says why nothing can be."""
-    outcome = Outcome(path)
+def fix_file(path: Path, selected: dict[str, Rule]) -> FileFix:
+    """What would be written; `refused` is the reason why nothing can be."""
+    result = FileFix(path)
     if path.suffix == ".ipynb":
-        outcome.refused = "notebooks are not mended"
-        return outcome
+        result.refused = "notebooks are not fixed"
+        return result
     try:
         raw = path.read_bytes()
-        outcome.encoding = encoding_of(raw)
-        text = raw.decode(outcome.encoding)
-        if text.encode(outcome.encoding) != raw:
+        result.encoding = encoding_of(raw)
+        text = raw.decode(result.encoding)
+        if text.encode(result.encoding) != raw:
             raise ValueError
     except (OSError, ValueError, LookupError, SyntaxError):
-        outcome.refused = "its bytes cannot be read and written back the same"
-        return outcome
-    lines = outcome.old = split(text)
-    everything = {**rules.load(), **selected}
+        result.refused = "its bytes cannot be read and written back the same"
+        return result
+    lines = result.old = split(text)
+    everything = {**load_rules(), **selected}
     for _ in range(ROUNDS):
-        better = step(path, lines, selected, everything, outcome)
+        better = step(path, lines, selected, everything, result)
         if better is None:
             break
         lines = better
-    outcome.new = lines
-    return outcome
+    result.new = lines
+    return result
 
 
 def step(
-    path: Path, lines: list[str], selected: dict[str, rules.Rule], everything: dict[str, rules.Rule], outcome: Outcome
+    path: Path, lines: list[str], selected: dict[str, Rule], everything: dict[str, Rule], result: FileFix
 ) -> list[str] | None:
     """The text with one finding less."""
     source = parsed(path, lines)
     if source.tree is None:
         return None
-    page = Page(lines, source.tree)
+    text = SourceLines(lines, source.tree)
     found = audit(source, Project(), everything).findings
     counts = Counter(f.code for f in found)
     for one in found:
-        for new in FIXES[one.code](page, one) if one.code in FIXES and one.code in selected else ():
+        for new in FIXES[one.code](text, one) if one.code in FIXES and one.code in selected else ():
             left = remaining(path, new, everything)
             if left is not None and left[one.code] < counts[one.code] and left <= counts:
-                outcome.mended.append(one)
+                result.fixed.append(one)
                 return new
     return None
 
 
-def remaining(path: Path, lines: list[str], everything: dict[str, rules.Rule]) -> Counter[str] | None:
+def remaining(path: Path, lines: list[str], everything: dict[str, Rule]) -> Counter[str] | None:
     source = parsed(path, lines)
     return None if source.tree is None else Counter(f.code for f in audit(source, Project(), everything).findings)
 
 
 def parsed(path: Path, lines: list[str]) -> Source:
-    source = Source(path, "".join(lines).lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+    source = Source(path, normalised("".join(lines)))
     parse(source)
     return source
 
 
-def write(outcome: Outcome) -> str:
-    """Whole or not at all; the reason where it could not be."""
-    target = outcome.path.resolve()
+def write(result: FileFix) -> str:
+    """Write the new text whole or not at all; returns the reason where it could not be written."""
+    target = result.path.resolve()
     try:
         mode = stat.S_IMODE(target.stat().st_mode)
         if not mode & 0o222 or not os.access(target, os.W_OK):
             return "is read-only"
-        if target.read_bytes() != "".join(outcome.old).encode(outcome.encoding):
+        if target.read_bytes() != "".join(result.old).encode(result.encoding):
             return "was changed meanwhile"
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write("".join(outcome.new).encode(outcome.encoding))
+                file.write("".join(result.new).encode(result.encoding))
             os.chmod(name, mode)
             os.replace(name, target)
         except BaseException:

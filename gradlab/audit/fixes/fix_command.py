@@ -7,35 +7,35 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
-from gradlab.audit.fixes.file_fix import Outcome, fixed, write
+from gradlab.audit.fixes.file_fix import FileFix, fix_file, write
 from gradlab.audit.output import painted
-from gradlab.audit.rules import Rule
+from gradlab.audit.rules.registry import Rule
 
 SIGNS = {"+": "32", "-": "31", "@": "36"}
 
 
-def mend(paths: Iterable[Path], selected: dict[str, Rule], writing: bool, out: TextIO, colour: bool) -> int:
-    """Shows the diff of each file, and then writes it; returns how many findings are, or would be, mended."""
+def fix_files(paths: Iterable[Path], selected: dict[str, Rule], writing: bool, out: TextIO, colour: bool) -> int:
+    """Print the diff of each file and, with `writing`, write it; returns how many findings are, or would be, fixed."""
     done = 0
     for path in paths:
-        outcome = fixed(path, selected)
-        if outcome.refused:
-            print(f"{path}: not mended: {outcome.refused}", file=sys.stderr)
-        if not outcome.mended:
+        result = fix_file(path, selected)
+        if result.refused:
+            print(f"{path}: not fixed: {result.refused}", file=sys.stderr)
+        if not result.fixed:
             continue
-        print(shown(outcome, colour), file=out, flush=True)
-        error = write(outcome) if writing else ""
+        print(shown(result, colour), file=out, flush=True)
+        error = write(result) if writing else ""
         if error:
-            print(f"{path}: not mended: {error}", file=sys.stderr)
+            print(f"{path}: not fixed: {error}", file=sys.stderr)
         else:
-            done += len(outcome.mended)
-    print(f"{'Mended' if writing else 'Would mend'} {done}.", file=sys.stderr)
+            done += len(result.fixed)
+    print(f"{'Fixed' if writing else 'Would fix'} {done}.", file=sys.stderr)
     return done
 
 
-def shown(outcome: Outcome, colour: bool) -> str:
+def shown(result: FileFix, colour: bool) -> str:
     lines = []
-    for line in outcome.diff():
+    for line in result.diff():
         bold = line.startswith(("+++", "---"))
         lines.append(painted(line, "1" if bold else SIGNS.get(line[:1], "0"), colour))
     return "\n".join(lines)

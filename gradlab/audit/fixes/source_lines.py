@@ -1,4 +1,4 @@
-"""A program's text as lines with their ends, its statements, and edits that leave all else as it was."""
+"""A program's text as lines with their ends, its statements, and edits that change nothing else."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Place = tuple[list[ast.stmt], int]
 
 
 @dataclass(frozen=True)
-class Page:
+class SourceLines:
     lines: list[str]
     tree: ast.Module
 
     @property
     def end(self) -> str:
-        """How its lines end."""
+        """The line ending."""
         return next((ending(line) for line in self.lines if ending(line)), "\n")
 
     def column(self, line: int, offset: int) -> int:
-        """A column in characters; the parser counts bytes of UTF-8."""
+        """A column in characters from 0 on; the parser counts bytes of UTF-8."""
         return len(self.lines[line - 1].encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "ignore"))
 
     def offset(self, line: int, column: int) -> int:
-        """The other way round, from 1 on."""
+        """A byte of UTF-8 from 0 on, of a column in characters from 1 on."""
         return len(self.lines[line - 1][: column - 1].encode("utf-8", "surrogatepass"))
 
     def segment(self, node: ast.expr) -> str:
@@ -59,7 +59,7 @@ class Page:
         return self.lines[node.lineno - 1][: self.column(node.lineno, node.col_offset)] + text + self.end
 
     def closed(self, lines: list[str]) -> list[str]:
-        """Every line ends but the last, which ends as it did."""
+        """Every line has an ending; the last one only if it had one."""
         kept = [line for line in lines if line]
         kept = [line if ending(line) else line + self.end for line in kept]
         if kept and self.lines and not ending(self.lines[-1]):
@@ -67,7 +67,7 @@ class Page:
         return kept
 
     def alone(self, node: ast.stmt) -> bool:
-        """It has its lines for itself, but for a comment."""
+        """Whether a statement has its lines for itself, but for a comment."""
         first, last = self.lines[node.lineno - 1], self.lines[(node.end_lineno or node.lineno) - 1]
         after = last[self.column(node.end_lineno or node.lineno, node.end_col_offset or 0) :].strip()
         before = self.lines[node.lineno - 2] if node.lineno > 1 else ""
@@ -78,7 +78,7 @@ class Page:
         )
 
     def places(self, line: int, column: int) -> list[Place]:
-        """The statements around a place, outermost first, as positions in their blocks."""
+        """The statements around a position, outermost first, each as its block and its index in it."""
         found: list[Place] = []
         blocks = list(below(self.tree))
         while blocks:
@@ -101,7 +101,7 @@ def below(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def split(text: str) -> list[str]:
-    """Lines as the parser counts them: no other sign than CR and LF ends one."""
+    """Lines as the parser counts them: only CR and LF end one."""
     return LINE.findall(text)
 
 
@@ -114,7 +114,7 @@ def plain(line: str) -> str:
 
 
 def called(node: ast.stmt, *names: str) -> ast.Call | None:
-    """The call of a method so named that a simple statement is, or assigns."""
+    """The call of a method with one of these names that a simple statement is, or assigns."""
     value = node.value if isinstance(node, (ast.Expr, ast.Assign)) else None
     named = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in names
     return value if named and isinstance(value, ast.Call) else None
@@ -133,11 +133,11 @@ def bound(node: ast.AST) -> set[str]:
 
 
 def apart(node: ast.stmt, others: list[ast.stmt]) -> bool:
-    """Simple statements that neither bind what this one reads, nor read or bind what it binds."""
+    """Whether the others are simple, do not bind what this one reads, and neither read nor bind what it binds."""
     return all(
         isinstance(other, SIMPLE)
         and not bound(node) & (read(other) | bound(other))
         and not bound(other) & read(node)
         and not any(isinstance(n, (ast.NamedExpr, ast.Await, ast.Yield)) for n in ast.walk(other))
-        for other in [*others]
+        for other in others
     )

@@ -3,109 +3,107 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from gradlab.audit.interpreter.binding import bind, name_result
 from gradlab.audit.interpreter.parameters import refine
-from gradlab.audit.knowledge import losses as effects
-from gradlab.audit.knowledge.manual_updates import descending, plain, weights
+from gradlab.audit.knowledge.kept_tensors import keep
+from gradlab.audit.knowledge.manual_updates import assign_gradient, descending, manual_step, weight_name, weights
 from gradlab.audit.knowledge.tensor_arithmetic import combined
+from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.scope import usage
+from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.values import Value, births
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
 
-
-def do_Assign(it: Interpreter, node: ast.Assign) -> None:
-    for target in node.targets:
-        if effects.assign_gradient(it, node, target, node.value, None):
-            return
+def follow_assign(engine: Engine, node: ast.Assign) -> None:
+    if any(assign_gradient(engine, node, target, node.value, None) for target in node.targets):
+        return
     target = node.targets[0]
-    if weights(target) is not target and plain(target) in descending(it.scope.node):
-        effects.descended(it, node, it.value(weights(target)), [node.value], True)
+    if weights(target) is not target and weight_name(target) in descending(engine.scope.node):
+        manual_step(engine, node, engine.value(weights(target)), [node.value], True)
         return
-    if (again := onto_itself(node)) is not None:
-        do_AugAssign(it, again)
+    if (augmented := as_augmented(node)) is not None:
+        follow_augmented(engine, augmented)
         return
+    value = assigned_value(engine, node, target)
+    if len(node.targets) == 1 and isinstance(target, ast.Name):
+        engine.origins[(id(engine.scope), target.id)] = node.value
+    first = node.value.args[:1] if isinstance(node.value, ast.Call) else []
+    if value.kind == "ddp" and engine.branches and [dotted(a) for a in first] == [dotted(target)]:
+        value.root().wrapped = False  # the other branch calls the same name, rightly
+    for each in node.targets:
+        bind(engine, each, value)
+        engine.assigned[(id(engine.scope.node), dotted(each))] = next(births)
+
+
+def assigned_value(engine: Engine, node: ast.Assign, target: ast.expr) -> Value:
+    """The value, with the kind and the name that its target gives it."""
     sides = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
-    averaging = any(averages(ast.copy_location(ast.Assign(node.targets, side), node)) for side in sides)
-    old = it.value(node.targets[0]) if averaging else None
-    value = it.value(node.value)
-    if old is not None and (mark := effects.kept(it, node, node.targets[0], old, value)) is not None:
-        value = Value("tensor", "", {**value.data, "roots": value.data["roots"] | {mark}})
-    if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        it.origins[(id(it.scope), node.targets[0].id)] = node.value
-    if value.kind == "unknown" and value.data.get("made") and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
-        name_result(it, node.targets[0], value)
-    elif value.kind == "unknown" and isinstance(node.targets[0], ast.Name):
-        value.kind = usage(it.scope.node).kind(node.targets[0].id) or "unknown"
-    if (
-        value.kind in ("unknown", "number")
-        and isinstance(node.targets[0], (ast.Name, ast.Attribute))
-        and not value.name
-    ):
-        value.name = dotted(node.targets[0])
-    given = node.value.args[:1] if isinstance(node.value, ast.Call) else []
-    if value.kind == "ddp" and it.branches and [dotted(a) for a in given] == [dotted(node.targets[0])]:
-        value.root().data.pop("wrapped", None)  # the other branch calls the same name, rightly
-    for target in node.targets:
-        bind(it, target, value)
-        it.bound[(id(it.scope.node), dotted(target))] = next(births)
+    averaging = any(averages(node.targets, side) for side in sides)
+    old = engine.value(target) if averaging else None
+    value = engine.value(node.value)
+    if old is not None and (mark := keep(engine, node, target, old, value)) is not None:
+        value = value.derived("tensor", roots=value.roots | {mark})
+    if value.kind == "unknown" and value.made and isinstance(target, (ast.Name, ast.Attribute)):
+        name_result(engine, target, value)
+    elif value.kind == "unknown" and isinstance(target, ast.Name):
+        value.kind = usage(engine.scope.node).kind(target.id) or "unknown"
+    if value.kind in ("unknown", "number") and isinstance(target, (ast.Name, ast.Attribute)) and not value.name:
+        value.name = dotted(target)
+    return value
 
 
-def averages(node: ast.Assign) -> bool:
-    """`mean = 0.9 * mean + 0.1 * loss`: what a name held goes into what it holds, by arithmetic alone."""
+def averages(targets: list[ast.expr], value: ast.expr) -> bool:
+    """`mean = 0.9 * mean + 0.1 * loss`: the old value of a name goes into the new one by arithmetic alone."""
+    target = targets[0]
+    if len(targets) > 1 or not isinstance(target, (ast.Name, ast.Attribute)) or not dotted(target):
+        return False
 
     def inside(part: ast.expr) -> bool:
         if isinstance(part, ast.BinOp):
             return inside(part.left) or inside(part.right)
-        return dotted(part) == dotted(node.targets[0])
+        return dotted(part) == dotted(target)
 
-    target = node.targets[0]
-    if len(node.targets) > 1 or not isinstance(target, (ast.Name, ast.Attribute)) or not dotted(target):
-        return False
-    parts = [part for part in walk(node.value) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add)]
-    return bool(parts) and isinstance(node.value, ast.BinOp) and inside(node.value)
+    parts = [part for part in walk(value) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add)]
+    return bool(parts) and isinstance(value, ast.BinOp) and inside(value)
 
 
-def onto_itself(node: ast.Assign) -> ast.AugAssign | None:
+def as_augmented(node: ast.Assign) -> ast.AugAssign | None:
     """`total = total + loss` is `total += loss`."""
-    made, target = node.value, node.targets[0]
-    if len(node.targets) > 1 or not isinstance(made, ast.BinOp) or not isinstance(made.op, ast.Add):
+    value, target = node.value, node.targets[0]
+    if len(node.targets) > 1 or not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
         return None
-    if not isinstance(target, (ast.Name, ast.Attribute)) or dotted(made.left) != dotted(target):
+    if not isinstance(target, (ast.Name, ast.Attribute)) or dotted(value.left) != dotted(target):
         return None
-    return ast.copy_location(ast.AugAssign(target, made.op, made.right), node)
+    return ast.copy_location(ast.AugAssign(target, value.op, value.right), node)
 
 
-def do_AnnAssign(it: Interpreter, node: ast.AnnAssign) -> None:
+def follow_annotated(engine: Engine, node: ast.AnnAssign) -> None:
     if node.value is not None:
-        value = it.value(node.value)
+        value = engine.value(node.value)
         if value.kind == "unknown":
-            refine(it, value, dotted(node.target), usage(it.scope.node), node.annotation)
-        bind(it, node.target, value)
+            refine(engine, value, dotted(node.target), usage(engine.scope.node), node.annotation)
+        bind(engine, node.target, value)
 
 
-def do_AugAssign(it: Interpreter, node: ast.AugAssign) -> None:
-    if effects.assign_gradient(it, node, node.target, node.value, node.op):
+def follow_augmented(engine: Engine, node: ast.AugAssign) -> None:
+    if assign_gradient(engine, node, node.target, node.value, node.op):
         return
-    old, value = it.value(node.target), it.value(node.value)
-    if old.kind != "param" and plain(node.target) in descending(it.scope.node):
-        effects.descended(it, node, it.value(weights(node.target)), [node.value], isinstance(node.op, ast.Sub))
+    old, value = engine.value(node.target), engine.value(node.value)
+    down = isinstance(node.op, ast.Sub)
+    if old.kind != "param" and weight_name(node.target) in descending(engine.scope.node):
+        manual_step(engine, node, engine.value(weights(node.target)), [node.value], down)
         return
-    kept: int | None = None
+    mark: int | None = None
     if isinstance(node.op, ast.Add):
-        if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.data.get("value") == 1:
-            offset = old.data.get("offset", 0)
-            bind(it, node.target, Value("index", old.name, {"offset": offset + 1}))
+        if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.value == 1:
+            bind(engine, node.target, Value("index", old.name, offset=old.offset + 1))
             return
-        kept = effects.kept(it, node, node.target, old, value)
+        mark = keep(engine, node, node.target, old, value)
     if old.kind == "param" and isinstance(node.op, (ast.Sub, ast.Add)):
-        effects.descended(it, node, old, [node.value], isinstance(node.op, ast.Sub))
+        manual_step(engine, node, old, [node.value], down)
         return
-    made = combined(it, node.op, old, value, node.value)
-    if kept is not None:
-        made.data["roots"] = made.data.get("roots", frozenset()) | {kept}
-    bind(it, node.target, made)
+    made = combined(engine, node.op, old, value, node.value)
+    if mark is not None:
+        made.roots = made.roots | {mark}
+    bind(engine, node.target, made)

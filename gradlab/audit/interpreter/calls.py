@@ -3,196 +3,207 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from gradlab.audit.interpreter.choices import choice
-from gradlab.audit.interpreter.classes import method_of
-from gradlab.audit.interpreter.forward_passes import passed
-from gradlab.audit.interpreter.function_calls import DEPTH, follow
-from gradlab.audit.interpreter.instances import instance, member, parent
-from gradlab.audit.interpreter.name_lookup import attribute
-from gradlab.audit.knowledge import known_names
-from gradlab.audit.knowledge.known_names import MAKING
-from gradlab.audit.knowledge.library_calls import external
-from gradlab.audit.knowledge.loss_normalization import divisible
-from gradlab.audit.knowledge.losses import forward, loss
-from gradlab.audit.knowledge.methods import method
-from gradlab.audit.knowledge.opaque_calls import ACTING, opaque
+from gradlab.audit.interpreter.function_calls import DEPTH, follow_call
+from gradlab.audit.interpreter.instances import base_method, instance, member
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.known_names import FACTORY, kind_made
+from gradlab.audit.knowledge.library_calls import library_call
+from gradlab.audit.knowledge.losses import divisible, forward, loss
+from gradlab.audit.knowledge.methods import known_method
+from gradlab.audit.knowledge.opaque_calls import ACTING, opaque_call
 from gradlab.audit.knowledge.optimizer_methods import loss_scaler
-from gradlab.audit.knowledge.python_functions import unpacked
 from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Formula, negation
-from gradlab.audit.trace.events import If
-from gradlab.audit.trace.scope import Scope
-from gradlab.audit.trace.values import Value, births, members, tensor
-
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.event_tree import If, Node
+from gradlab.audit.trace.values import Scope, Value, births, members, roots_of, tensor
 
 
-def call(it: Interpreter, node: ast.Call) -> Value:
-    if it.frozen:
-        return it.memo.get(id(node), Value())
-    value = fresh_call(it, node)
-    it.memo[id(node)] = value
+def call(engine: Engine, node: ast.Call) -> Value:
+    """The result of a call; each is followed once where its value is asked for again in the same expression."""
+    if engine.frozen:
+        return engine.memo.get(id(node), Value())
+    value = fresh_call(engine, node)
+    engine.memo[id(node)] = value
     return value
 
 
-def fresh_call(it: Interpreter, node: ast.Call) -> Value:
-    owner = present(it, node.func.value) if isinstance(node.func, ast.Attribute) else None
-    args, keywords = unpacked(it, node)
-    if owner is not None and isinstance(node.func, ast.Attribute):
-        if owner.kind == "super":
-            return parent(it, node, owner, node.func.attr, args, keywords)
-        if len(objects := alternatives(owner, node.func.attr)) > 1:
-            return of_each(it, node, objects, args, keywords)
-        result = method(it, node, owner, node.func.attr, args, keywords)
-        if result is not None:
-            return result
-    return applied(it, node, present(it, node.func, owner), owner, args, keywords)
+def fresh_call(engine: Engine, node: ast.Call) -> Value:
+    func = node.func
+    owner = called_value(engine, func.value) if isinstance(func, ast.Attribute) else None
+    args, keywords = arguments(engine, node)
+    site = CallSite.of(engine, node, args, keywords)
+    if owner is None or not isinstance(func, ast.Attribute):
+        return applied(site, called_value(engine, func), None)
+    if owner.kind == "super":
+        return base_method(site, owner)
+    if len(objects := alternatives(owner, func.attr)) > 1:
+        return call_each(site, func, objects)
+    result = known_method(site, owner)
+    return result if result is not None else applied(site, called_value(engine, func, owner), owner)
 
 
-def present(it: Interpreter, node: ast.expr, holder: Value | None = None) -> Value:
+def arguments(engine: Engine, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
+    """The arguments of a call; `*` and `**` are expanded where what they hold is known."""
+    args: list[Value] = []
+    for part in node.args:
+        value = engine.value(part)
+        args += value.items if isinstance(part, ast.Starred) and value.kind == "list" else [value]
+    keywords: dict[str, Value] = {}
+    for pair in node.keywords:
+        value = engine.value(pair.value)
+        if pair.arg is not None:
+            keywords[pair.arg] = value
+        elif value.kind == "dict":
+            keywords |= {key[2:-2]: item for key, item in value.attributes.items() if key[:2] in ("['", '["')}
+        else:
+            keywords["**"] = value
+    return args, keywords
+
+
+def called_value(engine: Engine, node: ast.expr, holder: Value | None = None) -> Value:
     """What is called, or has a method called, is None no more: a subclass or a caller has set it.
 
-    `holder`: what has the attribute, where it was asked for; the calls in it are followed once.
+    holder: the object of the attribute, where it was evaluated before, so that its calls are followed once.
     """
-    value = it.value(node) if holder is None else attribute(it, holder, getattr(node, "attr", ""), node)  # type: ignore
+    if holder is None or not isinstance(node, ast.Attribute):
+        value = engine.value(node)
+    else:
+        value = engine.attribute(holder, node.attr, node)
     if value.kind == "none" and isinstance(node, ast.Attribute):
-        holder = it.value(node.value) if holder is None else holder
+        holder = engine.value(node.value) if holder is None else holder
         if holder.kind == "instance" and holder.attributes.pop(node.attr, None) is not None:
-            return it.value(node)
+            return engine.value(node)
     return value
 
 
-def applied(
-    it: Interpreter,
-    node: ast.Call,
-    callee: Value,
-    owner: Value | None,
-    args: list[Value],
-    keywords: dict[str, Value],
-) -> Value:
-    if "choice" in callee.data:
-        contexts = [(when, context(v)) for when, v in callee.data["choice"]]
+def applied(site: CallSite, callee: Value, owner: Value | None) -> Value:
+    """The result of calling a value, which may be one of several."""
+    if callee.choice:
+        contexts = [(when, context(v)) for when, v in callee.choice]
         if all(made is not None for _, made in contexts):
             return choice([(when, made) for when, made in contexts if made is not None])
-        if all(v.kind in ("model", "ddp") for _, v in callee.data["choice"]):
-            return forward(it, node, callee, args)  # of the one or the other
-        callee = next((v for _, v in callee.data["choice"] if v.kind not in ("none", "unknown")), callee)
-    return called(it, node, callee, owner, args, keywords)
+        if all(v.kind in ("model", "ddp") for _, v in callee.choice):
+            return forward(site.engine, site.node, callee, site.args)  # of the one or the other
+        callee = next((v for _, v in callee.choice if v.kind not in ("none", "unknown")), callee)
+    return called(site, callee, owner)
 
 
 def alternatives(owner: Value, name: str) -> list[tuple[Formula, Value]]:
     """The objects that a value may be, where one of them has a method of the project's own and another has not."""
-    objects = [(when, v) for when, v in owner.data.get("choice", []) if v.kind not in ("none", "unknown")]
-    own = [method_of(v, name) for _, v in objects]
+    objects = [(when, v) for when, v in owner.choice if v.kind not in ("none", "unknown")]
+    own = [v.method(name) for _, v in objects]
     return objects if any(own) and any(one != own[0] for one in own) else []
 
 
-def of_each(
-    it: Interpreter, node: ast.Call, objects: list[tuple[Formula, Value]], args: list[Value], keywords: dict[str, Value]
-) -> Value:
+def call_each(site: CallSite, func: ast.Attribute, objects: list[tuple[Formula, Value]]) -> Value:
     """Each object's method, under the condition that it is the one."""
-    assert isinstance(node.func, ast.Attribute)
+    engine = site.engine
     results: list[tuple[Formula, Value]] = []
-    done: list[list] = []
+    happened: list[list[Node]] = []
     for when, one in objects:
-        outer, it.out = it.out, []
-        result = method(it, node, one, node.func.attr, args, keywords)
+        outer, engine.out = engine.out, []
+        result = known_method(site, one)
         if result is None:
-            result = called(it, node, attribute(it, one, node.func.attr, node.func), one, args, keywords)
-        done.append(it.out)
-        it.out = outer
+            result = called(site, engine.attribute(one, func.attr, func), one)
+        happened.append(engine.out)
+        engine.out = outer
         results.append((when, result))
     tests = [when for when, _ in objects]
     if len(tests) == 2 and tests[1] == negation(tests[0]):
-        it.out.append(If(tests[0], done[0], done[1]))
+        engine.out.append(If(tests[0], happened[0], happened[1]))
     else:
-        it.out += [If(test, events, []) for test, events in zip(tests, done)]
+        engine.out += [If(test, items, []) for test, items in zip(tests, happened)]
     return choice(results)
 
 
-def called(
-    it: Interpreter, node: ast.Call, callee: Value, owner: Value | None, args: list[Value], keywords: dict[str, Value]
-) -> Value:
-    if callee.kind == "maker":
+def called(site: CallSite, callee: Value, owner: Value | None) -> Value:
+    engine, node, kind = site.engine, site.node, callee.kind
+    if kind == "maker":
         return context(callee) or Value()
-    if callee.kind in ("function", "method"):
-        return follow(it, node, callee, args, keywords)
-    if callee.kind == "instance" and (made := member(it, callee, "__call__")) is not None:
-        return follow(it, node, made, args, keywords)
-    if callee.kind == "partial":
-        first = callee.data["call"]
-        whole = ast.Call(first.func, [*first.args, *node.args], [*first.keywords, *node.keywords])
-        args, keywords = [*callee.data["args"], *args], {**callee.data["keywords"], **keywords}
-        return applied(it, ast.copy_location(whole, node), callee.data["callee"], None, args, keywords)
-    if callee.kind == "lambda":
-        return of_lambda(it, callee, args, keywords)
-    if callee.kind == "bound":
-        return method(it, node, callee.data["owner"], callee.data["name"], args, keywords) or Value()
-    if callee.kind == "class":
-        return instance(it, callee, args, keywords, node)
-    if callee.kind == "external":
-        return external(it, node, callee.name, args, keywords)
-    if callee.kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
-        return loss_scaler(it, node, callee, args, keywords)
-    if callee.kind in ("model", "ddp", "engine"):
-        return passed(it, node, callee, args, forward(it, node, callee, args))
-    if callee.kind == "instance" and callee.data.get("framework") and not set(kinds(args, keywords)) & ACTING:
-        return forward(it, node, callee, args)  # what is called with data alone gives an output back
-    if callee.kind == "criterion":
-        made = loss(it, callee.data, args)
-        return passed(it, node, callee, args, made if callee.data.get("type") else divisible(node, made))
-    if callee.kind in ("context", "autocast", "null"):
+    if kind in ("function", "method"):
+        return follow_call(site, callee)
+    if kind == "instance" and (made := member(engine, callee, "__call__")) is not None:
+        return follow_call(site, made)
+    if kind == "partial":
+        return call_partial(site, callee)
+    if kind == "lambda":
+        return call_lambda(site, callee)
+    if kind == "bound":
+        return known_method(replace(site, name=callee.name), callee.owner) or Value()
+    if kind == "class":
+        return instance(engine, callee, site.args, site.keywords, node)
+    if kind == "external":
+        return library_call(replace(site, name=callee.name))
+    if kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
+        return loss_scaler(site, callee)
+    if kind in ("model", "ddp", "engine"):
+        return engine.forward_pass(node, callee, site.args, forward(engine, node, callee, site.args))
+    if kind == "criterion":
+        made = loss(engine, site.args, callee.reduction, callee.ignoring, callee.maker)
+        return engine.forward_pass(node, callee, site.args, made if callee.maker else divisible(node, made))
+    if kind in ("context", "autocast", "null"):
         return callee
-    if callee.kind == "unknown" and it.within and not it.regions and dotted(node.func).startswith("self."):
-        return part_of_network(args)
-    if callee.kind == "unknown" and any(a.kind == "tensor" for a in args) and not set(kinds(args, keywords)) & ACTING:
-        named = isinstance(node.func, (ast.Name, ast.Attribute))
-        if named and not callee.data.get("framework") and not MAKING.match(dotted(node.func).split(".")[-1]):
-            made = divisible(node, loss(it, {}, args))
-            made.data["guessed"] = True
+    return call_unknown(site, callee, owner)
+
+
+def call_unknown(site: CallSite, callee: Value, owner: Value | None) -> Value:
+    """What is called is not known, but what it receives is."""
+    engine, node = site.engine, site.node
+    received = [v for a in site.values for v in members(a)]
+    acting = any(v.kind in ACTING for v in received)
+    if callee.kind == "instance" and callee.framework and not acting:
+        return forward(engine, node, callee, site.args)  # what receives only data returns an output
+    if callee.kind == "unknown":
+        if engine.depth and not engine.regions and dotted(node.func).startswith("self."):
+            return tensor(roots=roots_of(site.args) | {next(births)}, source="model")  # a layer of unknown making
+        if any(a.kind == "tensor" for a in site.args) and not acting and may_be_loss(node, callee):
+            made = divisible(node, loss(engine, site.args))
+            made.guessed = True
             return made
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-    if callee.kind == "unknown" and any(held.kind in ACTING for held in callee.attributes.values()):
-        it.emit("opaque", node, callee, name=name, receives={"self"}, used=False)  # `learner("after_step")`
-    handled = owner if owner is not None or not callee.data.get("framework") else callee
-    if callee.kind == "unknown" and callee.data.get("holds") is False:
-        handled = callee  # an attribute of its own making, which holds nothing of the training
-    return opaque(it, node, name or "call", handled, args, keywords)
+        if any(held.kind in ACTING for held in callee.attributes.values()):  # `learner("after_step")`
+            site.emit("opaque", callee, name=site.name, receives=frozenset({"self"}))
+    handled = callee if owner is None and callee.framework else owner
+    if callee.kind == "unknown" and callee.acting is False:
+        handled = callee  # an attribute that the object made itself, which holds nothing of the training
+    return opaque_call(replace(site, name=site.name or "call"), handled)
 
 
-def part_of_network(args: list[Value]) -> Value:
-    """What a layer of unknown making gives, in a forward pass that is followed."""
-    through = frozenset().union(*(v.data.get("roots", frozenset()) for v in args if v.kind == "tensor"))
-    return tensor(roots=through | {next(births)}, factors=[], source="model")
+def may_be_loss(node: ast.Call, callee: Value) -> bool:
+    named = isinstance(node.func, (ast.Name, ast.Attribute))
+    return named and not callee.framework and not FACTORY.match(dotted(node.func).split(".")[-1])
 
 
-def of_lambda(it: Interpreter, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
-    node, outer = callee.data["node"], it.scope
-    if len(it.stack) >= DEPTH or node in it.stack:
-        return Value("unknown", "", {"made": True, "opaque": True})
-    it.scope = Scope(callee.data["scope"], outer.node, callee.data["scope"].module)
-    it.stack.append(node)
-    names = [a.arg for a in node.args.args]
-    for i, name in enumerate(names):
-        it.scope.names[name] = args[i] if i < len(args) else keywords.get(name, Value("unknown", name, {"given": True}))
+def call_partial(site: CallSite, callee: Value) -> Value:
+    first, node = callee.call, site.node
+    whole = ast.Call(first.func, [*first.args, *node.args], [*first.keywords, *node.keywords])
+    args, keywords = [*callee.args, *site.args], {**callee.keywords, **site.keywords}
+    return applied(CallSite.of(site.engine, ast.copy_location(whole, node), args, keywords), callee.callee, None)
+
+
+def call_lambda(site: CallSite, callee: Value) -> Value:
+    engine, node, outer = site.engine, callee.node, site.engine.scope
+    if len(engine.stack) >= DEPTH or node in engine.stack:
+        return Value(made=True, opaque=True)
+    engine.scope = Scope(callee.scope, outer.node, callee.scope.module)
+    engine.stack.append(node)
+    for i, name in enumerate(a.arg for a in node.args.args):
+        given = site.args[i] if i < len(site.args) else site.keywords.get(name)
+        engine.scope.names[name] = given if given is not None else Value("unknown", name, given=True)
     try:
-        return it.value(node.body)
+        return engine.value(node.body)
     finally:
-        it.stack.pop()
-        it.scope = outer
+        engine.stack.pop()
+        engine.scope = outer
 
 
 def context(callee: Value) -> Value | None:
     """The context manager that a call makes: `model.no_sync` or `nullcontext`, kept in a name and called later."""
     if callee.kind == "maker":
-        return Value("context", data=dict(callee.data))
-    if callee.kind == "bound" and callee.data["name"] == "no_sync":
-        return Value("context", data={"word": "no_sync", "model": callee.data["owner"]})
-    return Value("null") if callee.kind == "external" and known_names.made(callee.name) == "null" else None
-
-
-def kinds(args: list[Value], keywords: dict[str, Value]) -> list[str]:
-    return [v.kind for a in [*args, *keywords.values()] for v in members(a)]
+        return Value("context", word=callee.word, model=callee.model)
+    if callee.kind == "bound" and callee.name == "no_sync":
+        return Value("context", word="no_sync", model=callee.owner)
+    return Value("null") if callee.kind == "external" and kind_made(callee.name) == "null" else None

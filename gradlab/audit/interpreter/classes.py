@@ -1,41 +1,25 @@
-"""Instances of the project's classes: where their methods are, and what their attributes hold between calls."""
+"""Classes of the project: what their objects are, by their bases, and what their attributes are between calls."""
 
 from __future__ import annotations
 
 import ast
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from gradlab.audit.source.project import Function, Module
+from gradlab.audit.knowledge.known_names import HUGGING_FACE, MODULES
+from gradlab.audit.source.project import Module, Project
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.values import Value
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
-
-MODULES = re.compile(r"^(nn\.|torch\.nn\.)?(Module|Sequential)$|Model$|Module$|ModelMixin$")
-HUGGING = re.compile(r"^\s*(?:from|import)\s+(?:transformers|trl)\b", re.M)
 PLAIN = {"object", "ABC", "abc.ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Exception"}
+"""Bases that add no methods."""
+DEEP = 5
+"""How deep bases of bases are looked for."""
 
 
-def method_of(value: Value, name: str, above: ast.AST | None = None) -> tuple[Function, Module] | None:
-    """The method in the class or in its bases; with `above` only in bases of the class that holds that function."""
-    lineage = value.data.get("lineage", [])
-    modules = value.data.get("modules", [])
-    if above is not None:
-        at = next((i for i, node in enumerate(lineage) if above in node.body), len(lineage))
-        lineage, modules = lineage[at + 1 :], modules[at + 1 :]
-    for node, module in zip(lineage, modules):
-        for item in node.body:
-            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) and item.name == name:
-                return item, module
-    return None
-
-
-def object_of(it: Interpreter, callee: Value) -> Value:
-    nodes, modules, unknown = lineage(it, callee.data["node"], callee.data["module"], 0)
+def new_object(project: Project, callee: Value) -> Value:
+    """An object of a class, before its __init__ was followed."""
+    nodes, modules, unknown = lineage(project, callee.node, callee.module, 0)
     names = [name.split(".")[-1] for name in unknown]
     kind = "instance"
     if any(name == "Optimizer" for name in names):
@@ -44,59 +28,61 @@ def object_of(it: Interpreter, callee: Value) -> Value:
         kind = "scheduler"
     elif any(MODULES.search(name) for name in names):
         kind = "criterion" if re.search(r"Loss$|Criterion$", callee.name) else "model"
-    value = Value(kind, callee.name, {"class": callee.data["node"], "lineage": nodes, "modules": modules})
-    value.data["framework"] = bool([n for n in unknown if n not in PLAIN and n.split("[")[0] not in PLAIN])
-    if kind == "model" and not any("Lightning" in name for name in names):
-        value.data["framework"] = False
-    value.data["lightning"] = any("Lightning" in name for name in names)
-    hugging = any(name.endswith("Trainer") for name in names) and HUGGING.search(callee.data["module"].source.text)
-    value.data["asked"] = "training_step" if value.data["lightning"] else "compute_loss" if hugging else None
-    return value
+    lightning = any("Lightning" in name for name in names)
+    hugging_face = any(name.endswith("Trainer") for name in names) and HUGGING_FACE.search(callee.module.source.text)
+    return Value(
+        kind,
+        callee.name,
+        lineage=tuple(nodes),
+        modules=tuple(modules),
+        framework=(kind != "model" or lightning)
+        and any(n not in PLAIN and n.split("[")[0] not in PLAIN for n in unknown),
+        lightning=lightning,
+        loss_method="training_step" if lightning else "compute_loss" if hugging_face else "",
+    )
 
 
 def lineage(
-    it: Interpreter, node: ast.ClassDef, module: Module, depth: int
+    project: Project, node: ast.ClassDef, module: Module, depth: int
 ) -> tuple[list[ast.ClassDef], list[Module], list[str]]:
+    """A class and its bases in the project, the modules that they are in, and the names of all other bases."""
     nodes, modules, unknown = [node], [module], []
-    for base in node.bases if depth < 5 else []:
+    for base in node.bases if depth < DEEP else []:
         name = dotted(base)
         if not name:
             unknown += [dotted(base.value)] if isinstance(base, ast.Subscript) else ["?"]
             continue
-        found: tuple[Module, ast.AST] | None = None
-        if name in module.names:
-            found = module, module.names[name]
-        elif name.split(".")[0] in module.imports:
-            first, *rest = name.split(".")
-            dotted_name, level = module.imports[first]
-            found = it.project.resolve(".".join([dotted_name, *rest]), level, module)
+        found = definition(project, name, module)
         if found is None or not isinstance(found[1], ast.ClassDef) or found[1] in nodes:
             unknown.append(name)
             continue
-        more = lineage(it, found[1], found[0], depth + 1)
+        more = lineage(project, found[1], found[0], depth + 1)
         nodes, modules, unknown = [*nodes, *more[0]], [*modules, *more[1]], [*unknown, *more[2]]
     return nodes, modules, unknown
 
 
-def settle(value: Value) -> None:
-    """After __init__: attributes that methods count up are indices, flags that they set anew are not known."""
-    for node in value.data.get("lineage", []):
+def definition(project: Project, name: str, module: Module) -> tuple[Module, ast.AST] | None:
+    """Where a name of a module is defined."""
+    if name in module.names:
+        return module, module.names[name]
+    first, *rest = name.split(".")
+    if first not in module.imports:
+        return None
+    imported, level = module.imports[first]
+    return project.resolve(".".join([imported, *rest]), level, module)
+
+
+def forget_assigned(value: Value) -> None:
+    """After __init__: attributes that methods count up are indices, flags that they assign are not known."""
+    for node in value.lineage:
         for name, counted in assigned(node):
             old = value.attributes.get(name)
             if old is None or old.kind not in ("number", "bool", "none"):
                 continue
             if counted:
-                value.attributes[name] = Value("index", name, {"offset": 0})
+                value.attributes[name] = Value("index", name)
             elif old.kind != "none":
                 value.attributes[name] = Value("unknown", f"self.{name}")
-
-
-@lru_cache(maxsize=300)
-def updated(node: ast.ClassDef) -> frozenset[str]:
-    """Attributes of self whose update() a class's methods call."""
-    calls = (part.func for part in walk(node) if isinstance(part, ast.Call))
-    owners = (f.value for f in calls if isinstance(f, ast.Attribute) and f.attr == "update")
-    return frozenset(o.attr for o in owners if isinstance(o, ast.Attribute) and dotted(o.value) == "self")
 
 
 @lru_cache(maxsize=300)
@@ -110,9 +96,8 @@ def assigned(node: ast.ClassDef) -> list[tuple[str, bool]]:
             targets = part.targets if isinstance(part, ast.Assign) else []
             if isinstance(part, ast.AugAssign):
                 targets = [part.target]
+            counted = isinstance(part, ast.AugAssign) and isinstance(part.value, ast.Constant)
             for target in targets:
                 if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
-                    found[(target.attr, isinstance(part, ast.AugAssign) and isinstance(part.value, ast.Constant))] = (
-                        None
-                    )
+                    found[(target.attr, counted)] = None
     return list(found)

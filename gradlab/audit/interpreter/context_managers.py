@@ -3,65 +3,83 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from gradlab.audit.interpreter.classes import method_of
-from gradlab.audit.interpreter.function_calls import enter
 from gradlab.audit.trace.conditions import Formula, joined, negation
-from gradlab.audit.trace.events import Block, Event, If, Region
-from gradlab.audit.trace.values import Value
-
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
-Paused = tuple[list, list[Region], list, Value | None]
-"""What happens before a yield, the regions that it is in, what happens after, and what it hands out."""
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.event_tree import Block, If, Node
+from gradlab.audit.trace.values import Event, Region, Value
 
 
-def managed(it: Interpreter, items: list, name: str) -> Value:
-    """The context that a generator's events make; what comes before its yield has happened now."""
-    found = paused(items, it.regions)
+class Paused(NamedTuple):
+    """A generator at its `yield`: what happens before it, the regions around it, what happens after it."""
+
+    before: list[Node]
+    regions: list[Region]
+    after: list[Node]
+    value: Value | None
+
+
+def managed(engine: Engine, items: list[Node], name: str) -> Value:
+    """The context that a generator's events make; what comes before its `yield` has happened now."""
+    found = paused(items, engine.regions)
     if found is None:
-        return Value("context", name, {"word": "unknown"})
-    before, regions, after, handed = found
-    it.out += before
-    data = {"word": "followed", "regions": regions, "after": after}
-    return Value("context", name, data if handed is None else {**data, "as": handed})
+        return Value("context", name, word="unknown")
+    engine.out += found.before
+    return Value(
+        "context",
+        name,
+        word="followed",
+        regions=tuple(found.regions),
+        after=tuple(found.after),
+        entered=found.value,
+    )
 
 
-def paused(items: list, outer: list[Region]) -> Paused | None:
+def paused(items: Sequence[Node], outer: list[Region]) -> Paused | None:
+    """None where there is no `yield`, or one that not all branches reach."""
     for i, item in enumerate(items):
+        before, after = list(items[:i]), list(items[i + 1 :])
         if isinstance(item, Event) and item.kind == "yield":
-            return items[:i], [r for r in item.regions if r not in outer], items[i + 1 :], item.value
+            return Paused(before, [r for r in item.regions if r not in outer], after, item.value)
         if isinstance(item, Block) and (found := paused(item.body, outer)) is not None:
-            before = Block(item.node, item.path, found[0], item.name)
-            after = Block(item.node, item.path, found[2], item.name)
-            return [*items[:i], before], found[1], [after, *items[i + 1 :]], found[3]
+            first, last = replace(item, body=found.before), replace(item, body=found.after)
+            return Paused([*before, first], found.regions, [last, *after], found.value)
         if isinstance(item, If):
             one, two = paused(item.then, outer), paused(item.other, outer)
             if one is not None and two is not None:
-                first, last = If(item.test, one[0], two[0], item.node), If(item.test, one[2], two[2], item.node)
-                regions = [*under(item.test, one[1]), *under(negation(item.test), two[1])]
-                return [*items[:i], first], regions, [last, *items[i + 1 :]], one[3] or two[3]
+                test, node = item.test, item.node
+                regions = [*under(test, one.regions), *under(negation(test), two.regions)]
+                return Paused(
+                    [*before, If(test, one.before, two.before, node)],
+                    regions,
+                    [If(test, one.after, two.after, node), *after],
+                    one.value or two.value,
+                )
             if one is not None or two is not None:
                 return None
     return None
 
 
 def under(test: Formula, regions: list[Region]) -> list[Region]:
-    return [Region(r.kind, joined("and", [test, r.when]), r.node, r.value, r.data) for r in regions]
+    return [replace(r, when=joined("and", [test, r.when])) for r in regions]
 
 
-def begun(it: Interpreter, value: Value, at: ast.AST) -> Value | None:
-    """What the __enter__ of an object of the project gives back; None where there is none."""
-    found = method_of(value, "__enter__")
-    return None if found is None else enter(it, found[0], found[1], [], {}, value, at, it.world(found[1]))
+def enter_object(engine: Engine, value: Value, at: ast.AST) -> Value | None:
+    """What the __enter__ of an object of the project returns; None where there is none."""
+    found = value.method("__enter__")
+    return None if found is None else engine.enter(*found, [], {}, value, at)
 
 
-def ended(it: Interpreter, value: Value, at: ast.AST) -> None:
+def leave(engine: Engine, value: Value, at: ast.AST) -> None:
     """What happens when a block is left."""
-    for when, one in value.data.get("choice", [(None, value)]):
-        after = one.data.get("after", []) if one.kind == "context" else []
-        it.out += after if when is None else [If(when, after, [])] if after else []
-    if (found := method_of(value, "__exit__")) is not None:
-        enter(it, found[0], found[1], [], {}, value, at, it.world(found[1]))
+    for when, one in value.choice or ((None, value),):
+        after = list(one.after) if one.kind == "context" else []
+        if when is None:
+            engine.out += after
+        elif after:
+            engine.out.append(If(when, after, []))
+    if (found := value.method("__exit__")) is not None:
+        engine.enter(*found, [], {}, value, at)

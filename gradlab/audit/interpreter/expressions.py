@@ -4,141 +4,129 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
-from gradlab.audit.interpreter import calls
-from gradlab.audit.interpreter.branch_conditions import formula
-from gradlab.audit.interpreter.canonical_text import canonical
-from gradlab.audit.interpreter.choices import choice
-from gradlab.audit.interpreter.containers import of_Dict, of_DictComp, of_ListComp, of_Starred, of_Subscript, of_Tuple
-from gradlab.audit.interpreter.name_lookup import attribute, named
+from gradlab.audit.interpreter.calls import call
+from gradlab.audit.interpreter.containers import comprehension, mapping, sequence, subscript
 from gradlab.audit.knowledge.tensor_arithmetic import combined
+from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import FALSE, TRUE, negation
-from gradlab.audit.trace.events import If
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.values import Value, number, several
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
+PLAIN = ("unknown", "bool", "number", "none", "tensor")
+"""Kinds of what may be the left side of `x or default`."""
 
 
-def of_Constant(it: Interpreter, node: ast.Constant) -> Value:
-    if node.value is None:
-        return Value("none", "None", birth=0)
-    return Value("number", "", {"value": node.value}, birth=0)
+def constant(engine: Engine, node: ast.Constant) -> Value:
+    return Value("none", "None", birth=0) if node.value is None else Value("number", value=node.value, birth=0)
 
 
-def of_Name(it: Interpreter, node: ast.Name) -> Value:
-    return named(it, node.id)
+def name(engine: Engine, node: ast.Name) -> Value:
+    return engine.named(node.id)
 
 
-def of_Attribute(it: Interpreter, node: ast.Attribute) -> Value:
-    return attribute(it, it.value(node.value), node.attr, node)
+def attribute(engine: Engine, node: ast.Attribute) -> Value:
+    return engine.attribute(engine.value(node.value), node.attr, node)
 
 
-def of_Lambda(it: Interpreter, node: ast.Lambda) -> Value:
-    return Value("lambda", data={"node": node, "scope": it.scope})
+def function(engine: Engine, node: ast.Lambda) -> Value:
+    return Value("lambda", node=node, scope=engine.scope)
 
 
-def of_NamedExpr(it: Interpreter, node: ast.NamedExpr) -> Value:
-    value = it.value(node.value)
-    it.scope.names[node.target.id] = value
+def named_expression(engine: Engine, node: ast.NamedExpr) -> Value:
+    value = engine.value(node.value)
+    engine.scope.names[node.target.id] = value
     return value
 
 
-def of_Await(it: Interpreter, node: ast.Await) -> Value:
-    return it.value(node.value)
+def inner(engine: Engine, node: ast.Await | ast.Starred) -> Value:
+    return engine.value(node.value)
 
 
-def of_Yield(it: Interpreter, node: ast.Yield | ast.YieldFrom) -> Value:
-    it.emit("yield", node, it.value(node.value) if node.value is not None else None)
+def generator_yield(engine: Engine, node: ast.Yield | ast.YieldFrom) -> Value:
+    engine.emit("yield", node, engine.value(node.value) if node.value is not None else None)
     return Value()
 
 
-def of_IfExp(it: Interpreter, node: ast.IfExp) -> Value:
-    it.value(node.test)
-    test = formula(it, node.test)
-    out, branches = it.out, []
-    for part in (node.body, node.orelse):
-        it.out = []
-        branches.append((it.value(part), it.out))
-    it.out = out
-    if branches[0][1] or branches[1][1]:
-        it.out.append(If(test, branches[0][1], branches[1][1]))
+def conditional(engine: Engine, node: ast.IfExp) -> Value:
+    engine.value(node.test)
+    test = engine.formula(node.test)
+    values: list[Value] = []
+    then = engine.collect(lambda: values.append(engine.value(node.body)))
+    other = engine.collect(lambda: values.append(engine.value(node.orelse)))
+    if then or other:
+        engine.out.append(If(test, then, other))
     if test == TRUE:
-        return branches[0][0]
+        return values[0]
     if test == FALSE:
-        return branches[1][0]
-    return choice([(test, branches[0][0]), (negation(test), branches[1][0])])
+        return values[1]
+    return choice([(test, values[0]), (negation(test), values[1])])
 
 
-def of_BoolOp(it: Interpreter, node: ast.BoolOp) -> Value:
-    values = [it.value(part) for part in node.values]
-    if isinstance(node.op, ast.Or) and any(
-        v.kind not in ("unknown", "bool", "number", "none", "tensor") for v in values
-    ):
-        return next(v for v in values if v.kind not in ("unknown", "bool", "number", "none", "tensor"))
-    return Value("bool", data={"formula": formula(it, node)})
+def boolean(engine: Engine, node: ast.BoolOp) -> Value:
+    values = [engine.value(part) for part in node.values]
+    told = next((v for v in values if v.kind not in PLAIN), None)
+    if isinstance(node.op, ast.Or) and told is not None:
+        return told
+    return Value("bool", formula=engine.formula(node))
 
 
-def of_Compare(it: Interpreter, node: ast.Compare) -> Value:
-    it.value(node.left)
-    for part in node.comparators:
-        it.value(part)
-    return Value("bool", data={"formula": formula(it, node)})
+def comparison(engine: Engine, node: ast.Compare) -> Value:
+    for part in (node.left, *node.comparators):
+        engine.value(part)
+    return Value("bool", formula=engine.formula(node))
 
 
-def of_UnaryOp(it: Interpreter, node: ast.UnaryOp) -> Value:
-    value = it.value(node.operand)
+def unary(engine: Engine, node: ast.UnaryOp) -> Value:
+    value = engine.value(node.operand)
     if isinstance(node.op, ast.Not):
-        return Value("bool", data={"formula": formula(it, node)})
-    if value.kind == "number" and isinstance(node.op, ast.USub) and isinstance(value.data["value"], (int, float)):
-        return number(-value.data["value"])
+        return Value("bool", formula=engine.formula(node))
+    if value.kind == "number" and isinstance(node.op, ast.USub) and isinstance(value.value, (int, float)):
+        return number(-value.value)
     return value
 
 
-def of_BinOp(it: Interpreter, node: ast.BinOp) -> Value:
-    left, right = it.value(node.left), it.value(node.right)
+def binary(engine: Engine, node: ast.BinOp) -> Value:
+    left, right = engine.value(node.left), engine.value(node.right)
     if isinstance(node.op, ast.Mod) and left.kind == "index":
-        return Value("bool", data={"formula": formula(it, node)})
+        return Value("bool", formula=engine.formula(node))
     if isinstance(node.op, (ast.Add, ast.Sub)) and left.kind == "index" and right.kind == "number":
         sign = 1 if isinstance(node.op, ast.Add) else -1
-        if isinstance(right.data["value"], int):
-            return Value("index", left.name, {**left.data, "offset": left.data["offset"] + sign * right.data["value"]})
+        if isinstance(right.value, int):
+            return left.derived("index", left.name, offset=left.offset + sign * right.value)
     if left.kind == "list" and right.kind == "list" and isinstance(node.op, ast.Add):
-        return several([*left.data["items"], *right.data["items"]])
+        return several([*left.items, *right.items])
     if left.kind == "params" or right.kind == "params":
         return left if left.kind == "params" else right
     if left.kind != "tensor" and right.kind != "tensor":  # the same of the same is the same
-        return it.results.setdefault(canonical(it, node), Value())
-    return combined(it, node.op, left, right, node.right, node.left)
+        return engine.results.setdefault(engine.canonical(node), Value())
+    return combined(engine, node.op, left, right, node.right, node.left)
 
 
-def of_Call(it: Interpreter, node: ast.Call) -> Value:
-    return calls.call(it, node)
-
-
-WORK: dict[str, Callable] = {
-    "Constant": of_Constant,
-    "Name": of_Name,
-    "Attribute": of_Attribute,
-    "Subscript": of_Subscript,
-    "Tuple": of_Tuple,
-    "Starred": of_Starred,
-    "Lambda": of_Lambda,
-    "NamedExpr": of_NamedExpr,
-    "Await": of_Await,
-    "Yield": of_Yield,
-    "YieldFrom": of_Yield,
-    "IfExp": of_IfExp,
-    "BoolOp": of_BoolOp,
-    "Compare": of_Compare,
-    "UnaryOp": of_UnaryOp,
-    "BinOp": of_BinOp,
-    "ListComp": of_ListComp,
-    "DictComp": of_DictComp,
-    "Dict": of_Dict,
-    "Call": of_Call,
-    "GeneratorExp": of_ListComp,
-    "SetComp": of_ListComp,
-    "List": of_Tuple,
+EXPRESSIONS: dict[type[ast.expr], Callable[[Engine, Any], Value]] = {
+    ast.Constant: constant,
+    ast.Name: name,
+    ast.Attribute: attribute,
+    ast.Subscript: subscript,
+    ast.Tuple: sequence,
+    ast.List: sequence,
+    ast.Starred: inner,
+    ast.Await: inner,
+    ast.Lambda: function,
+    ast.NamedExpr: named_expression,
+    ast.Yield: generator_yield,
+    ast.YieldFrom: generator_yield,
+    ast.IfExp: conditional,
+    ast.BoolOp: boolean,
+    ast.Compare: comparison,
+    ast.UnaryOp: unary,
+    ast.BinOp: binary,
+    ast.ListComp: comprehension,
+    ast.GeneratorExp: comprehension,
+    ast.SetComp: comprehension,
+    ast.DictComp: lambda engine, node: Value(),
+    ast.Dict: mapping,
+    ast.Call: call,
 }

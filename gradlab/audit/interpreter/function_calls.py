@@ -3,69 +3,66 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from gradlab.audit.interpreter.context_managers import managed
 from gradlab.audit.interpreter.parameters import parameters
-from gradlab.audit.knowledge import losses as effects
-from gradlab.audit.knowledge.opaque_calls import opaque
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.context_regions import regions
+from gradlab.audit.knowledge.opaque_calls import opaque_call
 from gradlab.audit.source.project import Function, Module
 from gradlab.audit.source.syntax import dotted
-from gradlab.audit.trace.events import Block, Event, events
-from gradlab.audit.trace.events import walk as tree_walk
-from gradlab.audit.trace.scope import Scope
-from gradlab.audit.trace.values import Value, several
-
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.event_tree import Block, events, walk
+from gradlab.audit.trace.values import Event, Frame, Scope, Value, several
 
 CONTEXTS = {"autocast", "no_grad", "inference_mode"}
-"""Contexts that decorate functions, too."""
+"""Context managers that decorate functions, too."""
 DEPTH, CALLS = 7, 400
-"""How deep calls are entered, and how many from one beginning."""
+"""How deep calls are entered, and how many from one entry point."""
 MANY, FEW = 6000, 40
-"""After so many in a file, of hundreds of tests say, so few from each beginning that is left."""
+"""After this many calls in a file, of hundreds of tests say, only a few from each entry point that is left."""
 
 
-def follow(it: Interpreter, node: ast.Call, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
-    target = callee.data["node"]
-    if abstract(target):
-        unknown = Value("unknown", "", {"framework": True})
-        return opaque(it, node, target.name, callee.data.get("self") and unknown, args, keywords)
-    args, keywords = [*callee.data.get("args", []), *args], {**callee.data.get("keywords", {}), **keywords}
-    names = {dotted(d.func if isinstance(d, ast.Call) else d).split(".")[-1] for d in target.decorator_list}
-    closure = callee.data.get("scope") or it.world(callee.data["module"])
+def follow_call(call: CallSite, callee: Value) -> Value:
+    """The result of a function or method of the project; what it does has happened then."""
+    engine, function, owner = call.engine, callee.node, callee.owner
+    named = replace(call, name=function.name)
+    if abstract(function):
+        return opaque_call(named, Value(framework=True) if owner is not None else None)
     made: list[Value | None] = []
-    owner = callee.data.get("self")
-    items = it.collect(
-        lambda: made.append(enter(it, target, callee.data["module"], args, keywords, owner, node, closure))
+    items = engine.collect(
+        lambda: made.append(
+            engine.enter(function, callee.module, call.args, call.keywords, owner, call.node, callee.scope)
+        )
     )
-    if made[0] is None:
-        return opaque(it, node, target.name, owner, args, keywords)
-    if names & {"contextmanager", "asynccontextmanager"}:
-        from gradlab.audit.interpreter.context_managers import managed
+    result = made[0]
+    if result is None:
+        return opaque_call(named, owner)
+    if {"contextmanager", "asynccontextmanager"} & {decorator_name(d) for d in function.decorator_list}:
+        return managed(engine, items, function.name)
+    engine.visited.add(call.node)
+    engine.out += items
+    if function.name == "zero_grad" and owner is not None and all(event.kind != "zero" for event in events(items)):
+        call.emit("zero", None, owner=owner)  # in a way that is not known
+    return answer(function, result) if result.kind in ("number", "bool", "unknown") else result
 
-        return managed(it, items, target.name)
-    it.visited.add(node)
-    it.out += items
-    if target.name == "zero_grad" and owner is not None and all(event.kind != "zero" for event in events(items)):
-        it.emit("zero", node, None, whose="unknown", given=owner)  # in a way that is not known
-    if made[0].kind in ("number", "bool", "unknown"):
-        return answer(target, made[0])
-    return made[0]
+
+def decorator_name(node: ast.expr) -> str:
+    return dotted(node.func if isinstance(node, ast.Call) else node).split(".")[-1]
 
 
 def answer(node: Function, value: Value) -> Value:
-    """Of a function that returns yes or no after a look at what is finite: which one is not known."""
+    """A function that looks for NaN or Inf and returns True or False: which one is not known."""
     checks = any(getattr(part, "attr", "") in ("isfinite", "isnan", "isinf") for part in ast.walk(node))
-    if not checks or not isinstance(value.data.get("value"), bool):
+    if not checks or not isinstance(value.value, bool):
         return value
-    return Value("unknown", "", {"made": True, "finite": True})
+    return Value(made=True, checks_finite=True)
 
 
 def enter(
-    it: Interpreter,
-    node: Function,
+    engine: Engine,
+    function: Function,
     module: Module,
     args: list[Value],
     keywords: dict[str, Value],
@@ -74,43 +71,41 @@ def enter(
     closure: Scope,
 ) -> Value | None:
     """Follow a function's body; None where it cannot be entered."""
-    if (
-        node in it.stack
-        or len(it.stack) >= DEPTH
-        or it.calls >= (CALLS if it.total < MANY else FEW)
-        or (at is not node and abstract(node))
-    ):
+    limit = CALLS if engine.total < MANY else FEW
+    if function in engine.stack or len(engine.stack) >= DEPTH or engine.calls >= limit:
         return None
-    it.calls += 1
-    it.total += 1
-    it.visited.add(node)
-    static = any(dotted(d) == "staticmethod" for d in node.decorator_list)
-    if owner is not None and not static and (node.args.posonlyargs or node.args.args):
+    if at is not function and abstract(function):
+        return None
+    engine.calls += 1
+    engine.total += 1
+    engine.visited.add(function)
+    static = any(dotted(d) == "staticmethod" for d in function.decorator_list)
+    if owner is not None and not static and (function.args.posonlyargs or function.args.args):
         args = [owner, *args]
-    scope = Scope(closure, node, module)
-    scope.names |= parameters(it, node, args, keywords, called=at is not node)
-    outer, it.scope, regions = it.scope, scope, it.regions
-    for decorator in node.decorator_list:
-        if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1] in CONTEXTS:
-            it.regions = [*it.regions, *effects.regions(it, it.value(decorator), decorator)]
-    it.stack.append(node)
-    it.returned.append([])
-    it.selves.append(args[0] if owner is not None and args else it.selves[-1])
-    own = owner is None or owner is it.selves[-2]
-    it.frames.append((at, outer.module, [*args, *keywords.values()], own))
-    body = it.collect(lambda: it.block(node.body))
-    it.frames.pop()
-    it.selves.pop()
-    it.stack.pop()
-    it.inner += [v for v in scope.names.values() if v.kind == "function" and v.data.get("scope") is scope]
-    it.scope, it.regions = outer, regions
-    if any(isinstance(item, Event) for item in tree_walk(body)):
-        it.out.append(Block(node, module.path, body, node.name))
-    return together(it.returned.pop())
+    scope = Scope(closure, function, module)
+    scope.names |= parameters(engine, function, args, keywords, called=at is not function)
+    outer, engine.scope, outer_regions = engine.scope, scope, engine.regions
+    for decorator in function.decorator_list:
+        if decorator_name(decorator) in CONTEXTS:
+            engine.regions = [*engine.regions, *regions(engine.value(decorator), decorator)]
+    engine.stack.append(function)
+    engine.returned.append([])
+    engine.selves.append(args[0] if owner is not None and args else engine.selves[-1])
+    own = owner is None or owner is engine.selves[-2]
+    engine.frames.append(Frame(at, outer.module, [*args, *keywords.values()], own))
+    body = engine.collect(lambda: engine.block(function.body))
+    engine.frames.pop()
+    engine.selves.pop()
+    engine.stack.pop()
+    engine.closures += [v for v in scope.names.values() if v.kind == "function" and v.scope is scope]
+    engine.scope, engine.regions = outer, outer_regions
+    if any(isinstance(item, Event) for item in walk(body)):
+        engine.out.append(Block(function, module.path, body, function.name))
+    return merged(engine.returned.pop())
 
 
 def abstract(node: Function) -> bool:
-    """A method that subclasses define: its own body says nothing of what happens."""
+    """A method that subclasses define: its own body does not show what happens."""
     if any(dotted(d).split(".")[-1] == "abstractmethod" for d in node.decorator_list):
         return True
     body = [n for n in node.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
@@ -119,14 +114,13 @@ def abstract(node: Function) -> bool:
     )
 
 
-def together(values: list[Value]) -> Value:
-    """What a function gives back, of all its returns; of several values at once, each by itself."""
+def merged(values: list[Value]) -> Value:
+    """What a function returns, of all its `return`; of tuples of one length each item by itself."""
     telling = [v for v in values if v.kind not in ("none", "unknown")] or [v for v in values if v.kind != "none"]
-    rows = [v.data["items"] for v in telling if v.kind == "list" and "choice" not in v.data]
+    rows = [v.items for v in telling if v.kind == "list" and not v.choice]
     if len(rows) > 1 and len(rows) == len(telling) and len({len(row) for row in rows}) == 1 and rows[0]:
-        return several([together(list(column)) for column in zip(*rows)])
-    schedules = list(dict.fromkeys(v for v in telling if v.kind == "scheduler"))
+        return several([merged(list(column)) for column in zip(*rows)])
+    schedules = tuple(dict.fromkeys(v for v in telling if v.kind == "scheduler"))
     if len(schedules) > 1:
-        last = schedules[-1]
-        return Value("scheduler", last.name, {**last.data, "among": schedules})
+        return schedules[-1].derived("scheduler", schedules[-1].name, among=schedules)
     return (telling or values or [Value("none", "None")])[-1]

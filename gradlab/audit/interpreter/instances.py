@@ -1,59 +1,54 @@
-"""Objects of the project's classes made, their members, and what their parents do."""
+"""Objects of the project's classes: how they are made, their members, and the methods of their bases."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from gradlab.audit.interpreter.classes import method_of, object_of, settle
-from gradlab.audit.interpreter.function_calls import enter
+from gradlab.audit.interpreter.classes import forget_assigned, new_object
+from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import HOLDING
 from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.values import Value, every
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
 
-
-def member(it: Interpreter, value: Value, name: str) -> Value | None:
-    """A method, property or class attribute of an instance of a class of the project."""
-    found = method_of(value, name)
-    if found is None:
-        return None
-    node, module_ = found
-    made = Value("method", name, {"node": node, "module": module_, "self": value})
-    if any(dotted(d).split(".")[-1] in ("property", "cached_property") for d in node.decorator_list):
-        result = enter(it, node, module_, [], {}, value, node, it.world(module_))
-        return result if result is not None else Value()
-    return made
-
-
-def parent(
-    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
-) -> Value:
-    value = owner.data.get("self")
-    if value is None or name == "__init__":
-        if value is not None and (found := method_of(value, name, above=it.stack[-1] if it.stack else None)):
-            enter(it, found[0], found[1], args, keywords, value, node, it.world(found[1]))
-        return Value()
-    found = method_of(value, name, above=it.stack[-1] if it.stack else None)
-    if found is None:
-        if value.data.get("framework"):
-            it.emit("opaque", node, value, name=name, receives={"self"})
-        return Value("unknown", "", {"opaque": True, "made": True})
-    result = enter(it, found[0], found[1], args, keywords, value, node, it.world(found[1]))
-    return result if result is not None else Value()
-
-
-def instance(it: Interpreter, callee: Value, args: list[Value], keywords: dict[str, Value], at: ast.AST) -> Value:
-    value = object_of(it, callee)
+def instance(engine: Engine, callee: Value, args: list[Value], keywords: dict[str, Value], at: ast.AST) -> Value:
+    """An object of a class of the project; `at`: the call."""
+    value = new_object(engine.project, callee)
     if value.kind in ("optimizer", "scheduler"):
         params = [v for a in args for v in every(a) if v.kind == "params"]
-        value.data["of"] = params[0].root() if params else None
+        value.of = params[0].root() if params else None
         return value
-    value.data["handed"] = any(v.kind in HOLDING for a in [*args, *keywords.values()] for v in every(a))
-    found = method_of(value, "__init__")
-    if found is not None:
-        enter(it, found[0], found[1], args, keywords, value, at, it.world(found[1]))
-    settle(value)
+    value.handed = any(v.kind in HOLDING for a in [*args, *keywords.values()] for v in every(a))
+    if (found := value.method("__init__")) is not None:
+        engine.enter(*found, args, keywords, value, at)
+    forget_assigned(value)
     return value
+
+
+def member(engine: Engine, value: Value, name: str) -> Value | None:
+    """A method, property or class attribute of an object of a class of the project."""
+    found = value.method(name)
+    if found is None:
+        return None
+    node, module = found
+    if any(dotted(d).split(".")[-1] in ("property", "cached_property") for d in node.decorator_list):
+        result = engine.enter(node, module, [], {}, value, node)
+        return result if result is not None else Value()
+    return Value("method", name, node=node, module=module, owner=value)
+
+
+def base_method(call: CallSite, parent: Value) -> Value:
+    """`super().name(...)`."""
+    engine, name, value = call.engine, call.name, parent.owner
+    if value is None:
+        return Value()
+    found = value.method(name, above=engine.stack[-1] if engine.stack else None)
+    result = engine.enter(*found, call.args, call.keywords, value, call.node) if found is not None else None
+    if name == "__init__":
+        return Value()
+    if found is None:
+        if value.framework:
+            call.emit("opaque", value, name=name, receives=frozenset({"self"}))
+        return Value(opaque=True, made=True)
+    return result if result is not None else Value()

@@ -1,90 +1,95 @@
-"""Loops: what each turn binds, what is counted up, and which are written out."""
+"""Loops: what each iteration binds, what is counted, and which loops are unrolled."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from gradlab.audit.interpreter.binding import bind, element
+from gradlab.audit.interpreter.binding import bind
 from gradlab.audit.interpreter.parameters import refine
+from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.events import Loop
-from gradlab.audit.trace.scope import usage
-from gradlab.audit.trace.values import CALLED, Value, births, number, several
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.event_tree import Loop
+from gradlab.audit.trace.values import CALLABLE, Value, births, element, number, several
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
-
-WRITTEN_OUT = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", "instance", *CALLED}
+UNROLLED = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", "instance", *CALLABLE}
+LONGEST = 4
+"""Items of the longest list whose loop is unrolled."""
 ONCE = {"params", "groups", "optimizers", "modules", "optimizer", "scheduler"}
 """What a loop is over that is no iteration of the training."""
 
 
-def do_For(it: Interpreter, node: ast.For) -> None:
-    over = it.value(node.iter)
-    turns = turned(it, node, over)
-    for item in turns:
-        bind(it, node.target, item)
-        it.block(node.body)
-    if not turns:
-        loop(it, node, over)
+def follow_for(engine: Engine, node: ast.For) -> None:
+    over = engine.value(node.iter)
+    items = unrolled(over)
+    for item in items:
+        bind(engine, node.target, item)
+        engine.block(node.body)
+    if not items:
+        follow_loop(engine, node, over)
 
 
-def turned(it: Interpreter, node: ast.For, over: Value) -> list[Value]:
-    """What each turn binds, of a loop over a few optimizers, models or schedulers; such a loop is written out."""
+def unrolled(over: Value) -> list[Value]:
+    """What each iteration binds, of a loop over a few optimizers, models or schedules; nothing for other loops."""
     if over.kind == "enumerated":
-        return [several([number(i), item]) for i, item in enumerate(turned(it, node, over.data["inner"]))]
+        return [several([number(i), item]) for i, item in enumerate(unrolled(over.inner))]
     if over.kind == "zipped":
-        columns = [turned(it, node, item) for item in over.data["items"]]
+        columns = [unrolled(item) for item in over.items]
         count = min((len(column) for column in columns if column), default=0)
-        pairs = list(zip(columns, over.data["items"]))
-        return [several([c[i] if c else element(it, node.iter, v) for c, v in pairs]) for i in range(count)]
-    items = over.data["items"] if over.kind == "list" else []
-    return items if len(items) <= 4 and all(item.kind in WRITTEN_OUT for item in items) else []
+        pairs = list(zip(columns, over.items))
+        return [several([column[i] if column else element(v) for column, v in pairs]) for i in range(count)]
+    items = over.items if over.kind == "list" else []
+    return items if len(items) <= LONGEST and all(item.kind in UNROLLED for item in items) else []
 
 
-def do_While(it: Interpreter, node: ast.While) -> None:
-    it.value(node.test)
-    loop(it, node, None)
+def follow_while(engine: Engine, node: ast.While) -> None:
+    engine.value(node.test)
+    follow_loop(engine, node, None)
 
 
-def loop(it: Interpreter, node: ast.For | ast.While | ast.AsyncFor, over: Value | None) -> None:
-    entered, it.entered = it.entered, next(births)
-    carried(it, node)
-    turn = element(it, node.iter, over) if isinstance(node, (ast.For, ast.AsyncFor)) and over is not None else None
-    if turn is not None and not isinstance(node, ast.While):
-        if turn.kind == "unknown" and "choice" not in turn.data and over is not None and over.kind == "list":
-            refine(it, turn, dotted(node.target), usage(it.scope.node))
-        bind(it, node.target, turn)
-    birth = it.entered
-    before = dict(it.scope.names)
-    body = it.collect(lambda: it.block(node.body))
+def follow_loop(engine: Engine, node: ast.For | ast.While | ast.AsyncFor, over: Value | None) -> None:
+    outer, engine.entered = engine.entered, next(births)
+    birth = engine.entered
+    forget_assigned(engine, node)
+    if not isinstance(node, ast.While) and over is not None:
+        item = element(over)
+        if item.kind == "unknown" and not item.choice and over.kind == "list":
+            refine(engine, item, dotted(node.target), usage(engine.scope.node))
+        bind(engine, node.target, item)
+    before = dict(engine.scope.names)
+    body = engine.collect(lambda: engine.block(node.body))
     for name, value in before.items():
-        if it.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
-            it.scope.names[name] = value
-    turn = it.scope.names.get(getattr(getattr(node, "target", None), "id", ""))
-    once = over is not None and (
-        (turn is not None and turn.kind in ("optimizer", "scheduler"))
+        if engine.scope.names.get(name, value).kind in ("none", "number") and value.kind not in ("unknown", "index"):
+            engine.scope.names[name] = value
+    engine.out.append(Loop(node, engine.module.path, body, birth, over, is_once(engine, node, over)))
+    engine.entered = outer
+    engine.block(node.orelse)
+
+
+def is_once(engine: Engine, node: ast.AST, over: Value | None) -> bool:
+    """Whether a loop is over parameters, optimizers or schedules."""
+    if over is None:
+        return False
+    item = engine.scope.names.get(getattr(getattr(node, "target", None), "id", ""))
+    return (
+        (item is not None and item.kind in ("optimizer", "scheduler"))
         or over.kind in ONCE
-        or (over.kind == "zipped" and any(v.kind in ONCE for v in over.data["items"]))
+        or (over.kind == "zipped" and any(v.kind in ONCE for v in over.items))
     )
-    it.out.append(Loop(node, it.module.path, body, birth, over, once))
-    it.entered = entered
-    it.block(node.orelse)
 
 
-def carried(it: Interpreter, node: ast.AST) -> None:
-    """Names that the loop counts up are its index; others that it assigns anew are not what they were before it."""
+def forget_assigned(engine: Engine, node: ast.AST) -> None:
+    """Names that the loop counts up are indices; flags that it assigns are not what they were before it."""
+    names = engine.scope.names
     for part in walk(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Add) and isinstance(part.target, ast.Name):
-            old = it.scope.find(part.target.id)
+            old = engine.scope.find(part.target.id)
             one = isinstance(part.value, ast.Constant) and part.value.value == 1
             if one and (old is None or old.kind in ("number", "unknown", "index")):
-                it.scope.names[part.target.id] = Value("index", part.target.id, {"offset": 0})
+                names[part.target.id] = Value("index", part.target.id)
         elif isinstance(part, ast.Assign):
             for target in part.targets:
-                old = it.scope.names.get(target.id) if isinstance(target, ast.Name) else None
-                flag = old is not None and old.kind == "number" and isinstance(old.data["value"], bool)
+                old = names.get(target.id) if isinstance(target, ast.Name) else None
+                flag = old is not None and old.kind == "number" and isinstance(old.value, bool)
                 if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):
-                    it.scope.names[target.id] = Value("unknown", target.id, {"before": old.birth})
+                    names[target.id] = Value("unknown", target.id, before=old.birth)

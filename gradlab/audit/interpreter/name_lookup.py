@@ -1,24 +1,19 @@
-"""What a name or an attribute stands for: bound, of the project, of an installed package, or told by its use."""
+"""What a name or an attribute stands for: bound, of the project, of an installed package, or shown by its use."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-from typing import TYPE_CHECKING
 
-from gradlab.audit.interpreter.classes import method_of
 from gradlab.audit.interpreter.instances import member
-from gradlab.audit.knowledge import known_names
-from gradlab.audit.knowledge import losses as effects
-from gradlab.audit.knowledge.manual_updates import descending, optimized, plain
+from gradlab.audit.knowledge.known_names import kind_by_name
+from gradlab.audit.knowledge.manual_updates import descending, optimized, weight_name
+from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted
-from gradlab.audit.trace.scope import usage
+from gradlab.audit.trace.conditions import sync_atom
+from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.values import Value
-
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
 
 BOUND = {
     "optimizer": ("step", "zero_grad"),
@@ -29,129 +24,132 @@ BOUND = {
     "tensor": ("backward",),
 }
 """Methods that are followed under another name, too: `zero = optimizer.zero_grad`."""
+PLAIN = {"shape", "dtype", "device", "grad", "grad_fn", "requires_grad", "is_leaf", "ndim", "is_cuda", "layout"}
+"""Attributes of a tensor that a network's result of several parts does not usually have."""
+USUAL = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim"}
+"""What these names usually are, where they come with `from x import *` from a package that is not read."""
 
 
-PLAIN = {*("shape", "dtype", "device", "grad", "grad_fn", "requires_grad", "is_leaf", "ndim", "is_cuda", "layout")}
-"""What a tensor has, and a network's output of several parts as a rule has not."""
-
-
-def named(it: Interpreter, name: str) -> Value:
+def named(engine: Engine, name: str) -> Value:
     """What a name is bound to; the first look-up binds it at the top of its module."""
-    if (held := it.scope.find(name)) is not None:
-        return held
-    module = it.module
-    value = top_level(it, module, name)
+    if (known := engine.scope.find(name)) is not None:
+        return known
+    module = engine.module
+    value = top_level(engine, module, name)
     if value is None and name in module.imports:
-        value = imported(it, *module.imports[name], module)
-    if value is None and module.stars and (found := it.project.starred(name, module)) is not None:
-        value = top_level(it, found[0], getattr(found[1], "name", ""))
+        value = imported(engine, *module.imports[name], module)
+    if value is None and module.stars and (found := engine.project.starred(name, module)) is not None:
+        value = top_level(engine, found[0], getattr(found[1], "name", ""))
     if value is None and module.stars:
-        value = handed_on(it, name, module)
+        value = imported_by_star(engine, name, module)
     if value is None and hasattr(builtins, name):
         value = Value("external", name, birth=0)
     if value is None:
-        value = Value("unknown", name, {"given": True}, birth=0)
-        value.kind = usage(it.scope.node).kind(name) or known_names.by_name(name) or "unknown"
-    it.world(module).names[name] = value
+        value = Value("unknown", name, given=True, birth=0)
+        value.kind = usage(engine.scope.node).kind(name) or kind_by_name(name) or "unknown"
+    engine.top(module).names[name] = value
     return value
 
 
-USUAL = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim"}
-"""What these names mean to everybody, where they come with `from x import *` from a package that is not read."""
-
-
-def handed_on(it: Interpreter, name: str, module: Module) -> Value | None:
+def imported_by_star(engine: Engine, name: str, module: Module) -> Value | None:
     """What another file imports and `from x import *` takes from it."""
-    if (found := it.project.handed_on(name, module)) is not None:
-        return imported(it, *found)
+    if (found := engine.project.reexported(name, module)) is not None:
+        return imported(engine, *found)
     return Value("external", USUAL[name], birth=0) if name in USUAL else None
 
 
-def top_level(it: Interpreter, module: Module, name: str) -> Value | None:
+def top_level(engine: Engine, module: Module, name: str) -> Value | None:
+    """A function or class that a module defines."""
     found = module.names.get(name)
     if isinstance(found, ast.ClassDef):
-        return Value("class", name, {"node": found, "module": module})
+        return Value("class", name, node=found, module=module)
     if found is not None:
-        return Value("function", name, {"node": found, "module": module, "scope": it.world(module)})
+        return Value("function", name, node=found, module=module, scope=engine.top(module))
     return None
 
 
-def imported(it: Interpreter, name: str, level: int, module: Module) -> Value:
+def imported(engine: Engine, name: str, level: int, module: Module) -> Value:
     if level or "." in name:
-        found = it.project.resolve(name, level, module)
-        if found is not None:
-            there, node = found
-            value = top_level(it, there, getattr(node, "name", ""))
-            if value is not None:
-                return value
+        found = engine.project.resolve(name, level, module)
+        value = top_level(engine, found[0], getattr(found[1], "name", "")) if found is not None else None
+        if value is not None:
+            return value
     return Value("external", name, birth=0)
 
 
-def attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> Value:
-    if name in value.attributes and (value.kind != "ddp" or name != "module" or "raw" in value.attributes[name].data):
-        held = value.attributes[name]
-        if held.kind == "unknown" and held.data.get("given") and "class" in value.data:
-            held.kind = class_usage(it, value, name, dotted(node)) or "unknown"
-        return held
-    made = known_attribute(it, value, name, node)
+def attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> Value:
+    if name in value.attributes and (value.kind != "ddp" or name != "module" or value.attributes[name].raw):
+        known = value.attributes[name]
+        if known.kind == "unknown" and known.given and value.lineage:
+            known.kind = class_usage(engine, value, name, dotted(node)) or "unknown"
+        return known
+    made = known_attribute(engine, value, name, node)
     if made is None:
-        made = Value("unknown", f"{value.name}.{name}", {"given": True}, birth=value.birth)
-        text = dotted(node)
-        owner = value.data.get("class")
-        if owner is not None and text:
-            made.kind = class_usage(it, value, name, text) or known_names.by_name(name) or "unknown"
-        elif text and value.kind in ("model", "ddp"):
-            made.kind = usage(it.scope.node).kind(text) or "unknown"
-            made.data["within"] = value
-        elif text and value.kind in ("unknown", "instance", "accelerator", "arguments"):
-            made.kind = usage(it.scope.node).kind(text) or known_names.by_name(name) or "unknown"
-        elif text and value.kind == "optimizer" and "step" in usage(it.scope.node).methods.get(text, ()):
-            made.kind, made.data["held_by"] = "optimizer", value
-        if value.data.get("framework"):
-            made.data["framework"] = True
+        made = unknown_attribute(engine, value, name, dotted(node))
     if value.kind not in ("external", "number", "none"):
         value.attributes[name] = made
     return made
 
 
-def class_usage(it: Interpreter, value: Value, name: str, text: str) -> str:
-    for owner in value.data.get("lineage", [value.data.get("class")]):
+def unknown_attribute(engine: Engine, value: Value, name: str, text: str) -> Value:
+    """An attribute that only its use and its name explain; `text`: the dotted expression."""
+    made = Value("unknown", f"{value.name}.{name}", given=True, birth=value.birth, framework=value.framework)
+    uses = usage(engine.scope.node)
+    if value.lineage and text:
+        made.kind = class_usage(engine, value, name, text) or kind_by_name(name) or "unknown"
+    elif text and value.kind in ("model", "ddp"):
+        made.kind = uses.kind(text) or "unknown"
+        made.within = value
+    elif text and value.kind in ("unknown", "instance", "accelerator", "arguments"):
+        made.kind = uses.kind(text) or kind_by_name(name) or "unknown"
+    elif text and value.kind == "optimizer" and "step" in uses.methods.get(text, ()):
+        made.kind, made.held_by = "optimizer", value
+    return made
+
+
+def class_usage(engine: Engine, value: Value, name: str, text: str) -> str:
+    for owner in value.lineage:
         if kind := usage(owner).kind(f"self.{name}"):
             return kind
-    return usage(it.scope.node).kind(text)
+    return usage(engine.scope.node).kind(text)
 
 
-def known_attribute(it: Interpreter, value: Value, name: str, node: ast.Attribute) -> Value | None:
-    own = value.kind in ("model", "ddp") and method_of(value, name) is not None
+def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> Value | None:
+    own = value.kind in ("model", "ddp") and value.method(name) is not None
     if name in BOUND.get(value.kind, ()) and not own:
-        return Value("bound", name, {"owner": value, "name": name}, birth=value.birth)
+        return Value("bound", name, owner=value, birth=value.birth)
     if value.kind == "external":
-        dotted_name = f"{value.name}.{name}"
-        found = it.project.resolve(dotted_name, 0, it.module) if "." in dotted_name else None
-        if found is not None and (top := top_level(it, found[0], getattr(found[1], "name", ""))) is not None:
-            return top
-        return Value("external", dotted_name, birth=0)
-    if name == "grad" and plain(node.value) in descending(it.scope.node) | optimized(it.scope.node):
-        return Value("gradient", data={"of": value}, birth=value.birth)
-    if value.kind == "unknown" and name == "grad":
-        return Value("gradient", data={"of": value, "guess": True}, birth=value.birth)
-    if value.kind == "param" and name == "grad":
-        return Value("gradient", data={"of": value}, birth=value.birth)
+        return external_attribute(engine, f"{value.name}.{name}")
+    if name == "grad":
+        weight = weight_name(node.value) in descending(engine.scope.node) | optimized(engine.scope.node)
+        if weight or value.kind in ("unknown", "param"):
+            return Value("gradient", of=value, guess=not weight and value.kind == "unknown", birth=value.birth)
     if value.kind in ("gradient", "param") and name == "data":
         return value
     if value.kind == "ddp" and name == "module":
-        return Value("model", f"{value.name}.module", {"raw": value, "of": value.data.get("of")}, birth=value.birth)
+        return Value("model", f"{value.name}.module", raw=value, of=value.of, birth=value.birth)
     if value.kind == "optimizer" and name == "param_groups":
-        return Value("groups", data={"of": value})
-    if value.kind == "tensor" and name in ("loss", "data", "values", "logits"):
-        return Value("tensor", name, {**value.data}) if name in ("loss", "logits") else Value("detached")
-    if value.kind == "tensor" and "backward" in usage(it.scope.node).methods.get(dotted(node), ()):
-        return Value("tensor", name, {**value.data})
-    if value.kind == "tensor" and value.data.get("forward") is not None and name not in PLAIN:
-        told = {"range": "", "outputs": [], "made_of": (), "unsure": True}
-        return Value("tensor", name, {**value.data, **told}) if value.data.get("source") == "model" else None
+        return Value("groups", of=value)
+    if value.kind == "tensor" and name in ("data", "values"):
+        return Value("detached")
+    if value.kind == "tensor" and (name in ("loss", "logits") or is_loss(engine, node)):
+        return value.derived("tensor", name)
+    if value.kind == "tensor" and value.forward is not None and name not in PLAIN:
+        unknown = {"range": "", "outputs": (), "made_of": (), "unsure": True}
+        return value.derived("tensor", name, **unknown) if value.source == "model" else None
     if name == "no_sync" and value.kind in ("ddp", "model", "unknown"):
-        return Value("maker", name, {"word": name, "model": value})
+        return Value("maker", name, word=name, model=value)
     if value.kind == "accelerator" and name == "sync_gradients":
-        return effects.sync_flag(value)
-    return member(it, value, name)
+        return Value("bool", formula=("atom", sync_atom(value.number)))
+    return member(engine, value, name)
+
+
+def external_attribute(engine: Engine, dotted_name: str) -> Value:
+    found = engine.project.resolve(dotted_name, 0, engine.module)
+    top = top_level(engine, found[0], getattr(found[1], "name", "")) if found is not None else None
+    return top if top is not None else Value("external", dotted_name, birth=0)
+
+
+def is_loss(engine: Engine, node: ast.Attribute) -> bool:
+    """Whether `.backward()` is called on an attribute."""
+    return "backward" in usage(engine.scope.node).methods.get(dotted(node), ())

@@ -1,24 +1,34 @@
-"""What the parameters of a function are bound to: arguments, defaults, what annotations and use tell."""
+"""What the parameters of a function are bound to: arguments, defaults, what annotations and use show."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from gradlab.audit.knowledge import known_names
+from gradlab.audit.knowledge.known_names import kind_by_name
+from gradlab.audit.knowledge.usage import Usage, usage
 from gradlab.audit.source.project import Function
 from gradlab.audit.source.syntax import walk
-from gradlab.audit.trace.scope import usage
-from gradlab.audit.trace.values import Value, dictionary, number
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.values import Value, dictionary, number, several
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
+ANNOTATIONS = (
+    ("GradScaler", "scaler"),
+    ("Scheduler", "scheduler"),
+    ("Optimizer", "optimizer"),
+    ("Accelerator", "accelerator"),
+    ("Fabric", "fabric"),
+    ("DistributedDataParallel", "ddp"),
+    ("DDP", "ddp"),
+    ("nn.Module", "model"),
+    ("DataLoader", "loader"),
+)
+"""A part of an annotation, and the kind that it names."""
 
 
 def parameters(
-    it: Interpreter, node: Function, args: list[Value], keywords: dict[str, Value], called: bool
+    engine: Engine, node: Function, args: list[Value], keywords: dict[str, Value], called: bool
 ) -> dict[str, Value]:
-    """The names that a function begins with; `called`: by a call that is seen, so that what it leaves out is known."""
+    """The names that a function begins with. called: by a call that is seen, so that defaults are known to be used."""
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
     annotations = {a.arg: a.annotation for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
     defaults: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults))
@@ -31,20 +41,20 @@ def parameters(
         handed = value is not None
         default = defaults.get(name)
         if value is None and default is not None and called:
-            value = constant(it, default)
+            value = constant(default)
         if value is None:
-            value = Value("unknown", name, {"given": True})
-        if value.kind == "unknown" and "choice" not in value.data:
-            refine(it, value, "" if handed and value.name else name, uses, annotation, name)
+            value = Value("unknown", name, given=True)
+        if value.kind == "unknown" and not value.choice:
+            refine(engine, value, "" if handed and value.name else name, uses, annotation, name)
         bound[name] = value
     if node.args.vararg:
-        bound[node.args.vararg.arg] = Value("list", data={"items": args[len(names) :]})
+        bound[node.args.vararg.arg] = several(args[len(names) :])
     if node.args.kwarg:
         bound[node.args.kwarg.arg] = dictionary({k: v for k, v in keywords.items() if k not in annotations})
     return bound
 
 
-def constant(it: Interpreter, node: ast.expr) -> Value:
+def constant(node: ast.expr) -> Value:
     if isinstance(node, ast.Constant):
         made = Value("none", "None") if node.value is None else number(node.value)
         made.birth = 0  # as if it were written in the call
@@ -52,50 +62,50 @@ def constant(it: Interpreter, node: ast.expr) -> Value:
     return Value("unknown", "default")
 
 
-def told(it: Interpreter, value: Value, annotation: ast.AST) -> bool:
-    """Whether an annotation names a class of the project, of which the value then is an object."""
-    from gradlab.audit.interpreter.instances import instance
-    from gradlab.audit.interpreter.name_lookup import named
-
+def adopt_class(engine: Engine, value: Value, annotation: ast.AST) -> bool:
+    """Make a value an object of the project's class that its annotation names; returns whether it names one."""
     text = annotation.value if isinstance(annotation, ast.Constant) else ""
     names = [text] if isinstance(text, str) and text else [n.id for n in walk(annotation) if isinstance(n, ast.Name)]
-    classes = [one for one in (named(it, name) for name in names) if one.kind == "class"]
-    if len(classes) != 1 or len(it.stack) > 3 or not isinstance(annotation, (ast.Name, ast.Constant, ast.BinOp)):
+    classes = [one for one in (engine.named(name) for name in names) if one.kind == "class"]
+    if len(classes) != 1 or len(engine.stack) > 3 or not isinstance(annotation, (ast.Name, ast.Constant, ast.BinOp)):
         return False
-    made = instance(it, classes[0], [], {}, annotation)
-    if made.kind != "instance" or made.data.get("framework") or value.attributes:
-        return False  # an object that a caller handed in may be of a class that is made after this one
-    value.kind, value.attributes = made.kind, made.attributes
-    value.data |= {**made.data, "given": isinstance(annotation, ast.BinOp)}
+    made = engine.instance(classes[0], [], {}, annotation)
+    if made.kind != "instance" or made.framework or value.attributes:
+        return False  # an object that a caller gave may be of a class that is made after this one
+    value.update(
+        kind=made.kind,
+        attributes=made.attributes,
+        lineage=made.lineage,
+        modules=made.modules,
+        framework=made.framework,
+        lightning=made.lightning,
+        loss_method=made.loss_method,
+        handed=made.handed,
+        annotated=True,
+        given=isinstance(annotation, ast.BinOp),
+    )
     return True
 
 
 def refine(
-    it: Interpreter,
+    engine: Engine,
     value: Value,
     name: str,
-    uses: known_names.Usage,
+    uses: Usage,
     annotation: ast.AST | None = None,
     parameter: str = "",
 ) -> None:
-    """`name` tells what a value is if nothing else does; a parameter's name says nothing of what it is handed."""
+    """Give an unknown value the kind that an annotation, its use or, if nothing else does, its name shows.
+
+    parameter: the name of a parameter, which shows nothing of the value that a caller gave.
+    """
     if annotation is not None:
         text = ast.unparse(annotation)
-        for word, kind in (
-            ("GradScaler", "scaler"),
-            ("Scheduler", "scheduler"),
-            ("Optimizer", "optimizer"),
-            ("Accelerator", "accelerator"),
-            ("Fabric", "fabric"),
-            ("DistributedDataParallel", "ddp"),
-            ("DDP", "ddp"),
-            ("nn.Module", "model"),
-            ("DataLoader", "loader"),
-        ):
+        for word, kind in ANNOTATIONS:
             if word in text:
                 value.kind = kind
-                value.data["given"] = "None" in text or "Optional" in text
+                value.given = "None" in text or "Optional" in text
                 return
-        if name and told(it, value, annotation):
+        if name and adopt_class(engine, value, annotation):
             return
-    value.kind = uses.kind(parameter or name) or known_names.by_name(name) or value.kind
+    value.kind = uses.kind(parameter or name) or kind_by_name(name) or value.kind

@@ -1,184 +1,174 @@
-"""Statements: what each binds, and the loops, branches and regions that it makes."""
+"""Statements: what each binds, and the branches and regions that it makes."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from gradlab.audit.interpreter.assignments import do_AnnAssign, do_Assign, do_AugAssign
-from gradlab.audit.interpreter.binding import bind, held, taken_back
-from gradlab.audit.interpreter.branch_conditions import formula
-from gradlab.audit.interpreter.canonical_text import canonical, youngest
-from gradlab.audit.interpreter.choices import either
-from gradlab.audit.interpreter.context_managers import begun, ended
-from gradlab.audit.interpreter.loops import do_For, do_While
-from gradlab.audit.knowledge import losses as effects
+from gradlab.audit.interpreter.assignments import follow_annotated, follow_assign, follow_augmented
+from gradlab.audit.interpreter.binding import bind, merge_attributes, revert_attributes
+from gradlab.audit.interpreter.canonical_text import youngest
+from gradlab.audit.interpreter.context_managers import enter_object, leave
+from gradlab.audit.interpreter.loops import follow_for, follow_while
+from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.source.project import Function
 from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.choices import either
 from gradlab.audit.trace.conditions import TRUE, Atom, Formula, joined
-from gradlab.audit.trace.events import If, Jump, events
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.event_tree import If, Jump, Node, events
 from gradlab.audit.trace.values import Value
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
-
 FAILING = {"raises", "assertRaises", "assertRaisesRegex"}
+"""Context managers around what is meant to fail."""
 
 
-def do_Expr(it: Interpreter, node: ast.Expr) -> None:
-    it.alone = node.value
-    it.value(node.value)
+def follow_expression(engine: Engine, node: ast.Expr) -> None:
+    engine.statement_call = node.value
+    engine.value(node.value)
 
 
-def do_Return(it: Interpreter, node: ast.Return) -> None:
-    value = it.value(node.value) if node.value else Value("none", "None")
-    if it.returned:
-        it.returned[-1].append(value)
-    it.out.append(Jump("return", node))
+def follow_return(engine: Engine, node: ast.Return) -> None:
+    value = engine.value(node.value) if node.value else Value("none", "None")
+    if engine.returned:
+        engine.returned[-1].append(value)
+    engine.out.append(Jump("return", node))
 
 
-def do_Raise(it: Interpreter, node: ast.Raise) -> None:
-    it.out.append(Jump("raise", node))
+def follow_jump(engine: Engine, node: ast.Raise | ast.Continue | ast.Break) -> None:
+    engine.out.append(Jump(type(node).__name__.lower(), node))
 
 
-def do_Continue(it: Interpreter, node: ast.Continue) -> None:
-    it.out.append(Jump("continue", node))
+def define_function(engine: Engine, node: Function) -> None:
+    scope = engine.scope
+    scope.names[node.name] = Value("function", node.name, node=node, module=engine.module, scope=scope)
 
 
-def do_Break(it: Interpreter, node: ast.Break) -> None:
-    it.out.append(Jump("break", node))
+def define_class(engine: Engine, node: ast.ClassDef) -> None:
+    engine.scope.names[node.name] = Value("class", node.name, node=node, module=engine.module)
 
 
-def do_FunctionDef(it: Interpreter, node: Function) -> None:
-    it.scope.names[node.name] = Value("function", node.name, {"node": node, "module": it.module, "scope": it.scope})
-
-
-def do_ClassDef(it: Interpreter, node: ast.ClassDef) -> None:
-    it.scope.names[node.name] = Value("class", node.name, {"node": node, "module": it.module})
-
-
-def do_If(it: Interpreter, node: ast.If) -> None:
+def follow_if(engine: Engine, node: ast.If) -> None:
     if dotted(node.test) == "TYPE_CHECKING":
         return
-    it.value(node.test)
-    branch(it, node, formula(it, node.test), lambda: it.block(node.body), lambda: it.block(node.orelse))
+    engine.value(node.test)
+    test = engine.formula(node.test)
+    follow_branches(engine, node, test, lambda: engine.block(node.body), lambda: engine.block(node.orelse))
 
 
-def branch(
-    it: Interpreter, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
+def follow_branches(
+    engine: Engine, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
 ) -> None:
-    before, outer, mark = dict(it.scope.names), it.regions, len(it.written)
-    it.branches += 1
-    then = it.collect(work)
-    after_then, it.scope.names = it.scope.names, dict(before)
-    held_then = taken_back(it, mark)
-    entered, it.regions = it.regions[len(outer) :], outer
-    other = it.collect(otherwise)
-    held_other = taken_back(it, mark)
-    it.branches -= 1
-    held(it, test, held_then, held_other, leaves(then), leaves(other))
+    """Both branches, each from the names and attributes before it; then the names that either may leave behind."""
+    scope, outer, mark = engine.scope, engine.regions, len(engine.written)
+    before = dict(scope.names)
+    engine.branches += 1
+    then = engine.collect(work)
+    after_then, scope.names = scope.names, dict(before)
+    set_then = revert_attributes(engine, mark)
+    entered, engine.regions = engine.regions[len(outer) :], outer
+    other = engine.collect(otherwise)
+    set_other = revert_attributes(engine, mark)
+    engine.branches -= 1
+    merge_attributes(engine, test, set_then, set_other, leaves(then), leaves(other))
     for region in entered:  # of an ExitStack
         region.when = joined("and", [test, region.when])
-    it.regions = [*it.regions, *entered]
-    it.out.append(If(test, then, other, node))
+    engine.regions = [*engine.regions, *entered]
+    engine.out.append(If(test, then, other, node))
     if leaves(then) and not leaves(other):
         return
     if leaves(other) and not leaves(then):
-        it.scope.names = after_then
+        scope.names = after_then
         return
     for name, value in after_then.items():
-        it.scope.names[name] = either(it, test, value, it.scope.names.get(name))
+        scope.names[name] = either(test, value, scope.names.get(name))
 
 
-def do_With(it: Interpreter, node: ast.With) -> None:
-    outer = it.regions
+def leaves(items: Sequence[Node]) -> bool:
+    return any(isinstance(item, Jump) for item in items)
+
+
+def follow_with(engine: Engine, node: ast.With) -> None:
+    outer = engine.regions
     opened: list[tuple[Value, ast.expr]] = []
     for item in node.items:
-        value = it.value(item.context_expr)
-        found = effects.regions(it, value, item.context_expr)
-        it.regions = [*it.regions, *found]
+        value = engine.value(item.context_expr)
+        found = regions(value, item.context_expr)
+        engine.regions = [*engine.regions, *found]
         opened.append((value, item.context_expr))
-        handed = value.data.get("as", value)
-        if value.kind == "instance" and (entered := begun(it, value, item.context_expr)) is not None:
-            handed = entered
+        bound = value.entered or value
+        if value.kind == "instance" and (entered := enter_object(engine, value, item.context_expr)) is not None:
+            bound = entered
         if value.kind == "stack":
-            value.data["region"] = found[0]
+            value.region = found[0]
         if item.optional_vars is not None:
-            bind(it, item.optional_vars, handed)
-    body = it.collect(lambda: it.block(node.body))
-    if not any(dotted(getattr(item.context_expr, "func", item)).split(".")[-1] in FAILING for item in node.items):
-        it.out += body  # of what is meant to fail nothing is said
-    it.regions = outer
+            bind(engine, item.optional_vars, bound)
+    body = engine.collect(lambda: engine.block(node.body))
+    names = (dotted(getattr(item.context_expr, "func", item)).split(".")[-1] for item in node.items)
+    if not any(name in FAILING for name in names):
+        engine.out += body
+    engine.regions = outer
     for value, at in reversed(opened):
-        ended(it, value, at)
+        leave(engine, value, at)
 
 
-def do_Try(it: Interpreter, node: ast.Try) -> None:
+def follow_try(engine: Engine, node: ast.Try) -> None:
     """A handler with a backward pass of its own is another way through; what others do is no part of the loop."""
-    tried = it.collect(lambda: it.block([*node.body, *node.orelse]))
+    tried = engine.collect(lambda: engine.block([*node.body, *node.orelse]))
     for handler in node.handlers:
-        before, mark = dict(it.scope.names), len(it.written)
-        caught = it.collect(lambda handler=handler: it.block(handler.body))
-        it.scope.names = before
-        taken_back(it, mark)
+        before, mark, body = dict(engine.scope.names), len(engine.written), handler.body
+        caught = engine.collect(lambda body=body: engine.block(body))  # type: ignore[misc]
+        engine.scope.names = before
+        revert_attributes(engine, mark)
         if any(event.kind == "backward" for event in events(caught)):
             tried = [If(("atom", Atom(f"raised at {handler.lineno}", 0, "raised")), caught, tried)]
-    it.out += tried
-    it.block(node.finalbody)
+    engine.out += tried
+    engine.block(node.finalbody)
 
 
-def do_Match(it: Interpreter, node: ast.Match) -> None:
-    it.value(node.subject)
-    match_cases(it, node, node.cases)
+def follow_match(engine: Engine, node: ast.Match) -> None:
+    engine.value(node.subject)
+    follow_cases(engine, node, node.cases)
 
 
-def match_cases(it: Interpreter, node: ast.Match, cases: list[ast.match_case]) -> None:
+def follow_cases(engine: Engine, node: ast.Match, cases: list[ast.match_case]) -> None:
     if not cases:
         return
-    text, sure = ast.unparse(cases[0].pattern), cases[0].guard is None and ast.unparse(cases[0].pattern) == "_"
-    atom = Atom(f"{canonical(it, node.subject)} matches {text}", youngest(it, node.subject))
+    text = ast.unparse(cases[0].pattern)
+    atom = Atom(f"{engine.canonical(node.subject)} matches {text}", youngest(engine, node.subject))
+    test = TRUE if text == "_" and cases[0].guard is None else ("atom", atom)
 
     def first() -> None:
         for part in ast.walk(cases[0].pattern):
             for name in (getattr(part, "name", None), getattr(part, "rest", None)):
                 if isinstance(name, str):
-                    it.scope.names[name] = Value("unknown", name)
-        it.value(cases[0].guard)
-        it.block(cases[0].body)
+                    engine.scope.names[name] = Value("unknown", name)
+        engine.value(cases[0].guard)
+        engine.block(cases[0].body)
 
-    branch(it, node.subject, TRUE if sure else ("atom", atom), first, lambda: match_cases(it, node, cases[1:]))
-
-
-def do_Delete(it: Interpreter, node: ast.Delete) -> None:
-    pass
+    follow_branches(engine, node.subject, test, first, lambda: follow_cases(engine, node, cases[1:]))
 
 
-def leaves(items: list) -> bool:
-    return any(isinstance(item, Jump) for item in items)
-
-
-WORK: dict[str, Callable] = {
-    "Expr": do_Expr,
-    "Return": do_Return,
-    "Raise": do_Raise,
-    "Continue": do_Continue,
-    "Break": do_Break,
-    "FunctionDef": do_FunctionDef,
-    "ClassDef": do_ClassDef,
-    "If": do_If,
-    "For": do_For,
-    "While": do_While,
-    "With": do_With,
-    "Try": do_Try,
-    "Match": do_Match,
-    "Assign": do_Assign,
-    "AnnAssign": do_AnnAssign,
-    "AugAssign": do_AugAssign,
-    "Delete": do_Delete,
-    "AsyncFunctionDef": do_FunctionDef,
-    "AsyncFor": do_For,
-    "AsyncWith": do_With,
-    "TryStar": do_Try,
+STATEMENTS: dict[type[ast.stmt], Callable[[Engine, Any], None]] = {
+    ast.Expr: follow_expression,
+    ast.Return: follow_return,
+    ast.Raise: follow_jump,
+    ast.Continue: follow_jump,
+    ast.Break: follow_jump,
+    ast.FunctionDef: define_function,
+    ast.AsyncFunctionDef: define_function,
+    ast.ClassDef: define_class,
+    ast.If: follow_if,
+    ast.For: follow_for,
+    ast.AsyncFor: follow_for,
+    ast.While: follow_while,
+    ast.With: follow_with,
+    ast.AsyncWith: follow_with,
+    ast.Try: follow_try,
+    ast.TryStar: follow_try,
+    ast.Match: follow_match,
+    ast.Assign: follow_assign,
+    ast.AnnAssign: follow_annotated,
+    ast.AugAssign: follow_augmented,
 }

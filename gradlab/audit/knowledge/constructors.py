@@ -4,117 +4,117 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gradlab.audit.interpreter.branch_conditions import formula, truthy
-from gradlab.audit.trace.conditions import TRUE
-from gradlab.audit.trace.values import CALLED, Value, every
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.source.syntax import called_name, walk
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.truth import truthy
+from gradlab.audit.trace.values import CALLABLE, Value, every
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
-
-@dataclass
-class Made:
-    """A call that makes something: `data` is what is remembered of it."""
-
-    it: Interpreter
-    node: ast.Call
-    name: str
-    args: list[Value]
-    keywords: dict[str, Value]
-    data: dict
-
-    def word(self, keyword: str) -> object:
-        """What a keyword is given, where it is written out."""
-        return self.keywords[keyword].data.get("value") if keyword in self.keywords else None
+LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0")
+"""Keywords of a schedule's length, its warm-up's first."""
 
 
-def construct(
-    it: Interpreter, node: ast.Call, kind: str, name: str, args: list[Value], keywords: dict[str, Value]
-) -> Value:
-    made = Made(it, node, name, args, keywords, {"call": node, "type": name, "path": it.module.path})
-    value = KINDS[kind](made) if kind in KINDS else None
-    return value if value is not None else Value(kind, name, made.data)
+def construct(call: CallSite, kind: str) -> Value:
+    made = Value(kind, call.name, call=call.node, maker=call.name, path=call.engine.module.path)
+    return KINDS[kind](call, made) if kind in KINDS else made
 
 
-def wrapper(made: Made) -> Value:
-    inner = made.args[0] if made.args else Value("model")
-    if inner.kind in CALLED or inner.kind in ("model", "ddp"):
+def constant(value: Value | None, default: str, unknown: str) -> object:
+    """A constant argument; `default` where there is no argument, `unknown` where it is no constant."""
+    if value is None:
+        return default
+    return value.value if value.kind == "number" else unknown
+
+
+def wrapper(call: CallSite, made: Value) -> Value:
+    inner = call.args[0] if call.args else Value("model")
+    if inner.kind in CALLABLE or inner.kind in ("model", "ddp"):
         return inner
-    return Value("model", made.name, {**made.data, "type": inner.data.get("type", ""), "unseen": True})  # what it wraps
+    made.kind, made.maker = "model", inner.maker
+    return made
 
 
-def ddp(made: Made) -> None:
-    inner = made.args[0] if made.args else made.keywords.get("module")
-    if inner is not None:
-        inner.kind = "model" if inner.kind == "unknown" else inner.kind
-        inner.data["wrapped"] = True
-    made.data["of"] = inner
+def ddp(call: CallSite, made: Value) -> Value:
+    made.of = call.args[0] if call.args else call.keywords.get("module")
+    if made.of is not None:
+        made.of.kind = "model" if made.of.kind == "unknown" else made.of.kind
+        made.of.wrapped = True
+    return made
 
 
-def optimizer(made: Made) -> Value | None:
+def optimizer(call: CallSite, made: Value) -> Value:
     """Of parameters; or the optimizer that it wraps."""
-    given = [v for a in [*made.args[:1], *made.keywords.values()] for v in every(a)]
-    roots = [v.root() for v in given if v.kind in ("params", "model", "ddp")]
-    made.data |= {"of": roots[0] if roots else None, "roots": roots}
-    inner = next((a for a in made.args if a.kind == "optimizer"), None)
-    return inner if not roots else None
+    given = [v for a in [*call.args[:1], *call.keywords.values()] for v in every(a)]
+    made.trained = tuple(v.root() for v in given if v.kind in ("params", "model", "ddp"))
+    if made.trained:
+        made.of = made.trained[0]
+        return made
+    return next((a for a in call.args if a.kind == "optimizer"), made)
 
 
-def scheduler(made: Made) -> None:
-    made.data["optimizer"] = next((a for a in [*made.args, *made.keywords.values()] if a.kind == "optimizer"), None)
-    made.data["length"] = lengths(made.it, made.node)
+def scheduler(call: CallSite, made: Value) -> Value:
+    made.optimizer = next((a for a in call.values if a.kind == "optimizer"), None)
+    words = sorted((k for k in call.node.keywords if k.arg in LENGTHS), key=lambda k: LENGTHS.index(str(k.arg)))
+    found = [*call.node.args[1:3], *(k.value for k in words)]
+    made.lengths = tuple(traced(call.engine, part) for part in found)
+    return made
 
 
-def lengths(it: Interpreter, node: ast.Call) -> list[str]:
-    """The expressions that say how long a schedule is, its warm-up first; names followed to what they were assigned."""
-    named = ["num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0"]
-    words = sorted((k for k in node.keywords if k.arg in named), key=lambda k: named.index(str(k.arg)))
-    found = [*node.args[1:3], *(k.value for k in words)]
-    return [it.traced(part) for part in found]
+def traced(engine: Engine, node: ast.expr, depth: int = 0) -> str:
+    """An expression's text, followed by the expressions that its local names were assigned."""
+    text = ast.unparse(node)
+    if depth < 4:
+        for part in walk(node):
+            origin = engine.origins.get((id(engine.scope), part.id)) if isinstance(part, ast.Name) else None
+            if origin is not None and not called_name(origin)[:1].isupper():  # an object of a class is no number
+                text += " <- " + traced(engine, origin, depth + 1)
+    return text
 
 
-def criterion(made: Made) -> None:
-    reduction = made.keywords.get("reduction")
-    made.data["reduction"] = reduction.data.get("value", "unknown") if reduction else "mean"
-    made.data["ignoring"] = "ignore_index" in made.keywords
+def criterion(call: CallSite, made: Value) -> Value:
+    made.reduction = constant(call.keywords.get("reduction"), "mean", "unknown")
+    made.ignoring = "ignore_index" in call.keywords
+    return made
 
 
-def accelerator(made: Made) -> None:
-    made.data["steps"] = made.keywords.get("gradient_accumulation_steps")
-    made.data["fp16"] = made.word("mixed_precision") == "fp16"
+def accelerator(call: CallSite, made: Value) -> Value:
+    made.steps = call.keywords.get("gradient_accumulation_steps")
+    made.fp16 = call.keyword("mixed_precision") == "fp16"
+    return made
 
 
-def fabric(made: Made) -> None:
-    made.data["fp16"] = made.word("precision") in (16, "16", "16-mixed")
+def fabric(call: CallSite, made: Value) -> Value:
+    made.fp16 = call.keyword("precision") in (16, "16", "16-mixed")
+    return made
 
 
-def scaler(made: Made) -> None:
-    flag = made.keywords.get("enabled")
-    made.data["enabled"] = truthy(flag, "enabled") if flag is not None else TRUE
+def scaler(call: CallSite, made: Value) -> Value:
+    if (flag := call.keywords.get("enabled")) is not None:
+        made.enabled = truthy(flag, "enabled")
+    return made
 
 
-def autocast(made: Made) -> None:
-    names = {k.arg: k.value for k in made.node.keywords}
-    enabled, dtype, first = names.get("enabled"), names.get("dtype"), made.node.args[:1]
-    made.data["when"] = formula(made.it, enabled) if enabled is not None else TRUE
-    meant = made.keywords.get("dtype")
-    named = meant is not None and meant.kind == "external" and meant.name.startswith("torch.")
-    made.data["dtype"] = meant.name if meant is not None and named else ast.unparse(dtype) if dtype is not None else ""
-    made.data["device"] = first[0].value if first and isinstance(first[0], ast.Constant) else ""
-    if "torch.cuda" in made.name:
-        made.data["device"] = "cuda"
+def autocast(call: CallSite, made: Value) -> Value:
+    enabled, dtype, first = call.expression("enabled"), call.expression("dtype"), call.node.args[:1]
+    if enabled is not None:
+        made.when = call.engine.formula(enabled)
+    value = call.keywords.get("dtype")
+    named = value is not None and value.kind == "external" and value.name.startswith("torch.")
+    made.dtype = value.name if value is not None and named else ast.unparse(dtype) if dtype is not None else ""
+    made.device = first[0].value if first and isinstance(first[0], ast.Constant) else ""
+    if "torch.cuda" in call.name:
+        made.device = "cuda"
+    return made
 
 
-def model(made: Made) -> None:
-    if made.name.endswith("Sequential") and made.args:
-        last = made.args[-1].data
-        made.data["last"] = last.get("last") or last.get("type", "")
+def model(call: CallSite, made: Value) -> Value:
+    if call.name.endswith("Sequential") and call.args:
+        made.last = call.args[-1].last or call.args[-1].maker
+    return made
 
 
-KINDS: dict[str, Callable[[Made], Value | None]] = {
+KINDS: dict[str, Callable[[CallSite, Value], Value]] = {
     "wrapper": wrapper,
     "ddp": ddp,
     "optimizer": optimizer,

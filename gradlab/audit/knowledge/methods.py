@@ -4,162 +4,149 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from gradlab.audit.interpreter.classes import method_of
-from gradlab.audit.interpreter.forward_passes import passed
-from gradlab.audit.knowledge.framework_methods import accelerator, fabric, lightning
-from gradlab.audit.knowledge.losses import descended, forward, kept
-from gradlab.audit.knowledge.manual_updates import descending, plain, weights
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.framework_methods import (
+    FRAMEWORK,
+    LIGHTNING,
+    accelerator_method,
+    deepspeed_method,
+    fabric_method,
+    lightning_method,
+)
+from gradlab.audit.knowledge.kept_tensors import keep
+from gradlab.audit.knowledge.losses import forward
+from gradlab.audit.knowledge.manual_updates import descending, manual_step, weight_name, weights
 from gradlab.audit.knowledge.opaque_calls import ACTING, blind
-from gradlab.audit.knowledge.optimizer_methods import optimizer, scaler
-from gradlab.audit.knowledge.python_functions import engine, entered, of_dictionary
-from gradlab.audit.knowledge.tensor_methods import gradient, of_tensor
-from gradlab.audit.trace.events import If
+from gradlab.audit.knowledge.optimizer_methods import optimizer_method, scaler_method, scheduler_method
+from gradlab.audit.knowledge.python_functions import dict_method, enter_context
+from gradlab.audit.knowledge.tensor_methods import gradient_method, parameter_method, tensor_method
+from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.values import Value, births, tensor
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
-PARAMS = {"parameters", "named_parameters", "trainable_parameters"}
+PARAMETERS = {"parameters", "named_parameters", "trainable_parameters"}
 STEPS = ("step", "zero_grad", "first_step", "second_step")
-KEEPING = {
-    "train",
-    "eval",
-    "to",
-    "cuda",
-    "cpu",
-    "float",
-    "half",
-    "bfloat16",
-    "double",
-    "compile",
-    "requires_grad_",
-    "apply",
+SAME_MODEL = {
+    *("train", "eval", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "compile", "requires_grad_", "apply")
 }
+"""Methods of a model that return the model."""
 
 
-def method(
-    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
-) -> Value | None:
-    """A call of a method on a value whose kind is known; None where the callee itself must be looked up."""
-    kind = owner.kind
+def known_method(call: CallSite, owner: Value) -> Value | None:
+    """The result of a method of a value of known kind; None where the method itself must be looked up."""
+    kind, name = owner.kind, call.name
     own = kind in ("optimizer", "scheduler") and name in STEPS  # followed, it would be arithmetic
-    if "class" in owner.data and method_of(owner, name) is not None and not own:
+    if owner.method(name) is not None and not own:
         return None
-    if name in ("sub_", "add_") and kind in ("tensor", "unknown", "detached") and by_hand(it, node):
-        by = [*node.args, *(k.value for k in node.keywords)]
-        descended(it, node, it.value(weights(node.func.value)), by, name == "sub_")  # type: ignore[attr-defined]
+    if name in ("sub_", "add_") and kind in ("tensor", "unknown", "detached") and is_manual_step(call):
+        assert isinstance(call.node.func, ast.Attribute)
+        param = call.engine.value(weights(call.node.func.value))
+        manual_step(call.engine, call.node, param, call.expressions, name == "sub_")
         return owner
     if kind == "engine" and name in ("backward", "step"):
-        return engine(it, node, owner, name, args)
+        return deepspeed_method(call, owner)
     if kind == "stack" and name == "enter_context":
-        return entered(it, node, owner, args)
+        return enter_context(call, owner)
     if kind == "dict":
-        return of_dictionary(it, owner, name, args)
-    if kind == "unknown" and name in KEEPING and owner.data.get("given"):
+        return dict_method(call, owner)
+    if kind == "unknown" and name in SAME_MODEL and owner.given:
         if name == "half":
-            owner.data["half"] = node
+            owner.half = call.node
         return owner
     if kind == "unknown" and name == "zero_grad":
-        it.emit("zero", node, None, whose="unknown", given=owner)
+        call.emit("zero", None, owner=owner)
         return Value()
     if name == "backward":
-        return backward(it, node, owner, args)
-    if kind == "optimizer":
-        return optimizer(it, node, owner, name, args, keywords)
-    if kind == "optimizers" or (
-        owner.data.get("class") and name in ("optimizers", "lr_schedulers", "manual_backward", "clip_gradients")
-    ):
-        return lightning(it, node, owner, name, args, keywords)
-    if kind == "scaler":
-        return scaler(it, node, owner, name, [*args, *keywords.values()])
-    if kind == "scheduler":
-        if name in ("step", "step_update", "batch_step"):
-            it.emit("schedule", node, owner, arguments=len(args) + len(keywords), speaks=it.module.source.text)
-        return Value()
-    if kind in ("model", "ddp", "instance", "criterion", "engine"):
-        return module(it, node, owner, name, args, keywords)
-    if kind == "accelerator":
-        return accelerator(it, node, owner, name, args, keywords)
-    if kind == "fabric":
-        return fabric(it, node, owner, name, args, keywords)
-    if kind == "tensor":
-        return of_tensor(it, node, owner, name, args)
-    if kind in ("gradient", "gradients", "param"):
-        return gradient(it, node, owner, name, args)
-    if kind == "params":
-        return owner
-    if name in ("append", "extend") and args:
-        if args[0].kind == "gradient":
-            it.emit("taken", node, args[0])
-        if kind in ("list", "unknown"):
-            mark = kept(it, node, node.func.value, owner, args[0])  # type: ignore[attr-defined]
-            if mark is not None:
-                owner.data["marks"] = owner.data.get("marks", frozenset()) | {mark}
-        if kind == "list" and name == "append" and args[0].kind in ACTING:
-            owner.data["items"] = [*owner.data["items"], args[0]]
-        return Value()
-    return None
+        return backward(call, owner)
+    if kind != "optimizer" and (kind == "optimizers" or (owner.lineage and name in LIGHTNING)):
+        return lightning_method(call, owner)
+    if kind in KINDS:
+        return KINDS[kind](call, owner)
+    return append(call, owner) if name in ("append", "extend") and call.args else None
 
 
-def by_hand(it: Interpreter, node: ast.Call) -> bool:
-    """Whether what a method is called on goes down its own gradient."""
-    return isinstance(node.func, ast.Attribute) and plain(node.func.value) in descending(it.scope.node)
+def is_manual_step(call: CallSite) -> bool:
+    """Whether what a method is called on moves against its own gradient."""
+    func = call.node.func
+    return isinstance(func, ast.Attribute) and weight_name(func.value) in descending(call.engine.scope.node)
 
 
-def backward(it: Interpreter, node: ast.Call, owner: Value, args: list[Value]) -> Value:
-    if owner.kind in ("accelerator", "fabric"):
-        it.emit("backward", node, args[0] if args else None, through=owner)
-    elif owner.kind in ("tensor", "detached") or not any(v.kind == "tensor" or v.data.get("opaque") for v in args):
-        if "choice" in owner.data:
-            for when, value in owner.data["choice"]:
-                events = it.collect(
-                    lambda value=value: it.emit(
-                        "backward", node, value, perhaps=owner.data.get("perhaps"), text=ast.unparse(node.func)
-                    )
-                )
-                it.out.append(If(when, events, []))
-        else:
-            if owner.kind == "unknown" and not args and not owner.data.get("framework"):
-                owner.kind = "tensor"
-                owner.data |= {"opaque": True, "roots": frozenset([next(births)]), "factors": []}
-            it.emit("backward", node, owner, text=ast.unparse(node.func))
-    else:
-        it.emit("opaque", node, owner, name="backward", receives={"framework"})
+def append(call: CallSite, owner: Value) -> Value:
+    value = call.args[0]
+    if value.kind == "gradient":
+        call.emit("taken", value)
+    if owner.kind in ("list", "unknown") and isinstance(call.node.func, ast.Attribute):
+        mark = keep(call.engine, call.node, call.node.func.value, owner, value)
+        if mark is not None:
+            owner.marks = owner.marks | {mark}
+    if owner.kind == "list" and call.name == "append" and value.kind in ACTING:
+        owner.items = [*owner.items, value]
     return Value()
 
 
-def module(
-    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
-) -> Value | None:
+def backward(call: CallSite, owner: Value) -> Value:
+    engine = call.engine
+    if owner.kind in ("accelerator", "fabric"):
+        call.emit("backward", call.first, through=owner)
+    elif owner.kind not in ("tensor", "detached") and any(v.kind == "tensor" or v.opaque for v in call.args):
+        call.emit("opaque", owner, name="backward", receives=FRAMEWORK)
+    elif owner.choice:
+        for when, value in owner.choice:
+            events = engine.collect(
+                lambda value=value: call.emit("backward", value, perhaps=owner.perhaps_divided)  # type: ignore[misc]
+            )
+            engine.out.append(If(when, events, []))
+    else:
+        if owner.kind == "unknown" and not call.args and not owner.framework:
+            owner.become_tensor()
+        call.emit("backward", owner)
+    return Value()
+
+
+def module_method(call: CallSite, owner: Value) -> Value | None:
+    """A method of a network, of a loss module or of an object of the project's."""
+    name, engine = call.name, call.engine
     if name == "module":
         return None
     if name == "zero_grad":
-        it.emit("zero", node, owner)
-    elif name in PARAMS:
-        return Value("params", data={"of": owner, "named": name.startswith("named")})
+        call.emit("zero", owner)
+    elif name in PARAMETERS:
+        return Value("params", of=owner, named=name.startswith("named"))
     elif name in ("no_sync", "join"):
-        return Value("context", data={"word": name, "model": owner})
+        return Value("context", word=name, model=owner)
     elif name == "clip_grad_norm_":
-        it.emit("clip", node, owner, call=node)
-    elif name in KEEPING:
-        text = ast.unparse(node)
+        call.emit("clip", owner, call=call.node)
+    elif name in SAME_MODEL:
+        text = ast.unparse(call.node)
         if name == "half" or (name == "to" and re.search(r"float16|\bhalf\b", text) and "bfloat16" not in text):
-            owner.data["half"] = node
+            owner.half = call.node
         return owner
     elif name in ("modules", "named_modules", "children", "named_children"):
-        return Value("modules", data={"of": owner})
+        return Value("modules", of=owner)
     elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
-        made = forward(it, node, owner, args)
-        return passed(it, node, owner, args, made) if name == "forward" else made
-    elif owner.data.get("class") is None and owner.kind in ("model", "ddp"):
+        made = forward(engine, call.node, owner, call.args)
+        return engine.forward_pass(call.node, owner, call.args, made) if name == "forward" else made
+    elif not owner.lineage and owner.kind in ("model", "ddp"):
         if name == "step":
-            it.emit("opaque", node, owner, name=name, receives={"framework"})
+            call.emit("opaque", owner, name=name, receives=FRAMEWORK)
         if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
-            return tensor(roots=frozenset([next(births)]), factors=[], opaque=True, inside=tuple(it.regions))
-        told = {"blind": blind(owner, [*args, *keywords.values()]), "inside": tuple(it.regions)}
-        return Value("unknown", "", {"made": True, "opaque": True, **told})
+            return tensor(roots=frozenset([next(births)]), opaque=True, inside=tuple(engine.regions))
+        return Value(made=True, opaque=True, blind=blind(owner, call.values), inside=tuple(engine.regions))
     else:
         return None
     return Value()
+
+
+KINDS: dict[str, Callable[[CallSite, Value], Value | None]] = {
+    "optimizer": optimizer_method,
+    "scaler": scaler_method,
+    "scheduler": scheduler_method,
+    **dict.fromkeys(("model", "ddp", "instance", "criterion", "engine"), module_method),
+    "accelerator": accelerator_method,
+    "fabric": fabric_method,
+    "tensor": tensor_method,
+    **dict.fromkeys(("gradient", "gradients"), gradient_method),
+    "param": parameter_method,
+    "params": lambda call, owner: owner,
+}

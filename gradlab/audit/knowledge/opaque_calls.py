@@ -1,88 +1,86 @@
-"""Calls that cannot be followed: what they were handed says what they might do."""
+"""Calls that cannot be followed: what they receive shows what they might do."""
 
 from __future__ import annotations
 
-import ast
 import re
-from typing import TYPE_CHECKING
 
-from gradlab.audit.knowledge import known_names
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.known_names import COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT
+from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.values import Value, members
 
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
 ACTING = {
-    "optimizer",
-    "scaler",
-    "loss_scaler",
-    "model",
-    "ddp",
-    "params",
-    "accelerator",
-    "fabric",
-    "groups",
-    "gradients",
+    *("optimizer", "scaler", "loss_scaler", "model", "ddp", "params", "accelerator", "fabric", "groups", "gradients")
 }
-"""What a call must be handed to be able to do something to gradients."""
+"""Kinds that a call must receive to be able to do something to gradients."""
 HOLDING = ACTING - {"model", "ddp", "params", "gradients"}
-ALONE = {"model", "ddp", "tensor"}
-KNOWING = {"instance", "arguments", "accelerator", "fabric", "index", "dict"}
+DATA = {"model", "ddp", "tensor"}
+"""Kinds of what a call receives that only computes something."""
+CONFIGURATIONS = {"instance", "arguments", "accelerator", "fabric", "index", "dict"}
 LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
-"""Names of what may say how long a window is."""
+"""Names of what may contain the length of a window."""
 
 
-def opaque(
-    it: Interpreter, node: ast.Call, name: str, owner: Value | None, args: list[Value], keywords: dict[str, Value]
-) -> Value:
-    """A call that cannot be followed: what it was handed says what it might do."""
-    handed = [v for a in [*args, *keywords.values()] for v in members(a)]
-    receives = {v.kind for v in handed} & ACTING
-    for value in handed:
-        if value.kind == "stack" and "region" in value.data:
-            value.data["region"].kind = "unknown"  # what it enters is not seen
-    if owner is not None and owner.data.get("framework"):
-        owner.data["handed"] = owner.data.get("handed") or bool(receives & HOLDING)
-        if holds(it, owner) and not (receives <= ALONE and known_names.TELLING.search(owner.name)):
+def opaque_call(call: CallSite, owner: Value | None) -> Value:
+    """The unknown result of a call, after an event that names what it might do."""
+    engine, name = call.engine, call.tail
+    received = [v for a in call.values for v in members(a)]
+    for value in received:
+        if value.kind == "stack" and value.region is not None:
+            value.region.kind = "unknown"  # what it enters is not seen
+    receives = kinds_received(engine, owner, received)
+    used = call.node is not engine.statement_call
+    if used and COMPUTES_LOSS.match(name) and (wrapped := next((v for v in received if v.kind == "ddp"), None)):
+        call.emit("passed", wrapped)  # what computes a loss with a network calls it
+    if receives and acts(name, receives, used):
+        call.emit("opaque", owner, name=name, receives=frozenset(receives), used=used)
+    if len(call.args) == 1 and call.args[0].kind in ("function", "method"):
+        return call.args[0]  # compiled, or wrapped otherwise
+    configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
+    return Value(
+        made=True,
+        opaque=True,
+        blind=blind(owner, received),
+        inside=tuple(engine.regions),
+        acting=bool(receives),
+        never_none=owner is None and name in ("float", "int", "str"),
+        counted=owner if name in ("sum", "numel") and not call.values else None,
+        birth=owner.birth if owner is not None and configured else -1,
+    )
+
+
+def kinds_received(engine: Engine, owner: Value | None, received: list[Value]) -> set[str]:
+    """Kinds of what a call receives and might act on; "self": what its object holds; "tensor": a loss among them."""
+    receives = {v.kind for v in received} & ACTING
+    if owner is not None and owner.framework:
+        owner.handed = owner.handed or bool(receives & HOLDING)
+        if may_hold_optimizer(engine, owner) and not (receives <= DATA and LOGGERS.search(owner.name)):
             receives.add("self")
     elif owner is not None and owner.kind in ACTING:
         receives.add(owner.kind)
-    if any(v.kind == "instance" and any(a.kind in ACTING for a in v.attributes.values()) for v in handed):
+    if any(v.kind == "instance" and any(a.kind in ACTING for a in v.attributes.values()) for v in received):
         receives.add("self")
-    if any(v.kind == "tensor" for v in handed) and receives:
+    if any(v.kind == "tensor" for v in received) and receives:
         receives.add("tensor")
-    name = name.split(".")[-1]
-    used = node is not it.alone
-    if used and known_names.COMPUTES.match(name) and (wrapped := next((v for v in handed if v.kind == "ddp"), None)):
-        it.emit("passed", node, wrapped)  # what computes a loss with it calls it
-    if receives and acts(name, receives, used):
-        it.emit("opaque", node, owner, name=name, receives=receives, used=used)
-    if len(args) == 1 and args[0].kind in ("function", "method"):
-        return args[0]  # compiled, or wrapped otherwise
-    data = {"made": True, "opaque": True, "blind": blind(owner, handed), "inside": tuple(it.regions)}
-    data["holds"] = bool(receives)
-    data["there"] = owner is None and name in ("float", "int", "str")
-    data["counted"] = owner if name in ("sum", "numel") and not args and not keywords else None
-    told = owner is not None and name == "get" and bool(args) and args[0].kind == "number"
-    return Value("unknown", "", data, birth=owner.birth if owner is not None and told else -1)
+    return receives
 
 
-def holds(it: Interpreter, owner: Value) -> bool:
-    """Whether an object of a class that is not wholly seen may have an optimizer: it was handed one, or is the root."""
-    if owner is it.selves[0] or owner.data.get("handed") or "lineage" not in owner.data or "given" in owner.data:
+def may_hold_optimizer(engine: Engine, owner: Value) -> bool:
+    """Whether an object of a class that is not wholly seen may have an optimizer: it received one, or is the root."""
+    if owner is engine.selves[0] or owner.handed or not owner.lineage or owner.given or owner.annotated:
         return True
     return any(value.kind in HOLDING for value in owner.attributes.values())
 
 
 def acts(name: str, receives: set[str], used: bool) -> bool:
-    """Whether a call may do something to gradients; by its name where a model and data alone give something back."""
-    if known_names.HARMLESS.match(name) or (known_names.COMPUTES.match(name) and not receives & HOLDING):
+    """Whether a call may do something to gradients; by its name where it computes something of a model and data."""
+    if HARMLESS.match(name) or (COMPUTES_LOSS.match(name) and not receives & HOLDING):
         return False
-    return not receives <= ALONE or not used or bool(known_names.MOVES.search(name))
+    return not receives <= DATA or not used or bool(MAY_ACT.search(name))
 
 
-def blind(owner: Value | None, handed: list[Value]) -> bool:
-    """Whether a call was told nothing of the length of a window, so that it cannot divide by it."""
+def blind(owner: Value | None, received: list[Value]) -> bool:
+    """Whether a call does not know the length of a window, so that it cannot divide by it."""
     if owner is not None and owner.kind not in ("model", "ddp", "criterion"):
         return False
-    return not any(v.kind in KNOWING or LENGTHS.search(v.name) or v.data.get("framework") for v in handed)
+    return not any(v.kind in CONFIGURATIONS or LENGTHS.search(v.name) or v.framework for v in received)

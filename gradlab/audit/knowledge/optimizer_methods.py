@@ -1,95 +1,108 @@
-"""Methods of what updates weights: optimizers and loss scalers."""
+"""Methods of what updates weights: optimizers, schedules and loss scalers."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from gradlab.audit.interpreter.branch_conditions import formula
-from gradlab.audit.interpreter.classes import updated
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.usage import updated_attributes
 from gradlab.audit.source.syntax import dotted
-from gradlab.audit.trace.events import If, events
-from gradlab.audit.trace.values import CALLED, Value, several, tensor
-
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
+from gradlab.audit.trace.event_tree import If, events
+from gradlab.audit.trace.values import CALLABLE, Value, several, tensor
 
 
-def optimizer(
-    it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value], keywords: dict[str, Value]
-) -> Value:
-    if name == "step" and "precondition" in dotted(node.func).lower():
-        return Value()  # of K-FAC: it changes gradients, and no weights
+def optimizer_method(call: CallSite, owner: Value) -> Value:
+    name = call.name
     if name == "step":
-        before = len(it.out)
-        for closure in [*args, *keywords.values()]:
-            if closure.kind in CALLED:
-                it.apply(node, closure, [])
-        inside = events(it.out[before:])
-        for hook in owner.data.get("before", []):
-            it.apply(node, hook, [owner])
-        it.emit("step", node, owner, closure=inside)
-        for hook in owner.data.get("behind", []):
-            it.apply(node, hook, [owner])
-        return tensor() if args else Value()
-    if name in ("register_step_pre_hook", "register_step_post_hook") and args:
-        owner.data.setdefault("before" if "pre" in name else "behind", []).append(args[0])
-        return Value()
-    if name in ("zero_grad", "clear_grad"):
-        it.emit("zero", node, owner)
-    elif name in ("first_step", "second_step"):  # SAM's: up to where the loss is worse, and the update from there
+        return optimizer_step(call, owner)
+    if name in ("register_step_pre_hook", "register_step_post_hook") and call.args:
+        if "pre" in name:
+            owner.pre_hooks = (*owner.pre_hooks, call.args[0])
+        else:
+            owner.post_hooks = (*owner.post_hooks, call.args[0])
+    elif name in ("zero_grad", "clear_grad"):
+        call.emit("zero", owner)
+    elif name in ("first_step", "second_step"):  # SAM's: to where the loss is worst nearby, and the update from there
         if name == "second_step":
-            it.emit("step", node, owner)
-        if any(v.data.get("value") is True for v in [*args, *keywords.values()]):
-            it.emit("zero", node, owner)
+            call.emit("step", owner)
+        if any(v.value is True for v in call.values):
+            call.emit("zero", owner)
     elif name in ("clip_grad_norm", "clip_master_grads", "consolidate"):
-        it.emit("opaque", node, owner, name=name, receives={"framework"})
+        call.emit("opaque", owner, name=name, receives=frozenset({"framework"}))
     elif name.startswith("step_") or name.endswith("_step") or "hessian" in name:
-        # `step_and_update_lr`, `fuse_step`; `update_hessian` uses the gradients up as a step does
-        it.emit("step", node, owner)
+        # `step_and_update_lr`, `fuse_step`; `update_hessian` consumes the gradients as a step does
+        call.emit("step", owner)
     return Value()
 
 
-def scaler(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
+def optimizer_step(call: CallSite, owner: Value) -> Value:
+    """A step, with what its closure and its hooks do."""
+    engine, node = call.engine, call.node
+    if "precondition" in dotted(node.func).lower():
+        return Value()  # of K-FAC: it changes gradients, and no weights
+    before = len(engine.out)
+    for closure in call.values:
+        if closure.kind in CALLABLE:
+            engine.apply(node, closure, [])
+    inside = tuple(events(engine.out[before:]))
+    for hook in owner.pre_hooks:
+        engine.apply(node, hook, [owner])
+    call.emit("step", owner, closure=inside)
+    for hook in owner.post_hooks:
+        engine.apply(node, hook, [owner])
+    return tensor() if call.args else Value()
+
+
+def scheduler_method(call: CallSite, owner: Value) -> Value:
+    if call.name in ("step", "step_update", "batch_step"):
+        call.emit("schedule", owner, arguments=len(call.values), module=call.engine.module)
+    return Value()
+
+
+def scaler_method(call: CallSite, owner: Value) -> Value:
+    name, args = call.name, call.values
     if name == "scale" and args:
-        if args[0].kind == "list":
-            return several([Value("tensor", "", {**v.data, "scaled": owner}) for v in args[0].data["items"]])
-        data = {k: v for k, v in args[0].data.items() if k != "choice"}
-        if args[0].kind != "tensor":
-            data["opaque"] = True
-        return Value("tensor", "", {**data, "scaled": owner, "made_of": (args[0],)})
-    given = isinstance(next(iter(node.args), None), ast.Name) and args[0].data.get("given")
-    if name in ("step", "unscale_") and given and args[0].kind == "unknown":
-        args[0].kind = "optimizer"
+        return scaled(args[0], owner)
+    first = args[0] if args else None
+    named = isinstance(next(iter(call.node.args), None), ast.Name)
+    if name in ("step", "unscale_") and named and first is not None and first.given and first.kind == "unknown":
+        first.kind = "optimizer"
     if name == "step":
-        myself, held = it.selves[-1] if it.selves else None, dotted(node.func).split(".")[1:-1]
-        classes = myself.data.get("lineage", []) if myself is not None else []
-        elsewhere = any(name in updated(made) for made in classes for name in held)
-        it.emit("step", node, args[0] if args else None, scaler=owner, elsewhere=elsewhere)
+        myself, held = call.engine.selves[-1], dotted(call.node.func).split(".")[1:-1]
+        classes = myself.lineage if myself is not None else ()
+        elsewhere = any(attribute in updated_attributes(one) for one in classes for attribute in held)
+        call.emit("step", first, scaler=owner, elsewhere=elsewhere)
     elif name == "unscale_":
-        it.emit("unscale", node, args[0] if args else None, scaler=owner)
+        call.emit("unscale", first, scaler=owner)
     elif name == "update":
-        it.emit("update", node, owner)
+        call.emit("update", owner)
     return Value()
 
 
-def loss_scaler(it: Interpreter, node: ast.Call, owner: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
+def scaled(loss: Value, scaler: Value) -> Value:
+    if loss.kind == "list":
+        return several([v.derived("tensor", scaled=scaler) for v in loss.items])
+    opaque = loss.opaque or loss.kind != "tensor"
+    return loss.derived("tensor", choice=(), opaque=opaque, scaled=scaler, made_of=(loss,))
+
+
+def loss_scaler(call: CallSite, owner: Value) -> Value:
     """timm's: scale, backward, and where an update is due unscale, clip, step, update."""
-    names = {k.arg: k.value for k in node.keywords}
-    opt = args[1] if len(args) > 1 else keywords.get("optimizer")
-    value = args[0] if args else keywords.get("loss", Value())
-    it.emit("backward", node, Value("tensor", "", {**value.data, "scaled": owner}))
+    keywords, engine = call.keywords, call.engine
+    opt = call.args[1] if len(call.args) > 1 else keywords.get("optimizer")
+    loss = call.args[0] if call.args else keywords.get("loss", Value())
+    call.emit("backward", loss.derived("tensor", scaled=owner))
 
     def rest() -> None:
-        it.emit("unscale", node, opt, scaler=owner)
+        call.emit("unscale", opt, scaler=owner)
         if keywords.get("clip_grad", keywords.get("max_norm")) is not None:
-            it.emit("clip", node, keywords.get("parameters"), call=node)
-        it.emit("step", node, opt, scaler=owner)
-        it.emit("update", node, owner)
+            call.emit("clip", keywords.get("parameters"), call=call.node)
+        call.emit("step", opt, scaler=owner)
+        call.emit("update", owner)
 
-    due = names.get("need_update", names.get("update_grad"))
+    due = call.expression("need_update") or call.expression("update_grad")
     if due is None:
         rest()
     else:
-        it.out.append(If(formula(it, due), it.collect(rest), []))
+        engine.out.append(If(engine.formula(due), engine.collect(rest), []))
     return Value()

@@ -1,93 +1,137 @@
-"""What Python itself offers for calls and names: getattr, setattr, partial, dictionaries, stacks of contexts."""
+"""What Python itself offers: getattr and setattr, partial, iterables, dictionaries, stacks of contexts."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from gradlab.audit.interpreter.name_lookup import attribute
-from gradlab.audit.knowledge import known_names
-from gradlab.audit.knowledge.losses import regions
-from gradlab.audit.trace.events import Region
-from gradlab.audit.trace.values import Value, dictionary, several
-
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.context_regions import regions
+from gradlab.audit.knowledge.known_names import kind_by_name
+from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value, dictionary, element, number, several
 
 
-def language(it: Interpreter, node: ast.Call, name: str, args: list[Value], keywords: dict[str, Value]) -> Value | None:
-    """A call of one of Python's own; None for any other."""
-    tail = name.split(".")[-1]
-    if name == "len":
-        return Value("unknown", "", {"made": True, "length": True})
-    if name == "getattr" and len(args) >= 2:
-        word = args[1].data.get("value")
-        if isinstance(word, str):
-            return attribute(it, args[0], word, ast.Attribute(node.args[0], word, ast.Load()))
-        return Value("unknown", "", {"made": True, "framework": "class" in args[0].data})
-    if name == "setattr" and len(args) == 3 and isinstance(word := args[1].data.get("value"), str):
-        args[0].attributes[word] = args[2]
-        return Value("none", "None")
-    if name in ("functools.partial", "partial") and args:
-        call = ast.Call(node.args[0], node.args[1:], node.keywords)
-        return Value("partial", "", {"callee": args[0], "args": args[1:], "keywords": keywords, "call": call})
-    if name == "dict" and not args:
-        return dictionary(keywords)
-    if tail in ("ExitStack", "AsyncExitStack"):
-        return Value("stack", tail, {"scope": it.scope})
-    if tail == "initialize" and "deepspeed" in name:
-        engine = Value("engine", name, {"of": keywords.get("model", args[1] if len(args) > 1 else None)})
-        return several([engine, Value(), Value(), Value()])
+def python_function(call: CallSite) -> Value | None:
+    """The result of one of Python's own functions; None for any other."""
+    for names, name in ((NAMES, call.name), (TAILS, call.tail)):
+        if name in names and (made := names[name](call)) is not None:
+            return made
     return None
 
 
-def unpacked(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
-    """The arguments of a call, `*` and `**` taken apart where what they hold is known."""
-    args: list[Value] = []
-    for part in node.args:
-        value = it.value(part)
-        args += value.data["items"] if isinstance(part, ast.Starred) and value.kind == "list" else [value]
-    keywords: dict[str, Value] = {}
-    for pair in node.keywords:
-        value = it.value(pair.value)
-        if pair.arg is not None:
-            keywords[pair.arg] = value
-        elif value.kind == "dict":
-            keywords |= {key[2:-2]: held for key, held in value.attributes.items() if key[:2] in ("['", '["')}
-        else:
-            keywords["**"] = value
-    return args, keywords
+def get_attribute(call: CallSite) -> Value | None:
+    if len(call.args) < 2:
+        return None
+    word = call.args[1].value
+    if isinstance(word, str):
+        return call.engine.attribute(call.args[0], word, ast.Attribute(call.node.args[0], word, ast.Load()))
+    return Value(made=True, framework=bool(call.args[0].lineage))
 
 
-def of_dictionary(it: Interpreter, owner: Value, name: str, args: list[Value]) -> Value | None:
-    if name == "values":
-        return several(list(owner.data.get("items", [])))
-    if name == "items":
+def set_attribute(call: CallSite) -> Value | None:
+    if len(call.args) != 3 or not isinstance(word := call.args[1].value, str):
+        return None
+    call.args[0].attributes[word] = call.args[2]
+    return Value("none", "None")
+
+
+def partial(call: CallSite) -> Value | None:
+    if not call.args:
+        return None
+    first = ast.Call(call.node.args[0], call.node.args[1:], call.node.keywords)
+    return Value("partial", callee=call.args[0], args=tuple(call.args[1:]), keywords=call.keywords, call=first)
+
+
+def counted(call: CallSite) -> Value:
+    return Value("counted", stop=call.engine.canonical(call.node.args[0]) if len(call.node.args) == 1 else "")
+
+
+def enumerated(call: CallSite) -> Value | None:
+    if not call.args:
+        return None
+    start = call.keywords.get("start", call.args[1] if len(call.args) > 1 else None)
+    first = start.value if start is not None and start.kind == "number" else 0
+    return Value("enumerated", inner=call.args[0], start=first if isinstance(first, int) else 0)
+
+
+def mapped(call: CallSite) -> Value:
+    if call.name != "map" or len(call.args) != 2 or call.args[0].kind not in CALLABLE:
+        return same(call)
+    over = call.args[1]
+    items = over.items if over.kind == "list" else [element(over)]
+    return several([call.engine.apply(call.node, call.args[0], [item]) for item in items[:4]])
+
+
+def copied(call: CallSite) -> Value:
+    """A model's copy is another model: what wraps the one does not wrap the other."""
+    if not call.args or call.args[0].kind not in ("model", "ddp"):
+        return same(call)
+    old = call.args[0]
+    made = old.derived(old.kind, old.name, wrapped=False, call=call.node)
+    made.attributes = old.attributes
+    return made
+
+
+def same(call: CallSite) -> Value:
+    """What was given, in another order or wrapping."""
+    telling = (a for a in call.args if a.kind in ("params", "list", "enumerated"))
+    return next(telling, call.args[-1] if call.args else Value())
+
+
+def annotated(call: CallSite) -> Value | None:
+    return call.args[-1] if call.name.startswith("typing") and call.args else None
+
+
+def signature(call: CallSite) -> Value:
+    return Value(given=True, birth=max((a.birth for a in call.args), default=0))
+
+
+SAME = (
+    *("list", "tuple", "iter", "sorted", "reversed", "set", "filter", "chain", "copy"),
+    *("tqdm", "tqdm_notebook", "track"),
+)
+NAMES: dict[str, Callable[[CallSite], Value | None]] = {
+    "len": lambda call: Value(made=True, is_length=True),
+    "getattr": get_attribute,
+    "setattr": set_attribute,
+    "functools.partial": partial,
+    "partial": partial,
+    "dict": lambda call: None if call.args else dictionary(call.keywords),
+}
+TAILS: dict[str, Callable[[CallSite], Value | None]] = {
+    **dict.fromkeys(("ExitStack", "AsyncExitStack"), lambda call: Value("stack", call.tail, scope=call.engine.scope)),
+    **dict.fromkeys(("range", "trange", "count"), counted),
+    "enumerate": enumerated,
+    "zip": lambda call: Value("zipped", items=call.args),
+    "map": mapped,
+    "deepcopy": copied,
+    "cast": annotated,
+    "signature": signature,
+    "super": lambda call: Value("super", owner=call.engine.selves[-1] or UNSET),
+    **dict.fromkeys(SAME, same),
+}
+"""By the last part of the name: `itertools.count`, `copy.deepcopy`, `tqdm.tqdm`."""
+
+
+def dict_method(call: CallSite, owner: Value) -> Value | None:
+    if call.name == "values":
+        return several(list(owner.items))
+    if call.name == "items":
         pairs = [(key, value) for key, value in owner.attributes.items() if key.startswith("[")]
-        return several([several([Value("number", data={"value": key}), value]) for key, value in pairs])
-    if name in ("get", "pop", "setdefault") and args and isinstance(key := args[0].data.get("value"), str):
+        return several([several([number(key), value]) for key, value in pairs])
+    if call.name in ("get", "pop", "setdefault") and call.args and isinstance(key := call.args[0].value, str):
         if (held := owner.attributes.get(f"[{key!r}]")) is not None:
             return held
-        return Value(known_names.by_name(key) or "unknown", key, {"given": True})
+        return Value(kind_by_name(key) or "unknown", key, given=True)
     return None
 
 
-def entered(it: Interpreter, node: ast.Call, stack: Value, args: list[Value]) -> Value:
+def enter_context(call: CallSite, stack: Value) -> Value:
     """`stack.enter_context(c)` is `with c` up to the end of the stack's own block."""
-    if not args:
+    engine = call.engine
+    if not call.args:
         return Value()
-    if isinstance(own := stack.data.get("region"), Region) and it.scope is not stack.data["scope"]:
+    if isinstance(own := stack.region, Region) and engine.scope is not stack.scope:
         own.kind = "unknown"  # entered in a helper
-    it.regions = [*it.regions, *regions(it, args[0], node.args[0])]
-    return args[0].data.get("as", args[0])
-
-
-def engine(it: Interpreter, node: ast.Call, owner: Value, name: str, args: list[Value]) -> Value:
-    """DeepSpeed's: it scales, divides, clips, zeroes and counts windows by itself, as its configuration says."""
-    it.emit("opaque", node, owner, name=name, receives={"framework"})
-    if name == "backward":
-        it.emit("backward", node, args[0] if args else None, through=owner)
-    elif name == "step":
-        it.emit("step", node, owner)
-        it.emit("zero", node, owner)
-    return Value("unknown", "", {"made": True, "opaque": True})
+    engine.regions = [*engine.regions, *regions(call.args[0], call.node.args[0])]
+    return call.args[0].entered or call.args[0]

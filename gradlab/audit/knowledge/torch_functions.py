@@ -1,64 +1,53 @@
-"""Functions of PyTorch that make tensors of tensors."""
+"""Functions of PyTorch that compute tensors."""
 
 from __future__ import annotations
 
-import ast
 import re
-from typing import TYPE_CHECKING
 
 from gradlab.audit.knowledge import value_ranges
-from gradlab.audit.trace.values import Value, members, tensor
-
-if TYPE_CHECKING:
-    from gradlab.audit.interpreter.interpreter import Interpreter
-
+from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.trace.values import NO_ROOTS, Value, members, roots_of, tensor
 
 JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
-"""Functions whose result takes its values from one or the other tensor."""
+"""Functions whose results have values of one or the other tensor."""
 
 
-def of_torch(it: Interpreter, node: ast.Call, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
-    tail = name.split(".")[-1]
-    if "autograd" in name:
+def torch_function(call: CallSite) -> Value:
+    tail = call.tail
+    if "autograd" in call.name:
         if tail == "backward":
-            it.emit("backward", node, args[0] if args else None)
-        return derivatives() if tail == "grad" else Value()
-    if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in args):
-        it.emit("look", node)
+            call.emit("backward", call.first)
+        # derivatives, of a network with respect to its inputs, say, are in practice never all zero at once
+        return tensor(opaque=True, derivative=True) if tail == "grad" else Value()
+    if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in call.args):
+        call.emit("look")
         return Value("measured")
-    if marks := frozenset().union(*(a.data.get("marks", frozenset()) for a in args)):
-        return tensor(roots=marks, factors=[], opaque=True)
-    inner = [v for a in args for v in members(a) if v.kind == "tensor"]
-    if inner and not re.match(r"is|argmax|arg|eq|ne|no_grad|numel", tail):
-        return of_tensors(it, node, tail, args, inner, len(args) > 1 or "dim" in keywords)
+    if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
+        return tensor(roots=marks, opaque=True)
+    tensors = [v for a in call.args for v in members(a) if v.kind == "tensor"]
+    if tensors and not re.match(r"is|argmax|arg|eq|ne|no_grad|numel", tail):
+        return of_tensors(call, tensors)
     if tail in ("no_grad", "inference_mode"):
-        return Value("context", data={"word": "no_grad"})
-    return Value("unknown", "", {"made": True})
+        return Value("context", word="no_grad")
+    return Value(made=True)
 
 
-def of_tensors(
-    it: Interpreter, node: ast.Call, tail: str, args: list[Value], inner: list[Value], partial: bool
-) -> Value:
-    """`inner`: the tensors among the arguments, and in lists of them."""
-    data = {**inner[0].data, "made_of": ()}
-    data["roots"] = frozenset().union(*(v.data.get("roots", frozenset()) for v in inner))
+def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
+    """`tensors`: those among the arguments, and in lists of them."""
+    tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
+    made = tensors[0].derived("tensor", made_of=(), roots=roots_of(tensors))
     if tail == "sum":
-        data["reduction"] = "sum"
-    if tail == "mean" and not partial and data.get("reduction") == "none":
-        data["reduction"] = "mean"
+        made.reduction = "sum"
+    if tail == "mean" and not partial and made.reduction == "none":
+        made.reduction = "mean"
     if tail in ("sum", "mean") and not partial:
-        data["one"] = True  # a number for the log
-    first = inner[0] if inner[0] is args[0] else Value("tensor", "", {**data, "range": ""})
+        made.scalar = True
+    first = tensors[0] if tensors[0] is call.args[0] else made.derived("tensor", range="")
     if tail in JOINED:
-        words = {v.data.get("range", "") for v in inner}
-        first = Value("tensor", "", {**data, "range": words.pop() if len(words) == 1 else ""})
+        words = {v.range for v in tensors}
+        first = made.derived("tensor", range=words.pop() if len(words) == 1 else "")
     if tail in value_ranges.PRODUCTS:
-        first = Value("tensor", "", {**data, "range": value_ranges.product(inner)})
-    changed = value_ranges.applied(it, node, tail, first, partial)
-    data |= {**changed, "roots": data["roots"] | changed.get("roots", frozenset())}
-    return Value("tensor", "", data)
-
-
-def derivatives() -> Value:
-    """Of a network with respect to its inputs, say: all of them zero at once in no practice."""
-    return tensor(opaque=True, derivative=True)
+        first = made.derived("tensor", range=value_ranges.product(tensors))
+    changed = value_ranges.applied(call.engine, call.node, tail, first, partial)
+    made.update(**{**changed, "roots": made.roots | changed.get("roots", NO_ROOTS)})
+    return made

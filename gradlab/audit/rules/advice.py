@@ -7,57 +7,51 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gradlab.audit.rules import Hit, rule, uncertain
+from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.rules.trainer_arguments import BOUNDS, literal, trainers
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.events import Event
-from gradlab.audit.trace.scenarios import Run
-from gradlab.audit.trace.training_loop import Unit
-from gradlab.audit.trace.values import Value
+from gradlab.audit.source.syntax import walk
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import Event, Value
 from gradlab.codes import bounds
 
-BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
+RECURRENT = re.compile(r"\b(LSTM|GRU|RNN|Transformer\w*|MultiheadAttention)(Cell)?\b")
 
 
-def bound(event: Event) -> float | None:
+def max_norm(clip: Event) -> float | None:
     """The max_norm of a clip, where it is a number in the text."""
-    call = event.data.get("call")
-    if not isinstance(call, ast.Call) or event.data.get("by_value"):
+    if clip.call is None or clip.by_value:
         return None
-    given = [k.value for k in call.keywords if k.arg in BOUNDS] or call.args[1:2]
+    given = [k.value for k in clip.call.keywords if k.arg in BOUNDS] or clip.call.args[1:2]
     return literal(given[0]) if given else None
 
 
-def literal(node: ast.AST) -> float | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
-        return float(node.value)
-    return None
-
-
-@rule("GL801")
-def by_value(run: Run) -> Iterator[Hit]:
-    for clip in run.of("clip"):
-        if clip.event.data.get("by_value"):
+@scenario_rule("GL801")
+def clip_by_value(scenario: Scenario) -> Iterator[Hit]:
+    for clip in scenario.of("clip"):
+        if clip.event.by_value:
             yield Hit(clip)
 
 
-@rule("GL802")
-def extreme(run: Run) -> Iterator[Hit]:
-    for clip in run.of("clip"):
-        value = bound(clip.event)
+@scenario_rule("GL802")
+def extreme_max_norm(scenario: Scenario) -> Iterator[Hit]:
+    for clip in scenario.of("clip"):
+        value = max_norm(clip.event)
         if value is not None and bounds.extreme(value):
             yield Hit(clip)
 
 
 @lru_cache(maxsize=8)
-def kind_of(unit: Unit) -> str:
+def architecture(loop: TrainingLoop) -> str:
     """What the text says of the models that are trained: their types, and the layers of their classes."""
     words: dict[str, None] = {}
-    for event in unit.events:
+    for event in loop.events:
         if event.kind == "forward" and event.value is not None:
             root = event.value.root()
-            words |= dict.fromkeys([str(root.data.get("type", "")), root.name])
-            for node in dict.fromkeys(node for part in parts(root) for node in part.data.get("lineage", [])):
+            words |= dict.fromkeys([root.maker, root.name])
+            for node in dict.fromkeys(node for part in networks(root) for node in part.lineage):
                 words |= attributes(node)
     return " ".join(words)
 
@@ -67,75 +61,66 @@ def attributes(node: ast.AST) -> dict[str, None]:
     return dict.fromkeys(part.attr for part in walk(node) if isinstance(part, ast.Attribute))
 
 
-def parts(model: Value, depth: int = 0) -> Iterator[Value]:
-    """A network of the project and the networks of the project that it holds."""
+def networks(model: Value, depth: int = 0) -> Iterator[Value]:
+    """A network of the project and the networks of the project inside it."""
     yield model
-    for held in model.attributes.values() if depth < 3 else ():
-        if held.kind == "model" and "lineage" in held.data:
-            yield from parts(held, depth + 1)
+    for inner in model.attributes.values() if depth < 3 else ():
+        if inner.kind == "model" and inner.lineage:
+            yield from networks(inner, depth + 1)
 
 
-@rule("GL803")
-def unclipped(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if any(e.kind == "clip" for e in unit.events) or uncertain(
-        unit, "model", "ddp", "params", "optimizer", "self", "scaler"
-    ):
+@scenario_rule("GL803")
+def recurrent_unclipped(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    if any(e.kind == "clip" for e in loop.events):
         return
-    if re.search(r"\b(LSTM|GRU|RNN|Transformer\w*|MultiheadAttention)(Cell)?\b", kind_of(unit)):
-        for step in run.of("step")[:1]:
+    if uncertain(loop, "model", "ddp", "params", "optimizer", "self", "scaler"):
+        return
+    if RECURRENT.search(architecture(loop)):
+        for step in scenario.of("step")[:1]:
             yield Hit(step)
 
 
-@rule("GL804")
-def resnet(run: Run) -> Iterator[Hit]:
-    if re.search(r"resnet", kind_of(run.unit), re.I):
-        for clip in run.of("clip"):
-            value = bound(clip.event)
+@scenario_rule("GL804")
+def resnet_clipped(scenario: Scenario) -> Iterator[Hit]:
+    if re.search(r"resnet", architecture(scenario.loop), re.I):
+        for clip in scenario.of("clip"):
+            value = max_norm(clip.event)
             if value is not None and bounds.tight(value):
                 yield Hit(clip)
 
 
-@rule("GL805", windows=True)
-def mean_of_means(run: Run) -> Iterator[Hit]:
-    for backward in run.of("backward"):
+@scenario_rule("GL805", windows=True)
+def mean_of_means(scenario: Scenario) -> Iterator[Hit]:
+    for backward in scenario.of("backward"):
         value = backward.event.value
-        factors = value.data.get("factors", []) if value is not None else []
-        if any(sign == "*" for sign, *_ in factors) or any(s.kind == "scale" for s in run.steps):
-            continue  # weighed by its tokens
-        if value is not None and value.data.get("ignoring") and factors:
+        if value is None or any(f.sign == "*" for f in value.factors) or scenario.of("scale"):
+            continue  # weighted by its tokens
+        if value.ignoring and value.factors:
             yield Hit(backward)
 
 
-@rule("GL807")
-def unseen(run: Run) -> Iterator[Hit]:
-    if not any(
-        e.kind in ("clip", "look", "unscale") or e.data.get("scaler") for e in run.unit.events
-    ) and not uncertain(run.unit, "model", "self"):
-        for step in run.of("step")[:1]:
+@scenario_rule("GL807")
+def norm_unseen(scenario: Scenario) -> Iterator[Hit]:
+    events = scenario.loop.events
+    seen = any(e.kind in ("clip", "look", "unscale") or e.scaler for e in events)
+    if not seen and not uncertain(scenario.loop, "model", "self"):
+        for step in scenario.of("step")[:1]:
             yield Hit(step)
 
 
-@rule("GL810", on="text")
-def trainer_value(module: Module) -> Iterator[ast.AST]:
+@text_rule("GL810")
+def trainer_clips_by_value(module: Module) -> Iterator[ast.AST]:
     for call in trainers(module):
         for k in call.keywords:
             if k.arg == "gradient_clip_algorithm" and isinstance(k.value, ast.Constant) and k.value.value == "value":
                 yield k.value
 
 
-@rule("GL811", on="text")
-def trainer_extreme(module: Module) -> Iterator[ast.AST]:
+@text_rule("GL811")
+def trainer_extreme_max_norm(module: Module) -> Iterator[ast.AST]:
     for call in trainers(module):
         for k in call.keywords:
             value = literal(k.value) if k.arg in BOUNDS else None
             if value is not None and bounds.extreme(value):
                 yield k.value
-
-
-def trainers(module: Module) -> Iterator[ast.Call]:
-    if not re.search(r"Trainer\s*\(|TrainingArguments\s*\(", module.source.text):
-        return
-    for node in module.source.nodes.of(ast.Call):
-        if re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
-            yield node

@@ -1,4 +1,4 @@
-"""Clipping in what a trainer calls, too late or too early: its callbacks, and a module's own methods."""
+"""Clipping in what a trainer calls, too late or too early: its callbacks, and the hooks of a module."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.interpreter.classes import HUGGING
-from gradlab.audit.knowledge.known_names import CLIPS
-from gradlab.audit.rules import rule
+from gradlab.audit.knowledge.known_names import CLIPS, HUGGING_FACE
+from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted, text, walk
 
@@ -27,34 +26,34 @@ HOOKS = {
     },
     "fastai": {"after_step": "GL101", "after_loss": "GL102", "before_backward": "GL102"},
 }
-"""Package -> method of its callbacks -> what clipping there is."""
+"""Package -> method of its callbacks -> the mistake that clipping there is."""
 
 
-@rule("GL101", on="text")
+@text_rule("GL101")
 def too_late(module: Module) -> Iterator[ast.AST]:
     yield from clips(module, "GL101")
 
 
-@rule("GL102", on="text")
+@text_rule("GL102")
 def too_early(module: Module) -> Iterator[ast.AST]:
     """Lightning calls backward() when training_step() has returned, unless the module optimizes by itself."""
     yield from clips(module, "GL102")
 
 
-@rule("GL304", on="text")
+@text_rule("GL304")
 def partial(module: Module) -> Iterator[ast.AST]:
     yield from clips(module, "GL304")
 
 
 def clips(module: Module, code: str) -> Iterator[ast.AST]:
-    """Calls that clip in a method in which that is the mistake `code`; a loop of one's own knows better."""
-    said = module.source.text
-    if not re.search("allback|Lightning|Trainer", said):
+    """Calls that clip in a method in which that is the mistake `code`; a method that steps itself is left out."""
+    source = module.source.text
+    if not re.search("allback|Lightning|Trainer", source):
         return
     for owner in module.source.nodes.of(ast.ClassDef):
-        package = package_of(owner, said)
-        by_hand = {getattr(n, "attr", "") for n in walk(owner)} & {"automatic_optimization", "manual_backward"}
-        for method in owner.body if package and not by_hand else ():
+        package = package_of(owner, source)
+        manual = {getattr(n, "attr", "") for n in walk(owner)} & {"automatic_optimization", "manual_backward"}
+        for method in owner.body if package and not manual else ():
             if isinstance(method, ast.FunctionDef) and HOOKS[package].get(method.name) == code:
                 calls = [n for n in walk(method) if isinstance(n, ast.Call)]
                 names = [dotted(n.func).split(".")[-1] for n in calls]
@@ -62,21 +61,21 @@ def clips(module: Module, code: str) -> Iterator[ast.AST]:
                     yield from (n for n, name in zip(calls, names, strict=True) if name in CLIPS and bounded(n))
 
 
-def package_of(owner: ast.ClassDef, said: str) -> str:
-    """Whose callback a class is, by its bases and what the file imports; nothing for what is none."""
+def package_of(owner: ast.ClassDef, source: str) -> str:
+    """The package whose callback a class is, by its bases and what the file imports; "" for other classes."""
     for base in owner.bases:
         name = dotted(base).split(".")[-1]
-        if name == "TrainerCallback" or (name.endswith("Trainer") and HUGGING.search(said)):
+        if name == "TrainerCallback" or (name.endswith("Trainer") and HUGGING_FACE.search(source)):
             return "transformers"
         if "Lightning" in name:
             return "lightning"
         if name == "Callback":
-            found = re.search(r"^\s*(?:from|import)\b[^#\n]*\b(?:pytorch_)?(fastai|lightning)\b", said, re.M)
+            found = re.search(r"^\s*(?:from|import)\b[^#\n]*\b(?:pytorch_)?(fastai|lightning)\b", source, re.M)
             return found[1] if found is not None else ""
     return ""
 
 
 def bounded(call: ast.Call) -> bool:
-    """Whether it cuts anything: a bound of infinity only measures."""
+    """Whether a clip changes anything: with a bound of infinity it only measures."""
     given = [k.value for k in call.keywords if k.arg in ("max_norm", "clip_value")] or call.args[1:2]
     return not any(re.search(r"\binf", text(value)) for value in given)

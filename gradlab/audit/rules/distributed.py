@@ -1,181 +1,182 @@
-"""DistributedDataParallel: who reduces the gradients, and when."""
+"""DistributedDataParallel: when the gradients of the ranks are reduced."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
-from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.rules.window_remainder import periodic, stepping
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.rules.window_remainder import periodic, window_step
 from gradlab.audit.trace.conditions import Atom, atoms
-from gradlab.audit.trace.events import Event, Region
-from gradlab.audit.trace.replay import Step, cases
-from gradlab.audit.trace.scenarios import Run
-from gradlab.audit.trace.training_loop import Unit
-from gradlab.audit.trace.values import Value, members
+from gradlab.audit.trace.replay import Occurrence, cases
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import Event, Region, Value, members
 
 
-def wrapped(run: Run) -> bool:
-    return any(e.kind == "forward" and e.value is not None and e.value.kind == "ddp" for e in run.unit.events)
+def calls_wrapper(loop: TrainingLoop) -> bool:
+    return any(e.kind == "forward" and e.value is not None and e.value.kind == "ddp" for e in loop.events)
 
 
-@rule("GL501", windows=True)
-def missing(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if not wrapped(run) or uncertain(unit, "self"):
+@scenario_rule("GL501", windows=True)
+def no_sync_missing(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    if not calls_wrapper(loop) or uncertain(loop, "self") or any(e.kind == "sync" for e in loop.events):
         return
-    regions = [r for e in unit.events for r in e.regions]
-    if any(e.kind == "sync" for e in unit.events) or any(
-        r.kind in ("no_sync", "accumulate", "unknown") for r in regions
-    ):
+    if any(r.kind in ("no_sync", "accumulate", "unknown") for e in loop.events for r in e.regions):
         return
-    for backward in run.of("backward"):
-        if backward.event.data.get("through") is None and run.partial(backward):
+    for backward in scenario.of("backward"):
+        if backward.event.through is None and scenario.partial(backward):
             yield Hit(backward)
 
 
-@rule("GL502")
-def on_the_last(run: Run) -> Iterator[Hit]:
-    last: Step | None = None
-    for step in run.steps:
+@scenario_rule("GL502")
+def no_sync_on_the_last(scenario: Scenario) -> Iterator[Hit]:
+    last: Occurrence | None = None
+    for step in scenario.steps:
         if step.kind == "backward":
             last = step
         elif step.kind == "reduce":
             last = None
         elif step.kind == "step" and last is not None and last.k == step.k:
             region = last.inside("no_sync")
-            forwards = [s for s in run.of("forward") if s.k == last.k]
+            forwards = [s for s in scenario.of("forward") if s.k == last.k]
             if forwards and not any(s.inside("no_sync") for s in forwards):
                 continue  # DDP has decided in the forward pass: no_sync() does nothing
-            if region is not None and throughout(run, last, region) and not perhaps(run.unit, last, step, region):
+            if region is None or not throughout(scenario, last, region):
+                continue
+            if not depends_on_iteration(scenario.loop, last, step, region):
                 yield Hit(last, (step,), region.node, region=region)
 
 
-def throughout(run: Run, last: Step, region: Region) -> bool:
-    """Whether the region holds at the end of a window: where that is a loop of its own, in each of its turns."""
-    loop = run.unit.in_window.get(id(last.event))
-    if loop is None:
-        return not run.unit.inner
-    young = [atom for atom in atoms(region.when) if atom.birth > loop.birth]
-    return run.partial(last) and all(atom.ends and run.values.get(atom.key) for atom in young)
+def throughout(scenario: Scenario, last: Occurrence, region: Region) -> bool:
+    """Whether the region is active at the end of a window: where that is a loop of its own, in all its iterations."""
+    window = scenario.loop.in_window.get(id(last.event))
+    if window is None:
+        return not scenario.loop.nested
+    young = [atom for atom in atoms(region.when) if atom.birth > window.birth]
+    return scenario.partial(last) and all(atom.ends and scenario.values.get(atom.key) for atom in young)
 
 
-def perhaps(unit: Unit, last: Step, step: Step, region: Region) -> bool:
-    """Whether the region is up to what an iteration makes anew, which may say that it is the last one."""
-    if unit.inner:
+def depends_on_iteration(loop: TrainingLoop, last: Occurrence, step: Occurrence, region: Region) -> bool:
+    """Whether the region depends on what an iteration computes, which may say that it is the last one."""
+    if loop.nested:
         return False
     asked = {a.key for a in atoms(region.when)}
-    asked |= {part for key, _ in unit.varying(last) - unit.varying(step) for part in key.split(" | ")}
-    return any(
-        a.key in asked and a.birth > unit.birth and a not in unit.boundary and not unit.timed(a) for a in unit.atoms
-    )
+    asked |= {part for key, _ in loop.varying(last) - loop.varying(step) for part in key.split(" | ")}
+    return any(a.key in asked and a.birth > loop.birth for a in loop.open_atoms())
 
 
-@rule("GL503")
-def backward_only(run: Run) -> Iterator[Hit]:
-    for backward in run.of("backward"):
-        region = backward.inside("no_sync")
-        value = backward.event.value
-        event = value.data.get("forward") if value is not None else None
-        if region is not None and event is None:
-            event = only_forward(run, backward)
-        if region is None or event is None or event.value is None or region.data.get("of") is not None:
+@scenario_rule("GL503")
+def no_sync_around_backward_only(scenario: Scenario) -> Iterator[Hit]:
+    for backward in scenario.of("backward"):
+        region, value = backward.inside("no_sync"), backward.event.value
+        if region is None or region.accelerator is not None:
             continue
-        if region.value is not None and region.value.kind in ("ddp", "model", "unknown") and "word" in region.data:
-            setup = event.value.data.get("prepared")
-            fabric = setup is not None and setup.kind == "fabric" and backward.event.data.get("through") is setup
+        event = value.forward if value is not None else None
+        if event is None:
+            event = only_forward(scenario, backward)
+        if event is None or event.value is None or region.value is None or region.context is None:
+            continue
+        if region.value.kind in ("ddp", "model", "unknown") and region.context.word:
+            setup = event.value.prepared
+            fabric = setup is not None and setup.kind == "fabric" and backward.event.through is setup
             if all(r.kind != "no_sync" for r in event.regions) and (event.value.kind == "ddp" or fabric):
                 yield Hit(backward, (), region.node, region=region)
 
 
-def only_forward(run: Run, backward: Step) -> Event | None:
-    """The forward pass of an iteration, where there is but one; or a call that computes a loss with the network."""
-    steps = [s for s in run.of("forward", "passed") if s.k == backward.k and s.event.value is not None]
-    at = {(s.event.node.lineno, s.event.node.col_offset): s.event for s in steps if s.kind == "passed"}  # type: ignore
-    found = {*at.values(), *(s.event for s in steps if s.kind == "forward")}
+def only_forward(scenario: Scenario, backward: Occurrence) -> Event | None:
+    """The forward pass of an iteration, where there is only one; or a call that computes a loss with the network."""
+    events = [s.event for s in scenario.of("forward", "passed") if s.k == backward.k and s.event.value is not None]
+    at = {(getattr(e.node, "lineno", 0), getattr(e.node, "col_offset", 0)): e for e in events if e.kind == "passed"}
+    found = {*at.values(), *(e for e in events if e.kind == "forward")}
     wrapped = [e for e in found if e.value is not None and any(v.kind == "ddp" for v in members(e.value))]
     return wrapped[0] if len(wrapped) == 1 else None
 
 
-@rule("GL504")
-def raw(run: Run) -> Iterator[Hit]:
-    for backward in run.of("backward"):
+@scenario_rule("GL504")
+def wrapper_bypassed(scenario: Scenario) -> Iterator[Hit]:
+    if any(e.kind == "reduce" for e in scenario.loop.events):
+        return
+    for backward in scenario.of("backward"):
         value = backward.event.value
-        if value is None or any(e.kind == "reduce" for e in run.unit.events):
-            continue
-        yield from raw_forwards(run, backward, dict.fromkeys([value.data.get("forward"), *value.data.get("chain", ())]))
+        if value is not None:
+            yield from raw_forwards(scenario, backward, dict.fromkeys([value.forward, *value.chain]))
 
 
-def raw_forwards(run: Run, backward: Step, found: Iterable[Event | None]) -> Iterator[Hit]:
+def raw_forwards(scenario: Scenario, backward: Occurrence, found: Iterable[Event | None]) -> Iterator[Hit]:
+    """Forward passes of a module that DistributedDataParallel wraps, without the wrapper."""
     for event in found:
         if event is None or event.value is None or any(r.kind == "no_grad" for r in event.regions):
             continue
-        inner = event.value.data.get("raw") is not None or (
-            event.data.get("wrapped") and event.value.data.get("wrapped") and "choice" not in event.value.data
-        )
-        if any(e.node is event.node and e.value is not None and e.value.kind == "ddp" for e in run.unit.events):
+        model = event.value
+        inner = model.raw is not None or (event.wrapped and model.wrapped and not model.choice)
+        wrappers = (e for e in scenario.loop.events if e.value is not None and e.value.kind == "ddp")
+        if any(e.node is event.node for e in wrappers):
             continue  # the same call, where there are several processes, is the wrapper's
-        if inner and event.value.kind != "ddp" and not called_wrapped(run, event.value):
-            for step in run.of("forward"):
+        if inner and model.kind != "ddp" and not wrapper_called(scenario.loop, model):
+            for step in scenario.of("forward"):
                 if step.event is event and step.k == backward.k:
                     yield Hit(step, (backward,))
 
 
-def called_wrapped(run: Run, raw: Value) -> bool:
-    """Whether the wrapper of this same module is called too; in no_grad it sets no hooks."""
+def wrapper_called(loop: TrainingLoop, raw: Value) -> bool:
+    """Whether the wrapper of this module is called too; in no_grad it sets no hooks."""
     return any(
-        e.kind == "forward" and e.value is not None and e.value.kind == "ddp"
-        and (e.value.root() is raw.root() or "choice" in e.value.data or e.value.root().kind != "model")
+        e.kind == "forward"
+        and e.value is not None
+        and e.value.kind == "ddp"
+        and (e.value.root() is raw.root() or e.value.choice or e.value.root().kind != "model")
         and all(r.kind not in ("no_grad", "inference_mode") for r in e.regions)
-        for e in run.unit.events
-    )  # fmt: skip
+        for e in loop.events
+    )
 
 
-@rule("GL505")
-def by_hand(run: Run) -> Iterator[Hit]:
-    if wrapped(run) and not any(r.kind == "no_sync" for e in run.unit.events for r in e.regions):
-        for reduce in run.of("reduce"):
+@scenario_rule("GL505")
+def reduced_by_hand(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    if calls_wrapper(loop) and not any(r.kind == "no_sync" for e in loop.events for r in e.regions):
+        for reduce in scenario.of("reduce"):
             yield Hit(reduce)
 
 
-@rule("GL506", on="unit")
-def remainder(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
-    if not periodic(unit) or stepping(unit) is None:
+@loop_rule("GL506")
+def remainder_unsynchronised(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    if not periodic(loop) or window_step(loop) is None or any(e.kind in ("sync", "reduce") for e in loop.events):
         return
-    late = next((e for e in unit.after if e.kind == "step" and any(e.value is o for o in unit.optimizers())), None)
-    if any(e.kind in ("sync", "reduce") for e in unit.events):
-        return
-    for values in cases([a for a in unit.atoms if not unit.timed(a) and a not in unit.boundary], 4):
-        whole, _ = unit.iteration(unit.window - 1, unit.truth(values, unit.window - 1))
-        if unsynchronised(unit, whole) is not None:  # at the end of every window: another rule's
+    late = next((e for e in loop.after if e.kind == "step" and any(e.value is o for o in loop.optimizers())), None)
+    for values in cases(loop.open_atoms(), 4):
+        whole, _ = loop.iteration(loop.window - 1, loop.truth(values, loop.window - 1))
+        if unsynchronised(loop, whole) is not None:  # at the end of every window: GL502
             continue
-        steps, _ = unit.iteration(0, at_the_end(unit, values))
-        region = unsynchronised(unit, steps)
+        steps, _ = loop.iteration(0, at_the_end(loop, values))
+        region = unsynchronised(loop, steps)
         if region is not None and any(s.kind == "step" for s in steps):
-            yield unit.path, region.node
+            yield loop.path, region.node
         elif region is not None and late is not None:
             yield late.path, late.node
 
 
-def unsynchronised(unit: Unit, steps: list[Step]) -> Region | None:
-    """The no_sync() that the last backward pass is inside, and not for what an iteration makes anew."""
+def unsynchronised(loop: TrainingLoop, steps: list[Occurrence]) -> Region | None:
+    """The no_sync() around the last backward pass, unless it depends on what an iteration computes."""
     backward = next((s for s in reversed(steps) if s.kind == "backward"), None)
     region = backward.inside("no_sync") if backward is not None else None
     if backward is None or region is None:
         return None
-    young = {a.key for a in unit.atoms if a.kind == "flag" and a.birth > unit.birth and a not in unit.boundary}
+    young = {a.key for a in loop.atoms if a.kind == "flag" and a.birth > loop.birth and a not in loop.boundary}
     asked = {a.key for a in atoms(region.when)}
     for guards in [s.guards for s in steps if s.kind == "step"] or [frozenset()]:
         asked |= {part for key, _ in backward.guards ^ guards for part in key.split(" | ")}
     return None if asked & young else region
 
 
-def at_the_end(unit: Unit, values: dict[str, bool]) -> Callable[[Atom], bool]:
+def at_the_end(loop: TrainingLoop, values: dict[str, bool]) -> Callable[[Atom], bool]:
     """The last batch of an epoch, which fills no window."""
 
     def at(atom: Atom) -> bool:
-        if atom in unit.boundary:
-            return not unit.boundary[atom]
+        if atom in loop.boundary:
+            return not loop.boundary[atom]
         return atom.kind == "last" or (atom.kind != "period" and values.get(atom.key, False))
 
     return at

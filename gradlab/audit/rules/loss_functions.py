@@ -1,4 +1,4 @@
-"""Functions named as a loss: what they are given, and what in them may be zero."""
+"""Functions named as a loss: what they receive, and what in them may be zero."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import functools
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.interpreter.classes import MODULES
+from gradlab.audit.knowledge.known_names import MODULES
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted, walk
 
 LOSS = re.compile(r"(^|_)(loss|criterion)|Loss$", re.I)
 OTHERS = {"np", "numpy", "tf", "jnp", "jax", "K", "mx", "paddle"}
-"""Losses of these have other gradients, or none."""
+"""Losses of these packages have other gradients, or none."""
 COUNT = re.compile(
     r"(^|_)(n|b|k|t|eps|epsilon|num|count|size|len|length|total|temp|temperature|tau|sigma|std|var|scale|weight|weights|alpha|beta|"
     r"gamma|lr|rate|momentum|decay|epochs?|norm|max|dim|batch|world|sum|denom|mask|valid|steps|avg|factor|numel|margin|delta|smooth|"
@@ -42,7 +42,7 @@ def functions(module: Module) -> Iterator[ast.FunctionDef]:
 
 
 def forwards(module: Module) -> Iterator[ast.FunctionDef]:
-    """The forward passes of a file's networks, where no loop of its own shows what becomes of them."""
+    """The forward passes of a file's networks, if it has no loop that shows what becomes of their results."""
     if "def forward" not in module.source.text or "backward" in module.source.text:
         return
     for one in module.source.nodes.of(ast.ClassDef):
@@ -51,11 +51,11 @@ def forwards(module: Module) -> Iterator[ast.FunctionDef]:
 
 
 GIVEN = re.compile(r"(^|_)(targets?|labels?|truth|true|gt)(_|$)", re.I)
-"""What a prediction is compared with: data, which has no gradient."""
+"""Names of what a prediction is compared with: data, which has no gradient."""
 
 
 def inputs(node: ast.FunctionDef) -> set[str]:
-    """Parameters that can be predictions: without a default, not a number by their name or annotation."""
+    """Parameters that may be predictions: without a default, and not numbers by their names or annotations."""
     plain = node.args.args[: len(node.args.args) - len(node.args.defaults)]
     others = [a for a in plain if a.arg not in ("self", "cls") and not COUNT.search(a.arg)]
     named = [a for a in others if not GIVEN.search(a.arg)]

@@ -7,54 +7,50 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.rules.scaler import scaled
+from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.rules.scaler import scaler_of
 from gradlab.audit.source.project import INSTALLED, Module
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.conditions import TRUE
-from gradlab.audit.trace.events import If
-from gradlab.audit.trace.events import walk as tree_walk
-from gradlab.audit.trace.scenarios import Run
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.event_tree import If
+from gradlab.audit.trace.event_tree import walk as walk_events
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.values import Region, Value
 
 
-@rule("GL208")
-def forward_outside(run: Run) -> Iterator[Hit]:
-    for backward in run.of("backward"):
-        if not (owner := scaled(backward)) or owner.kind != "scaler" or backward.event.value is None:
+@scenario_rule("GL208")
+def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
+    for backward in scenario.of("backward"):
+        loss, scaler = backward.event.value, scaler_of(backward)
+        event = loss.forward if loss is not None else None
+        if scaler is None or scaler.kind != "scaler" or loss is None or event is None or event.value is None:
             continue
-        event = backward.event.value.data.get("forward")
-        model = event.value if event is not None else None
-        if (
-            event is None
-            or model is None
-            or model.data.get("half")
-            or any(r.kind in ("autocast", "unknown") for r in event.regions)
-        ):
+        model = event.value
+        if model.half or any(r.kind in ("autocast", "unknown") for r in event.regions):
             continue
-        value = backward.event.value
-        cast = [r for r in value.data.get("inside", ()) if r.kind == "autocast" and r.when == TRUE]
-        if any(r.kind in ("autocast", "no_grad") for e in (event, *value.data.get("chain", ())) for r in e.regions):
-            cast = []  # a teacher's, perhaps
-        root = model.root().data
-        elsewhere = event.data.get("casts") and root.get("made") and root.get("class") is None
-        if known_plain(model) or cast or elsewhere:  # one that casts by itself needs no block around its loss alone
-            for step in run.of("forward"):
+        cast = any(r.kind == "autocast" and r.when == TRUE for r in loss.inside)
+        if any(r.kind in ("autocast", "no_grad") for e in (event, *loss.chain) for r in e.regions):
+            cast = False  # a teacher's, perhaps
+        root = model.root()
+        elsewhere = event.casts and root.made and not root.lineage
+        if cast or never_casts(model) or elsewhere:  # one that casts by itself needs no block around its loss alone
+            for step in scenario.of("forward"):
                 if step.event is event and step.k == backward.k:
                     yield Hit(step, (backward,))
 
 
-def known_plain(model: Value) -> bool:
+def never_casts(model: Value) -> bool:
     """A model whose code was seen, and that of its parts, and has no autocast of its own."""
     root = model.root()
-    if root.data.get("class") is None:
-        return str(root.data.get("type", "")).startswith(("torch.nn.", "torchvision."))
+    if not root.lineage:
+        return root.maker.startswith(("torch.nn.", "torchvision."))
     seen: set[ast.AST] = set()
-    pairs = zip(root.data.get("lineage", []), root.data.get("modules", []))
-    return all(plain(node, module, seen) for node, module in pairs)
+    return all(without_autocast(node, module, seen) for node, module in zip(root.lineage, root.modules))
 
 
-def plain(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool:
+def without_autocast(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool:
     seen.add(node)
     for part in walk(node):
         name = dotted(part.func if isinstance(part, ast.Call) else part)
@@ -62,7 +58,7 @@ def plain(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool:
             return False
         first = name.split(".")[0]
         inner = module.names.get(first)
-        if inner is not None and inner not in seen and not plain(inner, module, seen):
+        if inner is not None and inner not in seen and not without_autocast(inner, module, seen):
             return False
         if isinstance(part, ast.Call) and inner is None and first in module.imports:
             source, level = module.imports[first]
@@ -71,77 +67,78 @@ def plain(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool:
     return True
 
 
-@rule("GL209")
-def backward_inside(run: Run) -> Iterator[Hit]:
-    for backward in run.of("backward"):
-        if (region := backward.inside("autocast")) is not None and region.data.get("through") is None:
+@scenario_rule("GL209")
+def backward_inside_autocast(scenario: Scenario) -> Iterator[Hit]:
+    for backward in scenario.of("backward"):
+        region = backward.inside("autocast")
+        if region is not None and (region.context is None or region.context.through is None):
             yield Hit(backward, region=region)
 
 
-@rule("GL210")
-def fp16_without_scaler(run: Run) -> Iterator[Hit]:
-    if any(e.kind in ("unscale", "update") or e.data.get("scaler") for e in run.unit.events) or uncertain(
-        run.unit, "scaler", "self"
-    ):
+@scenario_rule("GL210")
+def fp16_without_scaler(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    if any(e.kind in ("unscale", "update") or e.scaler for e in loop.events) or uncertain(loop, "scaler", "self"):
         return
-    if any(isinstance(item, If) and item.node is not None and scales(item.node) for item in tree_walk(run.unit.body)):
-        return  # who calls this loop says whether there is a scaler
-    for backward in run.of("backward"):
-        value = backward.event.value
-        if (
-            value is None
-            or value.data.get("scaled")
-            or value.data.get("scaled_by")
-            or backward.event.data.get("through")
-        ):
+    branches = (item.node for item in walk_events(loop.body) if isinstance(item, If))
+    if any(node is not None and calls_scale(node) for node in branches):
+        return  # the caller of this loop decides whether there is a scaler
+    for backward in scenario.of("backward"):
+        loss = backward.event.value
+        if loss is None or loss.scaled or loss.apex or backward.event.through:
             continue
-        event = value.data.get("forward")
-        for step in run.of("forward"):
-            model = step.event.value
-            if model is None or step.k != backward.k or step.event not in (event, *value.data.get("chain", ())):
-                continue
-            region = step.inside("autocast")
-            cast = region is not None and half(region.data) and step.event is event
-            whole = region is None and model.root().data.get("half") and trained(run, model, step.event is event)
-            if cast or (whole and step.inside("no_grad") is None):
-                yield Hit(backward, (step,), region=region)
-                break
+        forward = next((s for s in scenario.of("forward") if in_fp16(scenario, s, backward, loss)), None)
+        if forward is not None:
+            yield Hit(backward, (forward,), region=forward.inside("autocast"))
 
 
-def trained(run: Run, model: Value, last: bool) -> bool:
+def in_fp16(scenario: Scenario, forward: Occurrence, backward: Occurrence, loss: Value) -> bool:
+    """Whether a forward pass that a loss comes from is in fp16, by autocast or because the network is."""
+    model, event = forward.event.value, forward.event
+    if model is None or forward.k != backward.k or event not in (loss.forward, *loss.chain):
+        return False
+    region, last = forward.inside("autocast"), event is loss.forward
+    if region is not None:
+        return casts_to_fp16(region) and last
+    return bool(model.root().half) and is_trained(scenario, model, last) and forward.inside("no_grad") is None
+
+
+def is_trained(scenario: Scenario, model: Value, last: bool) -> bool:
     """Whether an optimizer of the loop updates a network; of the last one before the loss it may be assumed."""
-    known = [root for optimizer in run.unit.optimizers() for root in optimizer.data.get("roots", [])]
-    return last or any(root is model.root() for root in known)
+    known = [model for optimizer in scenario.loop.optimizers() for model in optimizer.trained]
+    return last or any(one is model.root() for one in known)
 
 
 @lru_cache(maxsize=2000)
-def scales(node: ast.AST) -> bool:
-    """A branch of which a side scales a loss."""
+def calls_scale(node: ast.AST) -> bool:
+    """A branch of which one side scales a loss."""
     return any(isinstance(part, ast.Call) and getattr(part.func, "attr", "") == "scale" for part in walk(node))
 
 
-def half(data: dict) -> bool:
-    """Whether an autocast block is surely in fp16: said, or the default on CUDA."""
-    dtype = data.get("dtype", "")
-    if data.get("through") is not None:
+def casts_to_fp16(region: Region) -> bool:
+    """Whether an autocast block is surely in fp16: written so, or the default on CUDA."""
+    context = region.context
+    if context is None or context.through is not None:
         return False
-    if dtype:
-        return dtype.split(".")[-1] in ("float16", "half")
-    return data.get("device") == "cuda"
+    if context.dtype:
+        return context.dtype.split(".")[-1] in ("float16", "half")
+    return context.device == "cuda"
 
 
-@rule("GL211")
-def bf16_with_scaler(run: Run) -> Iterator[Hit]:
-    for backward in run.of("backward"):
-        if scaled(backward) and backward.event.value is not None:
-            event = backward.event.value.data.get("forward")
-            for region in event.regions if event is not None else backward.event.value.data.get("inside", ()):
-                if region.kind == "autocast" and region.data.get("dtype", "").split(".")[-1] == "bfloat16":
+@scenario_rule("GL211")
+def bf16_with_scaler(scenario: Scenario) -> Iterator[Hit]:
+    for backward in scenario.of("backward"):
+        loss = backward.event.value
+        if loss is None or not scaler_of(backward):
+            continue
+        for region in loss.forward.regions if loss.forward is not None else loss.inside:
+            if region.kind == "autocast" and region.context is not None:
+                if region.context.dtype.split(".")[-1] == "bfloat16":
                     yield Hit(backward)
 
 
-@rule("GL212", on="text")
-def deprecated(module: Module) -> Iterator[ast.AST]:
+@text_rule("GL212")
+def deprecated_amp(module: Module) -> Iterator[ast.AST]:
     if not re.search(r"cuda\.amp|cuda import .*amp", module.source.text):
         return
     nodes = module.source.nodes

@@ -1,58 +1,70 @@
-"""Losses kept with their graphs."""
+"""Losses that are kept with their graphs."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gradlab.audit.knowledge.losses import made_of
-from gradlab.audit.rules import Hit, rule
+from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.events import Loop
-from gradlab.audit.trace.scenarios import Run
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.event_tree import Loop
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import NO_ROOTS, Event, Value, made_of
 
 
-@rule("GL605")
-def kept(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    marks = frozenset().union(*(roots(e.value) for e in [*unit.events, *unit.after] if e.kind == "backward"))
-    for keep in run.of("keep"):
-        value = keep.event.value
-        if keep.event.data["mark"] in marks or keep.event.data["since"] >= unit.birth:
+@scenario_rule("GL605")
+def loss_kept_with_graph(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    marks = NO_ROOTS.union(*(roots(e.value) for e in [*loop.events, *loop.after] if e.kind == "backward"))
+    for keep in scenario.of("keep"):
+        if keep.event.mark in marks or reset_in_time(loop, keep.event):
             continue  # it goes backward itself, or is begun anew for each update
-        into, classes = keep.event.data["into"], keep.event.data["classes"]
-        if value is None or (unit.loop is None and (not into.startswith("self.") or begun_anew(classes, into))):
-            continue  # called once a batch by what is not seen
-        if unit.loop is not None and reset(
-            unit.loop, into, {id(e.node) for e in unit.events if e.kind in ("backward", "step")}
-        ):
-            continue
-        known = value.data.get("source") == "criterion" and not value.data.get("guessed")
-        for backward in run.of("backward"):
-            shared = roots(value) & roots(backward.event.value)
-            single = {*map(id, made_of(backward.event.value))}
-            if backward.k != keep.k or not shared or not (known or shared == roots(value)):
-                continue
-            if value.data.get("one") or value.data.get("source") != "model" or {*map(id, made_of(value))} & single:
-                yield Hit(keep, (backward,))
-                break
+        backward = next((b for b in scenario.of("backward") if b.k == keep.k and keeps_graph(keep, b)), None)
+        if backward is not None:
+            yield Hit(keep, (backward,))
 
 
-def roots(value: Value | None) -> frozenset:
-    return value.data.get("roots", frozenset()) if value is not None else frozenset()
+def keeps_graph(keep: Occurrence, backward: Occurrence) -> bool:
+    """Whether what is kept shares the graph of a backward pass, and is a single number."""
+    value, loss = keep.event.value, backward.event.value
+    if value is None:
+        return False
+    shared = roots(value) & roots(loss)
+    known = value.source == "criterion" and not value.guessed
+    if not shared or not (known or shared == roots(value)):
+        return False
+    single = {*map(id, made_of(loss))}
+    return value.scalar or value.source != "model" or bool({*map(id, made_of(value))} & single)
 
 
-def adds(node: ast.Assign, into: str) -> bool:
-    """`total = total + loss`."""
-    return any(dotted(part) == into for part in walk(node.value))
+def roots(value: Value | None) -> frozenset[int]:
+    return value.roots if value is not None else NO_ROOTS
 
 
-def begun_anew(classes: list[ast.ClassDef], into: str) -> bool:
+def reset_in_time(loop: TrainingLoop, keep: Event) -> bool:
+    """Whether the sum is begun anew for each update, or may be, by what is not seen."""
+    if keep.since >= loop.birth:
+        return True
+    if loop.statement is None:  # called once a batch
+        return not keep.into.startswith("self.") or reset_by_method(keep.classes, keep.into)
+    acting = {id(e.node) for e in loop.events if e.kind in ("backward", "step")}
+    return reset_in_loop(loop.statement, keep.into, acting)
+
+
+def resets(node: ast.AST, into: str) -> bool:
+    """`total = 0`, not `total = total + loss`."""
+    if not isinstance(node, ast.Assign) or into not in [dotted(t) for t in node.targets]:
+        return False
+    return not any(dotted(part) == into for part in walk(node.value))
+
+
+def reset_by_method(classes: Sequence[ast.ClassDef], into: str) -> bool:
     """Whether any method but __init__ empties an attribute, or binds it anew."""
     methods = [m for one in classes for m in one.body if isinstance(m, ast.FunctionDef) and m.name != "__init__"]
     for part in (part for method in methods for part in walk(method)):
-        if isinstance(part, ast.Assign) and into in [dotted(t) for t in part.targets] and not adds(part, into):
+        if resets(part, into):
             return True
         if isinstance(part, ast.Delete) and any(into in ast.unparse(t) for t in part.targets):
             return True
@@ -61,16 +73,12 @@ def begun_anew(classes: list[ast.ClassDef], into: str) -> bool:
     return not classes
 
 
-def reset(loop: Loop, into: str, acting: set[int]) -> bool:
-    """Whether a sum is begun anew in each turn, or where the optimizer steps."""
+def reset_in_loop(loop: Loop, into: str, acting: set[int]) -> bool:
+    """Whether a sum is begun anew in each iteration, or where the optimizer steps."""
     for part in walk(loop.node):
-        bodies = [getattr(part, "body", None), getattr(part, "orelse", None)]
-        for body in bodies:
-            if not isinstance(body, list):
+        for body in (getattr(part, "body", None), getattr(part, "orelse", None)):
+            if not isinstance(body, list) or not any(resets(n, into) for n in body):
                 continue
-            anew = any(
-                isinstance(n, ast.Assign) and into in [dotted(t) for t in n.targets] and not adds(n, into) for n in body
-            )
-            if anew and (part is loop.node or any(id(n) in acting for statement in body for n in walk(statement))):
+            if part is loop.node or any(id(n) in acting for statement in body for n in walk(statement)):
                 return True
     return False

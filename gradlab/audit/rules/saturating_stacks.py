@@ -1,4 +1,4 @@
-"""Deep stacks of layers that saturate: written out, put together in a loop, or called one after the other."""
+"""Deep stacks of layers that saturate: written out, assembled in a loop, or called one after the other."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.rules import rule
+from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import dotted, text, walk
+from gradlab.audit.source.syntax import called_name, dotted, text, walk
 
 DEEP = 8
-"""Layers that are a deep stack; of sigmoids, whose slope is a quarter at most, `STEEP` are."""
+"""Layers of a deep stack; of sigmoids, whose slope is a quarter at most, `STEEP` are enough."""
 STEEP = 5
 SATURATES = re.compile(r"\b(Sigmoid|Tanh)\(")
 EASES = re.compile(r"Norm|Residual|Block")
-"""What keeps gradients alive, or may."""
+"""Layers that keep gradients from vanishing, or may."""
 Scope = ast.Module | ast.FunctionDef
 
 
-@rule("GL806", on="text")
+@text_rule("GL806")
 def saturating(module: Module) -> Iterator[ast.AST]:
     tree = module.source.tree
     if not isinstance(tree, ast.Module) or not re.search(r"sigmoid|tanh", module.source.text, re.I):
         return
     numbers = constants(tree.body)
     for node in module.source.nodes.of(ast.Call):
-        if named(node) == "Sequential" and (written_out(node) or any(deep(a, numbers) for a in starred(node))):
+        if called_name(node) == "Sequential" and (written_out(node) or any(deep(a, numbers) for a in starred(node))):
             yield node
     scopes: list[Scope] = [tree, *module.source.nodes.of(ast.FunctionDef)]
     for scope in scopes:
@@ -35,18 +35,13 @@ def saturating(module: Module) -> Iterator[ast.AST]:
         yield from in_turn(each, numbers)
 
 
-def named(node: ast.AST | None) -> str:
-    """The last word of what is called."""
-    return dotted(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
-
-
 def starred(node: ast.Call) -> list[ast.expr]:
-    """What is spread out in a call."""
+    """What a call expands with `*`."""
     return [a.value for a in node.args if isinstance(a, ast.Starred)]
 
 
 def constants(body: list[ast.stmt]) -> dict[str, float]:
-    """Names that are given a number, once."""
+    """Names that are assigned a number, once."""
     found: dict[str, list[float | None]] = {}
     for node in body:
         for target in node.targets if isinstance(node, ast.Assign) else ():
@@ -55,7 +50,7 @@ def constants(body: list[ast.stmt]) -> dict[str, float]:
 
 
 def given(scope: Scope) -> dict[str, float]:
-    """Numbers that arguments have where nothing else is said, and local names."""
+    """Numbers that parameters have by default, and local names."""
     if isinstance(scope, ast.Module):
         return {}
     plain = scope.args.args[len(scope.args.args) - len(scope.args.defaults) :]
@@ -70,8 +65,8 @@ def number(node: ast.AST, numbers: dict[str, float]) -> float | None:
 
 
 def turns(over: ast.expr, numbers: dict[str, float]) -> float:
-    """How often a loop over range() goes round; 0 where that is not known."""
-    if named(over) != "range" or not isinstance(over, ast.Call) or not over.args:
+    """How many iterations a loop over range() has; 0 where that is not known."""
+    if called_name(over) != "range" or not isinstance(over, ast.Call) or not over.args:
         return 0
     known = [number(a, numbers) for a in over.args]
     first, last, step = [0.0, known[0], 1.0] if len(known) == 1 else [*known, 1.0][:3]
@@ -79,28 +74,28 @@ def turns(over: ast.expr, numbers: dict[str, float]) -> float:
 
 
 def written_out(node: ast.Call) -> bool:
-    names = [named(a) for a in node.args]
+    names = [called_name(a) for a in node.args]
     many = sum(n in ("Sigmoid", "Tanh") for n in names) >= DEEP or names.count("Sigmoid") >= STEEP
     return many and not any("Norm" in n for n in names)
 
 
 def saturates(parts: list[ast.AST]) -> bool:
-    says = " ".join(text(part) for part in parts)
-    return bool(SATURATES.search(says)) and not EASES.search(says)
+    source = " ".join(text(part) for part in parts)
+    return bool(SATURATES.search(source)) and not EASES.search(source)
 
 
 def deep(node: ast.AST, numbers: dict[str, float]) -> bool:
-    """A list that is written as a loop over a number of layers."""
+    """A comprehension over a number of layers."""
     if not isinstance(node, (ast.ListComp, ast.GeneratorExp)) or len(node.generators) != 1:
         return False
     return turns(node.generators[0].iter, numbers) >= DEEP and saturates([node.elt])
 
 
 def in_loops(scope: Scope, numbers: dict[str, float]) -> Iterator[ast.AST]:
-    """Sequential(*layers), with layers put together in a loop of this scope."""
+    """Sequential(*layers), with layers assembled in a loop of this scope."""
     inside = [n for part in scope.body if not isinstance(part, (ast.FunctionDef, ast.ClassDef)) for n in walk(part)]
     for node in inside:
-        if not isinstance(node, ast.Call) or named(node) != "Sequential":
+        if not isinstance(node, ast.Call) or called_name(node) != "Sequential":
             continue
         if not (name := next((name for a in starred(node) if (name := dotted(a))), "")):
             continue
@@ -126,10 +121,10 @@ def in_turn(each: ast.ClassDef, numbers: dict[str, float]) -> Iterator[ast.AST]:
     numbers = numbers | given(methods["__init__"])
     for node in walk(methods["__init__"]):
         made = node.value if isinstance(node, ast.Assign) and dotted(node.targets[0]) in called - {""} else None
-        if isinstance(made, ast.Call) and named(made) == "ModuleList" and made.args:
+        if isinstance(made, ast.Call) and called_name(made) == "ModuleList" and made.args:
             layers = made.args[0]
             if isinstance(layers, (ast.ListComp, ast.GeneratorExp)) and len(layers.generators) == 1:
-                linear = re.fullmatch(r"Linear|Conv[123]d", named(layers.elt))
+                linear = re.fullmatch(r"Linear|Conv[123]d", called_name(layers.elt))
                 if linear and turns(layers.generators[0].iter, numbers) >= DEEP:
                     yield made
 
@@ -137,7 +132,7 @@ def in_turn(each: ast.ClassDef, numbers: dict[str, float]) -> Iterator[ast.AST]:
 def squashed(node: ast.stmt, layer: str) -> bool:
     """`x = torch.tanh(layer(x))`."""
     value = node.value if isinstance(node, ast.Assign) else None
-    if not isinstance(value, ast.Call) or named(value) not in ("sigmoid", "tanh"):
+    if not isinstance(value, ast.Call) or called_name(value) not in ("sigmoid", "tanh"):
         return False
     inner = value.args[0] if value.args else value.func.value if isinstance(value.func, ast.Attribute) else None
     return isinstance(inner, ast.Call) and dotted(inner.func) == layer

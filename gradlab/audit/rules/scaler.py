@@ -6,172 +6,167 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.rules import Hit, rule, uncertain, under
 from gradlab.audit.rules.ownership import concerns
-from gradlab.audit.trace.conditions import FALSE, TRUE
-from gradlab.audit.trace.replay import Step
-from gradlab.audit.trace.scenarios import Run
-from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.rules.registry import Hit, scenario_rule
+from gradlab.audit.rules.reporting import may_hold, uncertain
+from gradlab.audit.trace.conditions import FALSE, atoms
+from gradlab.audit.trace.event_tree import If, Jump, walk
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Value
 
 
-def scaled(step: Step) -> Value | None:
-    value = step.event.value
-    found = value.data.get("scaled") if value is not None else None
-    return found if found is not None and found.data.get("enabled") != FALSE else None
+def scaler_of(step: Occurrence) -> Value | None:
+    """The scaler that scaled the loss of a backward pass."""
+    found = step.event.value.scaled if step.event.value is not None else None
+    return found if found is not None and found.enabled != FALSE else None
 
 
-def scaling(run: Run, step: Step) -> bool:
-    """Whether a loss is scaled in this case: what the scaler's `enabled` says is among its flags."""
-    found = scaled(step)
-    return found is not None and under(run, found.data.get("enabled", TRUE))
+def scales_itself(step: Occurrence) -> bool:
+    """A backward pass of Accelerate or Fabric in fp16, which scales the loss with a scaler of its own."""
+    return step.event.through is not None and step.event.through.fp16
 
 
-def within(step: Step) -> bool:
-    """A backward of Accelerate or Fabric in fp16, which scales the loss with a scaler of its own."""
-    through = step.event.data.get("through")
-    return through is not None and bool(through.data.get("fp16"))
-
-
-def apex(clip: Step, backward: Step) -> bool:
+def in_apex_block(clip: Occurrence, backward: Occurrence) -> bool:
     """Both inside one `with amp.scale_loss`, which unscales at its end."""
     region = clip.inside("scale_loss")
     return region is not None and backward.inside("scale_loss") is region
 
 
-def since(run: Run, step: Step, optimizer: Value | None = None) -> list[Step]:
-    """What happened before a step, back to the last optimizer step."""
-    found: list[Step] = []
-    for other in reversed(run.steps[: run.steps.index(step)]):
+def since_step(scenario: Scenario, step: Occurrence, optimizer: Value | None = None) -> list[Occurrence]:
+    """What happened before, back to the last step of this optimizer or of any, the latest first."""
+    found: list[Occurrence] = []
+    for other in reversed(scenario.before(step)):
         if other.kind == "step" and (optimizer is None or other.event.value is optimizer):
             break
         found.append(other)
     return found
 
 
-@rule("GL201")
-def clip_before_unscale(run: Run) -> Iterator[Hit]:
-    for clip in run.of("clip"):
-        earlier = since(run, clip)
-        if clip.event.data.get("through") is not None or any(s.kind == "scale" for s in earlier):
+@scenario_rule("GL201")
+def clip_before_unscale(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    for clip in scenario.of("clip"):
+        earlier = since_step(scenario, clip)
+        if clip.event.through is not None or any(s.kind == "scale" for s in earlier):
             continue
-        mine = [o for o in run.unit.optimizers() if concerns(run.unit, clip, o)]
-        if any(s.kind == "unscale" and (not mine or any(concerns(run.unit, s, o) for o in mine)) for s in earlier):
+        mine = [o for o in loop.optimizers() if concerns(loop, clip, o)]
+        unscaled = (s for s in earlier if s.kind == "unscale")
+        if any(not mine or any(concerns(loop, s, o) for o in mine) for s in unscaled):
             continue
-        backward = next((s for s in earlier if s.kind == "backward"), None)
-        first = max((i for i, s in enumerate(earlier) if s.kind == "backward"), default=0)
-        if (
-            backward is not None
-            and (scaled(backward) or within(backward) or apex(clip, backward))
-            and not hidden(run, earlier[:first], "scaler", "optimizer", "self")
-        ):
-            later = run.steps[run.steps.index(clip) :]
-            if any(s.kind == "step" and s.k == clip.k for s in later) or run.accumulating:
-                yield Hit(clip, (backward,), loose=True)
+        backwards = [i for i, s in enumerate(earlier) if s.kind == "backward"]
+        if not backwards:
+            continue
+        backward = earlier[backwards[0]]
+        if not (scaler_of(backward) or scales_itself(backward) or in_apex_block(clip, backward)):
+            continue
+        if hidden(loop, earlier[: backwards[-1]], "scaler", "optimizer", "self"):
+            continue
+        if any(s.kind == "step" and s.k == clip.k for s in scenario.after(clip)) or scenario.accumulating:
+            yield Hit(clip, (backward,), loose=True)
 
 
-def hidden(run: Run, steps: list[Step], *kinds: str) -> bool:
-    """Whether one of these steps is a call that could not be followed and was handed one of these."""
-    calls = [s.event for s in steps if s.kind == "opaque" and s.event.data["receives"] & {*kinds}]
-    run.unit.doubts += calls
-    return bool(calls) or uncertain(run.unit)
+def hidden(loop: TrainingLoop, steps: list[Occurrence], *kinds: str) -> bool:
+    """Whether one of these is a call that could not be followed and received one of these kinds."""
+    calls = [s.event for s in steps if s.kind == "opaque" and s.event.receives & {*kinds}]
+    loop.unresolved += calls
+    return bool(calls) or uncertain(loop)
 
 
-@rule("GL202")
-def unscale_twice(run: Run) -> Iterator[Hit]:
-    for unscale in run.of("unscale"):
-        for other in since(run, unscale):
+@scenario_rule("GL202")
+def unscale_twice(scenario: Scenario) -> Iterator[Hit]:
+    for unscale in scenario.of("unscale"):
+        for other in since_step(scenario, unscale):
             if other.kind == "update":
                 break
-            if other.kind == "unscale" and other.k == unscale.k and other.event.value is unscale.event.value:
-                if other.turn == unscale.turn and other.event is not unscale.event:
-                    yield Hit(unscale, (other,))
-                    break
+            same = other.k == unscale.k and other.turn == unscale.turn and other.event.value is unscale.event.value
+            if other.kind == "unscale" and same and other.event is not unscale.event:
+                yield Hit(unscale, (other,))
+                break
 
 
-@rule("GL203", windows=True)
-def unscale_each(run: Run) -> Iterator[Hit]:
-    for unscale in run.of("unscale"):
-        if run.partial(unscale):
+@scenario_rule("GL203", windows=True)
+def unscale_each_micro_batch(scenario: Scenario) -> Iterator[Hit]:
+    for unscale in scenario.of("unscale"):
+        if scenario.partial(unscale):
             yield Hit(unscale)
 
 
-def both_ways(unit: Unit) -> bool:
+def both_ways(loop: TrainingLoop) -> bool:
     """Whether a loop does all with a scaler and all without, by two conditions that may go together."""
-    losses = {e.value.data.get("scaled") is not None for e in unit.events if e.kind == "backward" and e.value}
-    return len(losses) == 2 and len({bool(e.data.get("scaler")) for e in unit.events if e.kind == "step"}) == 2
+    losses = {e.value.scaled is not None for e in loop.events if e.kind == "backward" and e.value}
+    return len(losses) == 2 and len({e.scaler is not None for e in loop.events if e.kind == "step"}) == 2
 
 
-@rule("GL204")
-def step_past_scaler(run: Run) -> Iterator[Hit]:
-    if both_ways(run.unit):
+@scenario_rule("GL204")
+def step_past_scaler(scenario: Scenario) -> Iterator[Hit]:
+    if both_ways(scenario.loop):
         return
-    for step in run.of("step"):
-        if step.event.data.get("scaler") is not None:
+    through_scaler = [(s.k, s.event.value) for s in scenario.of("step") if s.event.scaler is not None]
+    for step in scenario.of("step"):
+        if step.event.scaler is not None or any("finite" in g or "isnan" in g or "isinf" in g for g, _ in step.guards):
             continue
-        backward = next((s for s in since(run, step, step.event.value) if s.kind == "backward"), None)
-        finite = any("finite" in g[0] or "isnan" in g[0] or "isinf" in g[0] for g in step.guards)
-        if backward is not None and scaling(run, backward) and not finite:
-            if not any(
-                s.kind == "step" and s.event.data.get("scaler") and s.k == step.k and s.event.value is step.event.value
-                for s in run.steps
-            ):
-                owner = scaled(backward)
-                yield Hit(step, (backward,), when=owner.data.get("enabled", TRUE) if owner is not None else TRUE)
+        earlier = since_step(scenario, step, step.event.value)
+        backward = next((s for s in earlier if s.kind == "backward"), None)
+        scaler = scaler_of(backward) if backward is not None else None
+        if backward is None or scaler is None or not may_hold(scenario, scaler.enabled):
+            continue
+        if not any(k == step.k and value is step.event.value for k, value in through_scaler):
+            yield Hit(step, (backward,), when=scaler.enabled)
 
 
-@rule("GL205")
-def update_missing(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if uncertain(unit, "scaler", "self") or (
-        unit.loop is None and unit.events and any(e.kind == "update" for e in unit.after)
-    ):
+@scenario_rule("GL205")
+def update_missing(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    if uncertain(loop, "scaler", "self"):
         return
-    updated = [e.value for e in unit.events if e.kind == "update"]
-    for step in run.of("step"):
-        owner = step.event.data.get("scaler")
-        if owner is None or owner.kind != "scaler":
+    if loop.statement is None and any(e.kind == "update" for e in loop.after):
+        return
+    updated = [e.value for e in loop.events if e.kind == "update"]
+    for step in scenario.of("step"):
+        scaler = step.event.scaler
+        if scaler is None or scaler.kind != "scaler":
             continue
-        if unit.loop is None and (step.event.data.get("elsewhere") or not constructed(owner)):
+        if loop.statement is None and (step.event.elsewhere or not constructed(scaler)):
             continue  # updated by another method, after several such calls, perhaps
-        if all(other is not owner and constructed(other) and constructed(owner) for other in updated):
+        if all(other is not scaler and constructed(other) and constructed(scaler) for other in updated):
             yield Hit(step)
 
 
-def healthy(text: str) -> bool | None:
-    """What a check for finite numbers says where nothing is wrong; None where its words do not tell."""
+def constructed(value: Value | None) -> bool:
+    """A scaler that is made in the text, and is no other one."""
+    return value is not None and value.call is not None and not value.choice
+
+
+@scenario_rule("GL206")
+def scale_never_falls(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    finite = {a.key: a.text for a in loop.atoms if a.kind == "finite"}
+    updates = {id(e) for e in loop.events if e.kind == "update"}
+    backwards = [s for s in scenario.of("backward") if scaler_of(s)]
+    for update in scenario.of("update"):
+        backward = next((b for b in reversed(backwards) if b.k == update.k), None)
+        if backward is None or len(updates) > 1:
+            continue
+        guards = update.guards - backward.guards
+        guard = [g for g in guards if g[0] in finite and healthy_answer(finite[g[0]]) in (None, g[1])]
+        if guard and not uncertain(loop, "scaler", "self"):
+            jump = skip(loop, guard[0][0])
+            if not isinstance(jump, ast.Raise):
+                yield Hit(update, (backward,), jump)
+
+
+def healthy_answer(text: str) -> bool | None:
+    """What a check for finite numbers answers where nothing is wrong; None where its words do not tell."""
     if re.search(r"(?<!non)(?<!non_)(?<!not_)(?<!in)finite", text):
         return True
     return False if re.search(r"isnan|isinf|overflow|found_inf", text) else None
 
 
-def constructed(value: Value | None) -> bool:
-    """A scaler that is made in the text, and is no other one."""
-    return value is not None and value.data.get("call") is not None and "choice" not in value.data
-
-
-@rule("GL206")
-def live_lock(run: Run) -> Iterator[Hit]:
-    finite = {a.key: a.text for a in run.unit.atoms if a.kind == "finite"}
-    updates = {id(e) for e in run.unit.events if e.kind == "update"}
-    backwards = [s for s in run.of("backward") if scaled(s)]
-    for update in run.of("update"):
-        backward = next((b for b in reversed(backwards) if b.k == update.k), None)
-        if backward is None or len(updates) > 1:
-            continue
-        guard = [g for g in update.guards - backward.guards if g[0] in finite and healthy(finite[g[0]]) in (None, g[1])]
-        if guard and not uncertain(run.unit, "scaler", "self"):
-            jump = skipping(run, guard[0][0])
-            if not isinstance(jump, ast.Raise):
-                yield Hit(update, (backward,), jump)
-
-
-def skipping(run: Run, key: str) -> ast.AST | None:
-    """The `continue` (or `return`) that the check leads to."""
-    from gradlab.audit.trace.conditions import atoms
-    from gradlab.audit.trace.events import If, Jump, walk
-
-    for item in walk(run.unit.body):
+def skip(loop: TrainingLoop, key: str) -> ast.AST | None:
+    """The `continue` (or `return`) that a check leads to."""
+    for item in walk(loop.body):
         if isinstance(item, If) and any(a.key == key for a in atoms(item.test)):
             for part in walk([*item.then, *item.other]):
                 if isinstance(part, Jump):
@@ -179,8 +174,8 @@ def skipping(run: Run, key: str) -> ast.AST | None:
     return None
 
 
-@rule("GL213")
-def update_each(run: Run) -> Iterator[Hit]:
-    for update in run.of("update"):
-        if run.partial(update):
+@scenario_rule("GL213")
+def update_each_micro_batch(scenario: Scenario) -> Iterator[Hit]:
+    for update in scenario.of("update"):
+        if scenario.partial(update):
             yield Hit(update)

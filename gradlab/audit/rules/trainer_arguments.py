@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from gradlab.audit.rules import rule
-from gradlab.audit.rules.advice import literal, trainers
+from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
+from gradlab.audit.source.syntax import dotted
+
+BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
+"""Keywords of a bound on the norm."""
 
 
-@rule("GL812", on="text")
+def literal(node: ast.AST) -> float | None:
+    """A number in the text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        return float(node.value)
+    return None
+
+
+def trainers(module: Module) -> Iterator[ast.Call]:
+    """Calls that make a trainer of Lightning's or transformers', or the arguments of one."""
+    if not re.search(r"Trainer\s*\(|TrainingArguments\s*\(", module.source.text):
+        return
+    for node in module.source.nodes.of(ast.Call):
+        if re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
+            yield node
+
+
+@text_rule("GL812")
 def two_precisions(module: Module) -> Iterator[ast.AST]:
     for call in trainers(module):
         on = [k for k in call.keywords if k.arg in ("fp16", "bf16") and ast.unparse(k.value) == "True"]
@@ -18,10 +38,10 @@ def two_precisions(module: Module) -> Iterator[ast.AST]:
             yield on[1].value
 
 
-@rule("GL813", on="text")
-def manual(module: Module) -> Iterator[ast.AST]:
+@text_rule("GL813")
+def manual_optimization(module: Module) -> Iterator[ast.AST]:
     classes = [n for n in module.names.values() if isinstance(n, ast.ClassDef) and defines(n, "training_step")]
-    if not classes or not all(by_hand(n) for n in classes):
+    if not classes or not all(optimizes_manually(n) for n in classes):
         return
     for call in trainers(module):
         for k in call.keywords:
@@ -35,7 +55,7 @@ def defines(node: ast.ClassDef, name: str) -> bool:
     return any(isinstance(n, ast.FunctionDef) and n.name == name for n in node.body)
 
 
-def by_hand(node: ast.ClassDef) -> bool:
+def optimizes_manually(node: ast.ClassDef) -> bool:
     """`self.automatic_optimization = False`, and nothing that sets it otherwise."""
     values = [
         n.value

@@ -4,53 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradlab.audit.rules import Hit, rule, uncertain, under
 from gradlab.audit.rules.ownership import concerns
-from gradlab.audit.rules.scaler import both_ways, scaled, since
-from gradlab.audit.trace.conditions import TRUE
-from gradlab.audit.trace.replay import Step
-from gradlab.audit.trace.scenarios import Run
-from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.rules.registry import Hit, scenario_rule
+from gradlab.audit.rules.reporting import may_hold, uncertain
+from gradlab.audit.rules.scaler import both_ways, scaler_of, since_step
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import Value
 
 
-@rule("GL207")
-def loss_not_scaled(run: Run) -> Iterator[Hit]:
-    if uncertain(run.unit, "scaler", "self", "tensor"):
+@scenario_rule("GL207")
+def loss_not_scaled(scenario: Scenario) -> Iterator[Hit]:
+    if uncertain(scenario.loop, "scaler", "self", "tensor"):
         return
-    others = any(scaled(s) for s in run.of("backward"))
-    if not others and both_ways(run.unit):
+    others = any(scaler_of(s) for s in scenario.of("backward"))
+    if not others and both_ways(scenario.loop):
         return
-    for step in run.of("step"):
-        owner = step.event.data.get("scaler")
-        if owner is None or owner.kind != "scaler" or not under(run, owner.data.get("enabled", TRUE)):
+    for step in scenario.of("step"):
+        scaler = step.event.scaler
+        if scaler is None or scaler.kind != "scaler" or not may_hold(scenario, scaler.enabled):
             continue
-        backward = next((s for s in since(run, step) if s.kind == "backward"), None)
-        if backward is None or backward.event.data.get("through") is not None or backward.event.value is None:
+        backward = next((s for s in since_step(scenario, step) if s.kind == "backward"), None)
+        if backward is None or backward.event.through is not None or backward.event.value is None:
             continue
-        if others and not apart(run, step):
+        if others and not own_loss(scenario, step):
             continue
-        value = backward.event.value
-        factors = [text for _, text, by in value.data.get("factors", []) if by.kind != "number" or not others]
-        if value.kind == "tensor" and not value.data.get("scaled_by") and not any("scale" in text for text in factors):
-            if not (value.data.get("opaque") or factors) or not ever_scaled(run.unit):
-                yield Hit(backward, (step,), when=owner.data.get("enabled", TRUE))
+        if unscaled(scenario.loop, backward.event.value, others):
+            yield Hit(backward, (step,), when=scaler.enabled)
 
 
-def apart(run: Run, step: Step) -> bool:
-    """Whether an optimizer has a loss of its own: every other, which is scaled, has made its own optimizer's step."""
-    if any(s.event.data.get("scaler") is None for s in run.of("step")) or any(map(scaled, since(run, step))):
+def unscaled(loop: TrainingLoop, value: Value, others: bool) -> bool:
+    """Whether a loss was not scaled, by a scaler or by hand; others: other losses of the loop are."""
+    factors = [f.text for f in value.factors if f.value.kind != "number" or not others]
+    if value.kind != "tensor" or value.apex or any("scale" in text for text in factors):
         return False
-    for other in reversed(run.before(step)):
+    return not (value.opaque or factors) or not ever_scaled(loop)
+
+
+def own_loss(scenario: Scenario, step: Occurrence) -> bool:
+    """Whether an optimizer has a loss of its own: every other, which is scaled, has had its own optimizer's step."""
+    if any(s.event.scaler is None for s in scenario.of("step")) or any(map(scaler_of, since_step(scenario, step))):
+        return False
+    for other in reversed(scenario.before(step)):
         if other.kind == "step" and other.event.value is not step.event.value:
             return True
-        if other.kind in ("step", "zero") and concerns(run.unit, other, step.event.value):
+        if other.kind in ("step", "zero") and concerns(scenario.loop, other, step.event.value):
             return True
-        if scaled(other):
+        if scaler_of(other):
             return False
     return True
 
 
-def ever_scaled(unit: Unit) -> bool:
-    """Whether any loss of the loop is scaled, in whatever case."""
-    values = [e.value for e in unit.events if e.kind == "backward"]
-    return any(value is not None and value.data.get("scaled") is not None for value in values)
+def ever_scaled(loop: TrainingLoop) -> bool:
+    """Whether any loss of the loop is scaled, in whatever scenario."""
+    return any(e.value is not None and e.value.scaled is not None for e in loop.events if e.kind == "backward")

@@ -1,4 +1,4 @@
-"""Losses that leave the numbers by themselves: in functions named as one, and in what a training loop computes."""
+"""Losses that become non-finite by themselves: in functions named as a loss, and in what a training loop computes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.rules import Hit, rule
 from gradlab.audit.rules.loss_functions import (
     averaged,
     bare,
@@ -19,22 +18,19 @@ from gradlab.audit.rules.loss_functions import (
     share,
     square,
 )
+from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.scenarios import Run
+from gradlab.audit.trace.scenarios import Scenario
 
 
-def computed(run: Run, what: str) -> Iterator[Hit]:
-    """Where a loss that is followed back from backward() leaves the numbers."""
-    for step in run.of("unstable"):
-        if step.event.data["what"] == what:
-            for backward in run.of("backward"):
+def computed(scenario: Scenario, what: str) -> Iterator[Hit]:
+    """Where a loss that goes backward may become non-finite."""
+    for step in scenario.of("unstable"):
+        if step.event.what == what:
+            for backward in scenario.of("backward"):
                 value = backward.event.value
-                if (
-                    backward.k == step.k
-                    and value is not None
-                    and step.event.data["token"] in value.data.get("roots", ())
-                ):
+                if backward.k == step.k and value is not None and step.event.token in value.roots:
                     yield Hit(step, (backward,))
                     break
 
@@ -52,14 +48,14 @@ def log_in_losses(module: Module) -> Iterator[ast.AST]:
         yield from (node for node in walk(function) if share(called(node, "log"), function))
 
 
-@rule("GL601", on="text")
+@text_rule("GL601")
 def log(module: Module) -> Iterator[ast.AST]:
     yield from log_in_losses(module)
     yield from log_of_softmax(module)
 
 
 def log_of_softmax(module: Module) -> Iterator[ast.AST]:
-    """log(softmax(x)) in one, where backward() is called."""
+    """log(softmax(x)) in one expression, in a function that calls backward()."""
     if not re.search(r"softmax|sigmoid", module.source.text):
         return
     for function in module.source.nodes.of(ast.FunctionDef):
@@ -67,22 +63,21 @@ def log_of_softmax(module: Module) -> Iterator[ast.AST]:
             n for n in walk(function) if isinstance(inner := called(n, "log"), ast.Call) and share(inner, function)
         ]
         if nodes and next(named_calls(function, "backward"), None) is not None:
-            apart = {
-                id(p) for w in walk(function) if isinstance(w, ast.With) and "no_grad" in heads(w) for p in walk(w)
-            }
-            yield from (node for node in nodes if id(node) not in apart)
+            blocks = [w for w in walk(function) if isinstance(w, ast.With) and "no_grad" in contexts(w)]
+            without_gradient = {id(part) for block in blocks for part in walk(block)}
+            yield from (node for node in nodes if id(node) not in without_gradient)
 
 
-def heads(node: ast.With) -> str:
+def contexts(node: ast.With) -> str:
     return " ".join(ast.unparse(item.context_expr) for item in node.items)
 
 
-@rule("GL601")
-def log_computed(run: Run) -> Iterator[Hit]:
-    yield from computed(run, "log")
+@scenario_rule("GL601")
+def log_computed(scenario: Scenario) -> Iterator[Hit]:
+    yield from computed(scenario, "log")
 
 
-@rule("GL602", on="text")
+@text_rule("GL602")
 def division(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = inputs(function)
@@ -95,12 +90,12 @@ def division(module: Module) -> Iterator[ast.AST]:
                     yield node
 
 
-@rule("GL602")
-def division_computed(run: Run) -> Iterator[Hit]:
-    yield from computed(run, "division")
+@scenario_rule("GL602")
+def division_computed(scenario: Scenario) -> Iterator[Hit]:
+    yield from computed(scenario, "division")
 
 
-@rule("GL603", on="text")
+@text_rule("GL603")
 def sqrt(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         for node in walk(function):
@@ -109,12 +104,12 @@ def sqrt(module: Module) -> Iterator[ast.AST]:
                 yield node
 
 
-@rule("GL603")
-def sqrt_computed(run: Run) -> Iterator[Hit]:
-    yield from computed(run, "sqrt")
+@scenario_rule("GL603")
+def sqrt_computed(scenario: Scenario) -> Iterator[Hit]:
+    yield from computed(scenario, "sqrt")
 
 
-@rule("GL606", on="text")
+@text_rule("GL606")
 def rmse(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         for node in walk(function):
@@ -123,12 +118,12 @@ def rmse(module: Module) -> Iterator[ast.AST]:
                 yield node
 
 
-@rule("GL606")
-def rmse_computed(run: Run) -> Iterator[Hit]:
-    yield from computed(run, "rmse")
+@scenario_rule("GL606")
+def rmse_computed(scenario: Scenario) -> Iterator[Hit]:
+    yield from computed(scenario, "rmse")
 
 
-@rule("GL604", on="text")
+@text_rule("GL604")
 def exp(module: Module) -> Iterator[ast.AST]:
     for function in losses(module):
         names = {
@@ -166,6 +161,6 @@ def rate(node: ast.AST, exp: ast.AST) -> bool:
     return (exp in sides[0] and linear[1]) or (exp in sides[1] and linear[0])
 
 
-@rule("GL604")
-def exp_computed(run: Run) -> Iterator[Hit]:
-    yield from computed(run, "exp")
+@scenario_rule("GL604")
+def exp_computed(scenario: Scenario) -> Iterator[Hit]:
+    yield from computed(scenario, "exp")

@@ -5,104 +5,113 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradlab.audit.rules import Hit, rule, uncertain
-from gradlab.audit.rules.ownership import concerns, partly
-from gradlab.audit.trace.events import Event, If
-from gradlab.audit.trace.replay import Step
-from gradlab.audit.trace.scenarios import Run
-from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.rules.ownership import concerns, partial_zero
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.trace.event_tree import If, Jump, Node
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import Event, Value
 
 
-@rule("GL305")
-def zero_missing(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    if (unit.loop is None and not unit.alone) or uncertain(
-        unit, "optimizer", "self", "params", "scaler", "accelerator", "groups"
-    ):
+@scenario_rule("GL305")
+def zero_missing(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    if loop.statement is None and not loop.self_contained:
         return
-    if uncertain(unit, "model", "ddp", but="used"):  # what gives something back computes it
+    if uncertain(loop, "optimizer", "self", "params", "scaler", "accelerator", "groups"):
         return
-    for optimizer in unit.optimizers():
-        if optimizer.birth > unit.birth:
-            continue  # a new one in each turn, with what it is given
-        zeros = [s for s in run.of("zero") if concerns(unit, s, optimizer) is not False]
-        if zeros or any(e.kind == "zero" and e.value is None for e in unit.events):
+    if uncertain(loop, "model", "ddp", unused=True):  # a call whose result is used computes it
+        return
+    if any(isinstance(item, Jump) and item.kind == "break" for item in loop.body):
+        return  # the loop does not go round
+    for optimizer in loop.optimizers():
+        if optimizer.birth > loop.birth:
+            continue  # a new one in each iteration, with what it receives
+        zeros = [s for s in scenario.of("zero") if concerns(loop, s, optimizer) is not False]
+        if zeros or any(e.kind == "zero" and e.value is None for e in loop.events):
             continue
-        for step in run.of("step"):
-            if (
-                concerns(unit, step, optimizer)
-                and step.event.value is not None
-                and step.event.value.kind == "optimizer"
-            ):
-                backward = [s for s in run.of("backward") if s.k == step.k]
-                if backward and again(unit):
+        for step in scenario.of("step"):
+            value = step.event.value
+            if concerns(loop, step, optimizer) and value is not None and value.kind == "optimizer":
+                backward = [s for s in scenario.of("backward") if s.k == step.k]
+                if backward:
                     yield Hit(step, (backward[-1],))
 
 
-def again(unit: Unit) -> bool:
-    """The loop goes round more than once: a parameter, a data set, no loop that is left at once."""
-    return not any(getattr(item, "kind", "") == "break" for item in unit.body)
-
-
-@rule("GL305", on="unit")
-def zero_missing_in_closure(unit: Unit) -> Iterator[tuple[str, ast.AST]]:
+@loop_rule("GL305")
+def zero_missing_in_closure(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """LBFGS calls its closure many times in one step: each call has to begin at zero."""
-    for step in unit.events:
-        inside = step.data.get("closure", [])
-        made = str(step.value.data.get("type", "")) if step.value is not None else ""
-        kinds = {e.kind for e in inside}
-        if step.kind == "step" and made.endswith("LBFGS") and "backward" in kinds and not kinds & {"zero", "opaque"}:
+    for step in loop.events:
+        kinds = {e.kind for e in step.closure}
+        lbfgs = step.kind == "step" and step.value is not None and step.value.maker.endswith("LBFGS")
+        if lbfgs and "backward" in kinds and not kinds & {"zero", "opaque"}:
             yield step.path, step.node
 
 
-def tried(body: list) -> bool:
-    """Whether a loop is left as soon as a backward pass was good: each turn is another try at one batch."""
-    begun = False
-    for item in body:
-        begun = begun or (isinstance(item, Event) and item.kind == "backward")
-        if begun and isinstance(item, If) and any(getattr(j, "kind", "") == "break" for j in [*item.then, *item.other]):
-            return True
-    return False
-
-
-@rule("GL306", windows=True)
-def zero_in_window(run: Run) -> Iterator[Hit]:
-    unit = run.unit
-    for optimizer in unit.optimizers():
-        if any(e.kind == "taken" for e in unit.events):
-            return  # gradients are put aside, and may be put back
-        if unit.inner and not unit.boundary:
-            for zero in run.of("zero"):
-                loop = unit.in_window.get(id(zero.event))
-                if run.partial(zero) and concerns(unit, zero, optimizer) and not (loop and tried(loop.body)):
-                    yield Hit(zero)
+@scenario_rule("GL306", windows=True)
+def zero_in_window(scenario: Scenario) -> Iterator[Hit]:
+    loop = scenario.loop
+    if any(e.kind == "taken" for e in loop.events):
+        return  # gradients are stored elsewhere, and may be put back
+    for optimizer in loop.optimizers():
+        if loop.nested and not loop.boundary:
+            yield from zero_in_window_loop(scenario, optimizer)
             continue
-        for zero in run.of("zero"):
-            if not concerns(unit, zero, optimizer) or partly(unit, zero) or withheld(unit, zero):
+        for zero in scenario.of("zero"):
+            if not concerns(loop, zero, optimizer) or partial_zero(loop, zero) or held_back(loop, zero):
                 continue
-            pending: Step | None = None
-            for step in run.steps[: run.steps.index(zero)]:
-                if step.kind == "backward":
-                    pending = step
-                elif step.kind in ("step", "zero") and concerns(unit, step, optimizer):
-                    pending = None
-            ahead = next((s for s in run.steps[run.steps.index(zero) :] if s.kind in ("backward", "step")), None)
-            if pending is not None and (discarding(run, zero, pending) or run.unused(pending)):
+            pending = pending_backward(scenario, zero, optimizer)
+            if pending is None or discards(scenario, zero, pending) or scenario.unused(pending):
                 continue
-            if pending is not None and ahead is not None and ahead.kind == "backward":
-                if pending.k < zero.k or (pending.k == zero.k and not run.ends(zero.k)):
+            ahead = next((s for s in scenario.after(zero) if s.kind in ("backward", "step")), None)
+            if ahead is not None and ahead.kind == "backward":
+                if pending.k < zero.k or (pending.k == zero.k and not scenario.ends(zero.k)):
                     yield Hit(zero, (pending,))
 
 
-def withheld(unit: Unit, zero: Step) -> bool:
+def zero_in_window_loop(scenario: Scenario, optimizer: Value) -> Iterator[Hit]:
+    """Where the window is a loop of its own."""
+    for zero in scenario.of("zero"):
+        window = scenario.loop.in_window.get(id(zero.event))
+        if scenario.partial(zero) and concerns(scenario.loop, zero, optimizer):
+            if window is None or not retries(window.body):
+                yield Hit(zero)
+
+
+def retries(body: list[Node]) -> bool:
+    """Whether a loop is left after a good backward pass: each iteration is another try at one batch."""
+    begun = False
+    for item in body:
+        begun = begun or (isinstance(item, Event) and item.kind == "backward")
+        if begun and isinstance(item, If):
+            if any(isinstance(j, Jump) and j.kind == "break" for j in [*item.then, *item.other]):
+                return True
+    return False
+
+
+def pending_backward(scenario: Scenario, zero: Occurrence, optimizer: Value) -> Occurrence | None:
+    """The last backward pass whose gradients are there when they are set to zero."""
+    pending: Occurrence | None = None
+    for step in scenario.before(zero):
+        if step.kind == "backward":
+            pending = step
+        elif step.kind in ("step", "zero") and concerns(scenario.loop, step, optimizer):
+            pending = None
+    return pending
+
+
+def held_back(loop: TrainingLoop, zero: Occurrence) -> bool:
     """Whether Accelerate passes over it inside a window: it does so wherever its optimizer is called."""
     value = zero.event.value
-    owner = value.data.get("prepared") if value is not None and value.kind == "optimizer" else None
-    return owner is not None and any(r.data.get("of") is owner for e in unit.events for r in e.regions)
+    owner = value.prepared if value is not None and value.kind == "optimizer" else None
+    return owner is not None and any(r.accelerator is owner for e in loop.events for r in e.regions)
 
 
-def discarding(run: Run, zero: Step, backward: Step) -> bool:
-    """Whether gradients are thrown away because of what this batch showed: a loss that is not finite, say."""
-    known = {a.key for a in run.unit.atoms if a in run.unit.boundary or run.unit.timed(a)}
-    new = run.unit.varying(zero) - run.unit.varying(backward)
+def discards(scenario: Scenario, zero: Occurrence, backward: Occurrence) -> bool:
+    """Whether gradients are discarded because of what this batch showed: a loss that is not finite, say."""
+    loop = scenario.loop
+    known = {a.key for a in loop.atoms if a in loop.boundary or loop.timed(a)}
+    new = loop.varying(zero) - loop.varying(backward)
     return any(part not in known for key, _ in new for part in key.split(" | "))

@@ -10,8 +10,9 @@ from pathlib import Path
 Excluded = Callable[[str], bool]
 
 
-def excluding(patterns: list[str], root: Path) -> Excluded:
+def exclusion(patterns: list[str], root: Path) -> Excluded:
     """Whether a path is left out: itself, or a folder below the root that it is in."""
+    wanted = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
 
     def excluded(path: str) -> bool:
         relative = os.path.relpath(os.path.abspath(path), root).replace(os.sep, "/")
@@ -25,5 +26,4 @@ def excluding(patterns: list[str], root: Path) -> Excluded:
             for pattern in wanted
         )
 
-    wanted = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
     return excluded if wanted else lambda path: False

@@ -1,4 +1,4 @@
-"""Files to audit: Python and notebooks, found in folders; whatever their text, there is an answer."""
+"""Files to audit: Python and notebooks, found in folders and read; a file that cannot be read has an error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from gradlab.audit.finding import position
 from gradlab.audit.source.exclusion import Excluded
 from gradlab.audit.source.syntax import Nodes
 
 SKIPPED = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
-"""Folders that are passed over when they are met below a given one; a given one never is."""
+"""Folders that are passed over below a given one; a given one never is."""
 
 
 @dataclass
@@ -23,9 +24,9 @@ class Source:
     path: Path
     text: str = ""
     tree: ast.Module | None = None
-    error: tuple[int, int, str] | None = None
-    notes: list[tuple[int, str]] = field(default_factory=list)  # what of it was passed over
-    cells: list[tuple[int, int]] = field(default_factory=list)  # of a notebook: (number of the cell, its first line)
+    error: tuple[int, int, str] | None = None  # line, column, message
+    notes: list[tuple[int, str]] = field(default_factory=list)  # what of it was passed over, by line
+    cells: list[tuple[int, int]] = field(default_factory=list)  # of a notebook: number and first line of each cell
 
     @cached_property
     def nodes(self) -> Nodes:
@@ -39,33 +40,30 @@ class Source:
         return position(*self.cell(line))
 
 
-def position(cell: int, line: int) -> str:
-    return f"cell {cell}:{line}" if cell else str(line)
-
-
 def find(
     paths: list[Path],
     excluded: Excluded = lambda path: False,
     force: bool = False,
-    closed: Callable[[OSError], None] | None = None,
+    unreadable: Callable[[OSError], None] | None = None,
 ) -> Iterator[Path]:
-    """Files, and those below folders, each once; `closed` is told of each folder that cannot be read.
+    """Files, and those below folders, each once.
 
-    excluded: what is passed over below folders; with `force` among the paths themselves, too.
+    excluded: what is passed over below folders, with `force` among the paths themselves, too; unreadable: is called
+    with the error of each folder that cannot be read.
     """
     met = set()
-    for path in each([p for p in paths if not (force and excluded(str(p)))], excluded, closed):
+    for path in each([p for p in paths if not (force and excluded(str(p)))], excluded, unreadable):
         if (known := os.path.abspath(path)) not in met:
             met.add(known)
             yield path
 
 
-def each(paths: list[Path], excluded: Excluded, closed: Callable[[OSError], None] | None) -> Iterator[Path]:
+def each(paths: list[Path], excluded: Excluded, unreadable: Callable[[OSError], None] | None) -> Iterator[Path]:
     for path in paths:
         if not path.is_dir():
             yield path
             continue
-        for folder, folders, files in os.walk(path, onerror=closed):
+        for folder, folders, files in os.walk(path, onerror=unreadable):
             folders[:] = sorted(
                 name
                 for name in folders
@@ -84,9 +82,11 @@ def read(path: Path) -> Source:
     try:
         raw = path.read_bytes()
         if path.suffix == ".ipynb":
-            from gradlab.audit.source.notebooks import notebook
+            from gradlab.audit.source.notebooks import code_of
 
-            notebook(source, decode(raw))
+            code = code_of(decode(raw))
+            source.text, source.cells, source.notes = code.text, code.cells, code.notes
+            source.error = (1, 1, code.error) if code.error else None
         else:
             source.text = decode(raw)
         parse(source)
@@ -96,11 +96,16 @@ def read(path: Path) -> Source:
 
 
 def decode(raw: bytes) -> str:
-    """The text; the encoding that a file declares is obeyed where it can be, and no byte is a reason to stop."""
+    """The text in the encoding that a file declares, else in UTF-8; bytes that do not fit are replaced."""
     try:
         text = raw.decode(encoding_of(raw))
     except (SyntaxError, UnicodeDecodeError, LookupError):
         text = raw.decode("utf-8", errors="replace")
+    return normalised(text)
+
+
+def normalised(text: str) -> str:
+    """Without a byte order mark, lines ended by LF alone."""
     return text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -111,11 +116,6 @@ def encoding_of(raw: bytes) -> str:
     return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
 
 
-def version() -> str:
-    """Of the Python that reads here: a later one may read more."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
 def parse(source: Source) -> None:
     if source.error:
         return
@@ -124,6 +124,7 @@ def parse(source: Source) -> None:
             warnings.simplefilter("ignore")
             source.tree = ast.parse(source.text)
     except SyntaxError as error:
-        source.error = (error.lineno or 1, error.offset or 1, f"syntax error to Python {version()}: {error.msg}")
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"  # a later Python may read more
+        source.error = (error.lineno or 1, error.offset or 1, f"syntax error to Python {version}: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:
         source.error = (1, 1, f"cannot be parsed: {error or type(error).__name__}")

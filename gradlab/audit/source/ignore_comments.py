@@ -15,7 +15,7 @@ IGNORED = re.compile(r"#\s*gradlab:\s*ignore\b\s*(\[[^\]\n]*\]?)?", re.I)
 
 
 def silenced(lines: list[str], one: Finding) -> bool:
-    """By a comment on the line, or on the last one of the statement."""
+    """Whether a comment on the line, or on the last one of the statement, silences a finding."""
     for number in {one.line, one.end_line}:
         match = IGNORED.search(lines[number - 1]) if 0 < number <= len(lines) else None
         if match is not None and (
@@ -31,8 +31,8 @@ def words(brackets: str) -> list[str]:
     return [word for word in re.split(r"[\s,]+", inner) if word]
 
 
-def unknown(source: Source) -> Iterator[tuple[int, str]]:
-    """Lines with comments that silence nothing, for what they name is no rule."""
+def ineffective(source: Source) -> Iterator[tuple[int, str]]:
+    """Lines of comments that silence nothing, because what they name is no rule."""
     if "gradlab" not in source.text:
         return
     for number, comment in comments(source.text):
@@ -40,7 +40,7 @@ def unknown(source: Source) -> Iterator[tuple[int, str]]:
         if match is None or match[1] is None:
             continue
         if not words(match[1]):
-            fault = "names no rule" if match[1].endswith("]") else "has no end"
+            fault = "names no rule" if match[1].endswith("]") else "is not closed"
             yield number, f"`{match[0].strip()}` {fault}, and silences nothing: write ignore[GL101], or ignore"
         for word in words(match[1]):
             if called(word) is None:
@@ -49,7 +49,7 @@ def unknown(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
-    """What only looks like a comment, in a string, is none."""
+    """Comments with their lines; what only looks like a comment, in a string, is none."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:

@@ -1,4 +1,4 @@
-"""Where a finding is said to be, and which are silenced there."""
+"""Where findings are reported, and which are silenced there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from gradlab.audit.source.files import Source
 from gradlab.audit.source.ignore_comments import silenced
 
 
-def placed(found: list[Finding], source: Source) -> list[Finding]:
-    """Findings in a file, less those that it silences, their columns counted in characters."""
+def located(found: list[Finding], source: Source) -> list[Finding]:
+    """Findings in a file without those that it silences, their columns counted in characters."""
     lines = source.text.split("\n")
     for one in found:
-        one.column, one.end_column = (
-            characters(lines, one.line, one.column),
-            characters(lines, one.end_line, one.end_column),
-        )
+        one.column = characters(lines, one.line, one.column)
+        one.end_column = characters(lines, one.end_line, one.end_column)
     return [one for one in found if not silenced(lines, one)]
 
 
 def beside(one: Finding, given: Path) -> Finding:
-    """A finding in a helper's file; the path written as the audited one's is."""
+    """A finding in an imported file, its path absolute or relative as the audited file's is."""
     return one if given.is_absolute() else replace(one, path=os.path.relpath(one.path))
 
 

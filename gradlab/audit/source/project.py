@@ -13,28 +13,28 @@ from gradlab.audit.source.files import Source, read
 from gradlab.audit.source.syntax import dotted, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 KEPT = 50
-"""Modules that are held at a time."""
+"""Modules that are kept in memory between files."""
 ABOVE = 2
-"""How far above a script a package is looked for that it imports: `scripts/train.py` beside `package/`."""
+"""How many folders above a script an imported package is looked for: `scripts/train.py` beside `package/`."""
 STARS = 6
-"""A file that takes everything from more than so many others is a catalogue: not looked through for each name."""
+"""A file that takes everything from more files than this is a catalogue: not searched for each name."""
+DEEP = 4
+"""How many imports of imports are followed."""
 INSTALLED = {
-    *sys.stdlib_module_names, "torch", "torchvision", "numpy", "lightning", "pytorch_lightning",
-    "transformers", "accelerate",
-    "timm", "apex", "tqdm",
-    "wandb", "einops", "datasets", "sklearn", "scipy", "pandas", "matplotlib", "deepspeed", "yaml",
-}  # fmt: skip
-
-
+    *sys.stdlib_module_names,
+    *("torch", "torchvision", "numpy", "lightning", "pytorch_lightning", "transformers", "accelerate", "timm", "apex"),
+    *("tqdm", "wandb", "einops", "datasets", "sklearn", "scipy", "pandas", "matplotlib", "deepspeed", "yaml"),
+}
 AUTOCAST = re.compile(r"(torch\.)?((cuda\.)?amp\.)?autocast")
 
 
 @dataclass(eq=False)
 class Module:
     source: Source
-    names: dict[str, ast.AST] = field(default_factory=dict)  # functions and classes at the top
+    names: dict[str, Definition] = field(default_factory=dict)  # functions and classes at the top
 
     @property
     def path(self) -> str:
@@ -50,8 +50,8 @@ class Module:
                 found[name] = (alias.name if alias.asname else name, 0)
         for node in self.source.nodes.of(ast.ImportFrom):
             for alias in node.names:
-                dotted = f"{node.module}.{alias.name}" if node.module else alias.name
-                found[alias.asname or alias.name] = (dotted, node.level)
+                origin = f"{node.module}.{alias.name}" if node.module else alias.name
+                found[alias.asname or alias.name] = (origin, node.level)
         return found
 
     @cached_property
@@ -62,7 +62,7 @@ class Module:
 
     @cached_property
     def casts(self) -> bool:
-        """Whether autocast is at hand outside of the networks defined here: those from elsewhere do not cast, then."""
+        """Whether autocast is used outside of the networks defined here: then networks from elsewhere do not cast."""
         networks = [
             c for c in self.source.nodes.of(ast.ClassDef) if any(getattr(n, "name", "") == "forward" for n in c.body)
         ]
@@ -73,20 +73,17 @@ class Module:
         return any(id(n) not in inside for n in uses) or bool(named and not uses)
 
 
-def module(source: Source) -> Module:
+def module_of(source: Source) -> Module:
+    """The definitions at the top, those under `if` and `try` included."""
     found = Module(source)
-    top(source.tree.body if source.tree else [], found)
-    return found
-
-
-def top(body: list[ast.stmt], found: Module) -> None:
-    left = [*reversed(body)]
+    left: list[ast.stmt] = [*reversed(source.tree.body)] if source.tree is not None else []
     while left:
         node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.names.setdefault(node.name, node)
         elif isinstance(node, (ast.If, ast.Try)):
             left += reversed([*node.body, *node.orelse])
+    return found
 
 
 class Project:
@@ -94,12 +91,12 @@ class Project:
 
     def __init__(self) -> None:
         self.modules: dict[Path, Module | None] = {}
-        self.resolved: dict[tuple[str, int, Path], tuple[Module, ast.AST] | None] = {}
+        self.resolved: dict[tuple[str, int, Path], tuple[Module, Definition] | None] = {}
 
     def add(self, source: Source) -> Module:
         key = source.path.resolve()
         if (known := self.modules.get(key)) is None:
-            known = self.modules[key] = module(source)
+            known = self.modules[key] = module_of(source)
         known.source.path = source.path  # as it was asked for, if it was read before for an import
         return known
 
@@ -107,28 +104,25 @@ class Project:
         key = path.resolve()
         if key not in self.modules:
             source = read(path) if path.is_file() else None
-            self.modules[key] = module(source) if source is not None and source.tree else None
+            self.modules[key] = module_of(source) if source is not None and source.tree else None
         return self.modules[key]
 
     def forget(self) -> None:
-        """Trees of many files are much to hold, and to walk for a garbage collector."""
+        """Drop the modules if there are many: trees cost memory, and time in the garbage collector."""
         if len(self.modules) > KEPT:
             self.modules.clear()
             self.resolved.clear()
 
-    def resolve(self, dotted: str, level: int, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
+    def resolve(self, dotted: str, level: int, of: Module, depth: int = 0) -> tuple[Module, Definition] | None:
         """The function or class that an imported name stands for, if it is in a file beside or above this one."""
-        if depth > 4 or (not level and dotted.split(".")[0] in INSTALLED):
+        if depth > DEEP or (not level and dotted.split(".")[0] in INSTALLED):
             return None
         key = (dotted, level, of.source.path)
         if key not in self.resolved:
             self.resolved[key] = None  # a circle of imports ends here
-            self.resolved[key] = self.looked_up(dotted, level, of, depth)
+            found = self.file(dotted, level, of)
+            self.resolved[key] = None if found is None else self.within(*found, depth)
         return self.resolved[key]
-
-    def looked_up(self, dotted: str, level: int, of: Module, depth: int) -> tuple[Module, ast.AST] | None:
-        found = self.file(dotted, level, of)
-        return None if found is None else self.within(*found, depth)
 
     def file(self, dotted: str, level: int, of: Module) -> tuple[Module | None, str] | None:
         """The file that an import leads to, and what it takes from there; None where there is no such file."""
@@ -154,7 +148,7 @@ class Project:
                 return self.load(folder / "__init__.py"), parts[0]
         return None
 
-    def within(self, found: Module | None, name: str, depth: int) -> tuple[Module, ast.AST] | None:
+    def within(self, found: Module | None, name: str, depth: int) -> tuple[Module, Definition] | None:
         if found is None:
             return None
         if name in found.names:
@@ -163,22 +157,22 @@ class Project:
             return self.resolve(*found.imports[name], found, depth + 1)
         return self.starred(name, found, depth + 1)
 
-    def starred(self, name: str, of: Module, depth: int = 0) -> tuple[Module, ast.AST] | None:
+    def starred(self, name: str, of: Module, depth: int = 0) -> tuple[Module, Definition] | None:
         """What a name stands for that comes with `from x import *`."""
         if len(of.stars) > STARS:
             return None
         made = (self.resolve(f"{source}.{name}", level, of, depth) for source, level in of.stars)
         return next((found for found in made if found is not None), None)
 
-    def handed_on(self, name: str, of: Module, depth: int = 0) -> tuple[str, int, Module] | None:
+    def reexported(self, name: str, of: Module, depth: int = 0) -> tuple[str, int, Module] | None:
         """What a file of `from x import *` has imported under a name: its dotted name and level there."""
-        if len(of.stars) > STARS or depth > 4:
+        if len(of.stars) > STARS or depth > DEEP:
             return None
         for source, level in of.stars:
             if level or source.split(".")[0] not in INSTALLED:
                 there = (self.file(f"{source}.{name}", level, of) or (None, ""))[0]
                 if there is not None and name in there.imports:
                     return *there.imports[name], there
-                if there is not None and (found := self.handed_on(name, there, depth + 1)) is not None:
+                if there is not None and (found := self.reexported(name, there, depth + 1)) is not None:
                     return found
         return None

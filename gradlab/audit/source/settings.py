@@ -10,7 +10,7 @@ TABLE = ("tool", "gradlab", "audit")
 FIELDS = ("select", "ignore", "exclude", "severity")
 
 
-class Wrong(Exception):
+class UsageError(Exception):
     """A wrong command or setting: one line, exit code 2."""
 
 
@@ -24,7 +24,7 @@ class Settings:
 
 
 def settings(start: Path) -> Settings:
-    """Those of the nearest pyproject.toml that has the table, from a path upwards."""
+    """The settings of the nearest pyproject.toml that has the table, from a folder upwards."""
     start = start.resolve()
     for folder in [start, *start.parents]:
         path = folder / "pyproject.toml"
@@ -35,28 +35,29 @@ def settings(start: Path) -> Settings:
 
             table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (OSError, ValueError) as error:
-            raise Wrong(f"{path}: {error}") from None
+            raise UsageError(f"{path}: {error}") from None
         for i, name in enumerate(TABLE):
             if (inner := table.get(name)) is None:
                 break
             if not isinstance(inner, dict):
-                raise Wrong(f"{path}: {'.'.join(TABLE[: i + 1])} is {inner!r}, expected a table")
+                raise UsageError(f"{path}: {'.'.join(TABLE[: i + 1])} is {inner!r}, expected a table")
             table = inner
         else:
-            return made(table, path)
+            return checked_types(table, path)
     return Settings()
 
 
-def made(table: dict[str, Any], path: Path) -> Settings:
+def checked_types(table: dict[str, Any], path: Path) -> Settings:
+    """Settings of a table. Raises UsageError for an unknown name or a value of the wrong type."""
     for name, value in table.items():
         if name not in FIELDS:
-            raise Wrong(f"{path}: tool.gradlab.audit.{name} is unknown; there are {', '.join(FIELDS)}")
-        right = (
+            raise UsageError(f"{path}: tool.gradlab.audit.{name} is unknown; there are {', '.join(FIELDS)}")
+        valid = (
             isinstance(value, str)
             if name == "severity"
             else isinstance(value, list) and all(isinstance(v, str) for v in value)
         )
-        if not right:
+        if not valid:
             wanted = "a word" if name == "severity" else "a list of words"
-            raise Wrong(f"{path}: tool.gradlab.audit.{name} is {value!r}, expected {wanted}")
+            raise UsageError(f"{path}: tool.gradlab.audit.{name} is {value!r}, expected {wanted}")
     return Settings(**table, path=path)

@@ -1,4 +1,4 @@
-"""Nodes of a tree, quickly: ast.walk asks every node for its fields by name, which is most of the time of an audit."""
+"""Nodes of a syntax tree, quickly: ast.walk looks every node's fields up by name, which is most of an audit's time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below and this one, in the order of the text; no Load and Store."""
+    """This node and every node below it in the order of the text, without Load and Store."""
     todo = [node]
     while todo:
         node = todo.pop()
@@ -20,7 +20,7 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The last comes first."""
+    """The last one first."""
     found: list[ast.AST] = []
     for value in node.__dict__.values():
         if type(value) is list:
@@ -32,7 +32,7 @@ def children(node: ast.AST) -> list[ast.AST]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c`; nothing for what is no such chain, or one longer than any that is written by hand."""
+    """`a.b.c`; the empty string for everything else, and for chains longer than anyone writes."""
     tail: list[str] = []
     while isinstance(node, ast.Attribute) and len(tail) < 50:
         tail.append(node.attr)
@@ -40,15 +40,20 @@ def dotted(node: ast.AST) -> str:
     return ".".join([node.id, *reversed(tail)]) if isinstance(node, ast.Name) else ""
 
 
+def called_name(node: ast.AST | None) -> str:
+    """The last part of the name that a call calls; the empty string for what is no call of a name."""
+    return dotted(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
+
+
 @lru_cache(maxsize=20000)
 def text(node: ast.AST) -> str:
-    """An expression as it is written."""
+    """An expression as source text."""
     return ast.unparse(node)
 
 
 @lru_cache(maxsize=20000)
 def kinds(node: ast.AST) -> frozenset[type]:
-    """The kinds of nodes in an expression."""
+    """The types of the nodes in an expression."""
     return frozenset(type(part) for part in walk(node))
 
 

@@ -1,34 +1,38 @@
-"""Conditions, kept as formulas over atoms. An atom is what the text does not decide: a flag, a comparison, a period."""
+"""Conditions as formulas over atoms. An atom is what the text does not decide: a flag, a comparison, a period."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-Formula = tuple  # ("true",) ("false",) ("atom", Atom) ("not", f) ("and", [f]) ("or", [f])
+Formula = tuple[Any, ...]  # ("true",) ("false",) ("atom", Atom) ("not", f) ("and", [f]) ("or", [f])
 TRUE: Formula = ("true",)
 FALSE: Formula = ("false",)
 WINDOW = 3
-"""Micro-batches of a window when a loop is followed through: any period is taken to be this one."""
+"""Micro-batches of a window when a loop is replayed: a period of unknown length is taken to be this long."""
 
 
 @dataclass(frozen=True)
 class Atom:
-    """`at(k)` tells the atom in iteration k where arithmetic does; `birth` is that of its youngest part."""
+    """A condition of unknown truth. `at(k)` is its truth in iteration k where arithmetic decides it.
+
+    birth: that of the youngest value in it; an atom older than a loop is the same in every iteration of it.
+    """
 
     key: str
     birth: int = 0
-    kind: str = "flag"  # flag, period, last, finite
+    kind: str = "flag"  # flag, period, last, finite, sync, raised
     period: str = ""
-    at: Callable[[int], bool] | None = None
+    at: Callable[[int], object] | None = None
     subject: str = ""
     """What is compared with a constant: of the atoms with one subject at most one holds."""
     text: str = ""
-    """Of a check for finite numbers: as it is written."""
+    """Of a check for finite numbers: the source text."""
     once: bool = False
-    """Of a loop's own index against a bound: changes but once in the loop, and so is no window's end."""
+    """A loop's own index against a bound: it changes only once in the loop, so it ends no window."""
     ends: bool = False
-    """Of a loop that counts to a number: holds in its last turn alone."""
+    """Of a loop that counts to a number: it holds in the last iteration alone."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Atom) and other.key == self.key
@@ -37,15 +41,22 @@ class Atom:
         return hash(self.key)
 
 
+def sync_atom(number: int) -> Atom:
+    """Whether this iteration synchronises gradients, by the accelerator with that number."""
+    return Atom(f"sync_gradients#{number}", 1 << 60, "sync")
+
+
 def negation(formula: Formula) -> Formula:
     if formula == TRUE:
         return FALSE
     if formula == FALSE:
         return TRUE
-    return formula[1] if formula[0] == "not" else ("not", formula)
+    inner: Formula = formula[1]
+    return inner if formula[0] == "not" else ("not", formula)
 
 
 def joined(word: str, parts: list[Formula]) -> Formula:
+    """The conjunction ("and") or disjunction ("or") of formulas, simplified."""
     neutral, absorbing = (TRUE, FALSE) if word == "and" else (FALSE, TRUE)
     parts = [part for part in parts if part != neutral]
     if absorbing in parts:
@@ -58,7 +69,7 @@ def joined(word: str, parts: list[Formula]) -> Formula:
 def holds(formula: Formula, truth: Callable[[Atom], bool]) -> bool:
     word = formula[0]
     if word in ("true", "false"):
-        return word == "true"
+        return bool(word == "true")
     if word == "atom":
         return truth(formula[1])
     if word == "not":

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from gradlab.audit.trace.events import Block, Event, If, Loop, events
-from gradlab.audit.trace.training_loop import Unit
+from collections.abc import Sequence
+
+from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
+from gradlab.audit.trace.training_loop import TrainingLoop, updates
+from gradlab.audit.trace.values import Event
 
 
-def units(items: list, path: str, birth: int, whole: bool) -> list[Unit]:
-    """The innermost loops that hold a backward pass and a step; `whole`: else the function itself."""
-    found: list[Unit] = []
+def training_loops(items: list[Node], path: str, birth: int, whole: bool) -> list[TrainingLoop]:
+    """The innermost loops with a backward pass and a step; with `whole`, also the function if they are in no loop."""
+    found: list[TrainingLoop] = []
     search(items, [], [], [], path, found)
-    covered = {id(event) for unit in found for event in unit.events}
-    if whole and trains([event for event in events(items) if id(event) not in covered]):
-        found.append(Unit(items, None, path, birth))
+    covered = {id(event) for loop in found for event in loop.events}
+    if whole and updates([event for event in events(items) if id(event) not in covered]):
+        found.append(TrainingLoop(items, None, path, birth))
     return found
 
 
-def trains(found: list[Event]) -> bool:
-    kinds = {event.kind for event in found}
-    return "backward" in kinds and "step" in kinds
-
-
 def search(
-    items: list, outer: list[Loop], before: list[Event], after: list[Event], path: str, found: list[Unit]
+    items: Sequence[Node],
+    outer: list[Loop],
+    before: list[Event],
+    after: list[Event],
+    path: str,
+    found: list[TrainingLoop],
 ) -> None:
     own = [events([item]) for item in items]
     for i, item in enumerate(items):
         inside = own[i]
-        if isinstance(item, Event) or not trains(inside):
+        if isinstance(item, Event) or not updates(inside):
             continue
         earlier = before + [e for one in own[:i] for e in one]
         later = [e for one in own[i + 1 :] for e in one] + after
         if isinstance(item, Loop) and not item.once:
             count = len(found)
             search(item.body, [*outer, item], earlier, later, path, found)
-            covered = {id(e) for unit in found[count:] for e in unit.events}
-            if trains([e for e in inside if id(e) not in covered]):
-                found.append(Unit(item.body, item, item.path, item.birth, list(outer), earlier, later))
+            covered = {id(e) for loop in found[count:] for e in loop.events}
+            if updates([e for e in inside if id(e) not in covered]):
+                found.append(TrainingLoop(item.body, item, item.path, item.birth, list(outer), earlier, later))
         elif isinstance(item, If):
             search(item.then, outer, earlier, later, path, found)
             search(item.other, outer, earlier, later, path, found)

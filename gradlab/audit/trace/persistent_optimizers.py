@@ -6,18 +6,18 @@ import ast
 import re
 
 from gradlab.audit.source.project import Module
-from gradlab.audit.trace.training_loop import Unit
+from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Value
 
 
-def persisting(unit: Unit, owner: Value | None, module: Module) -> bool:
-    """Whether a method sets gradients to zero itself, of optimizers that its object keeps, and nothing else does."""
-    if owner is None or owner.data.get("framework") or owner.data.get("lightning"):
+def zeroes_own_gradients(loop: TrainingLoop, owner: Value | None, module: Module) -> bool:
+    """Whether a method zeroes gradients itself, of optimizers that its object keeps, and nothing else does."""
+    if owner is None or owner.framework or owner.lightning:
         return False
-    kept = [o for o in unit.optimizers() if any(o is held for held in owner.attributes.values())]
-    if len(kept) < len(unit.optimizers()) or any(str(o.data.get("type", "")).endswith("LBFGS") for o in kept):
+    kept = [o for o in loop.optimizers() if any(o is held for held in owner.attributes.values())]
+    if len(kept) < len(loop.optimizers()) or any(o.maker.endswith("LBFGS") for o in kept):
         return False
-    zeros = {id(e.node) for e in unit.events if e.kind == "zero"}
+    zeros = {id(e.node) for e in loop.events if e.kind == "zero"}
     calls = [n for n in module.source.nodes.of(ast.Call) if getattr(n.func, "attr", "") == "zero_grad"]
     return (
         bool(zeros)

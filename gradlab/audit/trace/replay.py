@@ -1,24 +1,27 @@
-"""A tree of events replayed once, under conditions that are given a truth."""
+"""A tree of events replayed once, with a truth given to each condition."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gradlab.audit.knowledge.losses import sync_atom
-from gradlab.audit.trace.conditions import Atom, holds, literals, negation
-from gradlab.audit.trace.events import Block, Event, If, Jump, Loop, Region, events, walk
+from gradlab.audit.trace.conditions import Atom, holds, literals, negation, sync_atom
+from gradlab.audit.trace.event_tree import Block, If, Jump, Loop, Node, events, walk
+from gradlab.audit.trace.values import Event, Region
+
+Guards = frozenset[tuple[str, bool]]
+"""Conditions, each with the truth that it had."""
 
 
 @dataclass(eq=False)
-class Step:
-    """An event in iteration k, with what had to hold for it to happen and the regions that it is inside."""
+class Occurrence:
+    """An event in iteration k, with the conditions that it depends on and the regions that are active around it."""
 
     event: Event
     k: int
     turn: int
-    guards: frozenset[tuple[str, bool]]
+    guards: Guards
     active: tuple[Region, ...]
 
     @property
@@ -30,61 +33,47 @@ class Step:
 
 
 def flipped(values: dict[str, bool], atom: Atom | None, value: bool) -> Callable[[Atom], bool]:
+    """The truth of every atom, one of them set to `value`; atoms that are not among `values` are false."""
     return lambda other: value if other == atom else values.get(other.key, False)
 
 
 def cases(flags: list[Atom], limit: int) -> Iterator[dict[str, bool]]:
-    """All combinations of some flags; of more than can be tried, all true, all false and each alone."""
+    """All combinations of some flags; of more than `limit`: all true, all false, and each alone."""
     keys = [a.key for a in flags]
     if len(keys) <= limit:
         found = [dict(zip(keys, values)) for values in itertools.product((True, False), repeat=len(keys))]
     else:
         found = [dict.fromkeys(keys, base) for base in (True, False)]
         found += [{**values, key: not values[key]} for values in found for key in keys]
-    said = {tuple(sorted(once(values, flags).items())): None for values in found}
-    yield from (dict(items) for items in said)
+    distinct = {tuple(sorted(exclusive(values, flags).items())): None for values in found}
+    yield from (dict(items) for items in distinct)
 
 
-def once(values: dict[str, bool], flags: list[Atom]) -> dict[str, bool]:
-    """The first that holds of those that compare one subject with different constants, and not the others."""
-    held: set[str] = set()
+def exclusive(values: dict[str, bool], flags: list[Atom]) -> dict[str, bool]:
+    """Of the flags that compare one subject with different constants only the first that holds."""
+    met: set[str] = set()
     for atom in flags:
         if atom.subject and values[atom.key]:
-            values = {**values, atom.key: atom.subject not in held}
-            held.add(atom.subject)
+            values = {**values, atom.key: atom.subject not in met}
+            met.add(atom.subject)
     return values
 
 
-def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards: frozenset, out: list[Step]) -> str:
-    """Append what happens; returns how it ended: "" or the word of a jump."""
+def follow(
+    items: Sequence[Node], truth: Callable[[Atom], bool], k: int, turn: int, guards: Guards, out: list[Occurrence]
+) -> str:
+    """Append what happens to `out`; returns how it ended: "" or the kind of a jump."""
     for item in items:
         if isinstance(item, Event):
-            active = tuple(r for r in item.regions if holds(r.when, truth))
-            accumulate = next((r for r in active if r.kind == "accumulate"), None)
-            mine = guards
-            if accumulate is not None and item.kind in ("step", "zero", "schedule") and not unprepared(item):
-                owner = accumulate.data.get("of")
-                if owner is not None:
-                    atom = sync_atom(owner)
-                    if not truth(atom):
-                        continue
-                    mine = guards | {(atom.key, True)}
-            out.append(Step(item, k, turn, mine, active))
+            happened = occurrence(item, truth, k, turn, guards)
+            if happened is not None:
+                out.append(happened)
         elif isinstance(item, Jump):
             return item.kind
         elif isinstance(item, If):
-            taken = holds(item.test, truth)
-            known = frozenset(literals(item.test if taken else negation(item.test)))
-            count = len(out)
-            status = follow(item.then if taken else item.other, truth, k, turn, guards | known, out)
-            if len(out) > count and (both := shared(item)):  # what both branches do is not up to the test
-                for step in out[count:]:
-                    if id(step.event) in both:
-                        step.guards = step.guards - (known - guards)
+            status, guards = follow_branch(item, truth, k, turn, guards, out)
             if status:
                 return status
-            if leaving(item)[1 if taken else 0]:
-                guards = guards | known
         elif isinstance(item, Loop):
             for again in range(1 if item.once else 2):
                 status = follow(item.body, truth, k, again, guards, out)
@@ -92,24 +81,49 @@ def follow(items: list, truth: Callable[[Atom], bool], k: int, turn: int, guards
                     break
                 if status in ("return", "raise"):
                     return status
-        elif isinstance(item, Block):
-            status = follow(item.body, truth, k, turn, guards, out)
-            if status == "raise":
-                return status
+        elif follow(item.body, truth, k, turn, guards, out) == "raise":
+            return "raise"
     return ""
 
 
-def unprepared(item: Event) -> bool:
+def occurrence(event: Event, truth: Callable[[Atom], bool], k: int, turn: int, guards: Guards) -> Occurrence | None:
+    """None where Accelerate passes over the event, because the iteration does not end a window."""
+    active = tuple(r for r in event.regions if holds(r.when, truth))
+    accumulate = next((r for r in active if r.kind == "accumulate"), None)
+    owner = accumulate.accelerator if accumulate is not None else None
+    if owner is not None and event.kind in ("step", "zero", "schedule") and not unprepared(event):
+        atom = sync_atom(owner.number)
+        if not truth(atom):
+            return None
+        guards = guards | {(atom.key, True)}
+    return Occurrence(event, k, turn, guards, active)
+
+
+def follow_branch(
+    item: If, truth: Callable[[Atom], bool], k: int, turn: int, guards: Guards, out: list[Occurrence]
+) -> tuple[str, Guards]:
+    """How the branch ended, and the guards of what follows it."""
+    taken = holds(item.test, truth)
+    known = frozenset(literals(item.test if taken else negation(item.test)))
+    count = len(out)
+    status = follow(item.then if taken else item.other, truth, k, turn, guards | known, out)
+    if len(out) > count and (both := shared(item)):  # what both branches do does not depend on the test
+        for step in out[count:]:
+            if id(step.event) in both:
+                step.guards = step.guards - (known - guards)
+    return status, guards | known if leaving(item)[1 if taken else 0] else guards
+
+
+def unprepared(event: Event) -> bool:
     """A schedule made in this text that Accelerate was not given: nothing holds it back inside a window."""
-    value = item.value
-    if item.kind != "schedule" or value is None or value.data.get("call") is None or "choice" in value.data:
+    value = event.value
+    if event.kind != "schedule" or value is None or value.call is None or value.choice:
         return False
-    optimizer = value.data.get("optimizer")
-    return not value.data.get("prepared") and optimizer is not None and bool(optimizer.data.get("prepared"))
+    return value.prepared is None and value.optimizer is not None and value.optimizer.prepared is not None
 
 
 def leaving(item: If) -> tuple[bool, bool]:
-    """Whether the one branch, and the other, passes over what follows; what ends the loop is about no turn of it."""
+    """Whether each branch passes over what follows in the iteration; a jump that ends the loop does not count."""
     if item.jumps is None:
         jumps = [[part.kind for part in walk(side) if isinstance(part, Jump)] for side in (item.then, item.other)]
         sides = [any(kind not in ("break", "raise") for kind in kinds) for kinds in jumps]
@@ -117,9 +131,9 @@ def leaving(item: If) -> tuple[bool, bool]:
     return item.jumps
 
 
-def pruned(items: list, kinds: tuple[str, ...] = ()) -> list:
+def pruned(items: Sequence[Node], kinds: tuple[str, ...] = ()) -> list[Node]:
     """The tree without branches, loops and calls in which nothing happens; with `kinds`, nothing of these."""
-    kept: list = []
+    kept: list[Node] = []
     for item in items:
         if isinstance(item, If):
             then, other = pruned(item.then, kinds), pruned(item.other, kinds)
@@ -135,7 +149,7 @@ def pruned(items: list, kinds: tuple[str, ...] = ()) -> list:
 
 
 def shared(item: If) -> set[int]:
-    """The steps and zeros of a branch that have their like, for the same optimizer or model, in the other one."""
+    """Ids of the steps and zeros of a branch that the other branch has too, of the same optimizer or model."""
     if item.both is None:
         sides = [
             {(e.kind, id(e.value)): id(e) for e in events(side) if e.kind in ("step", "zero") and e.value is not None}

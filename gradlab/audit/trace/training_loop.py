@@ -1,67 +1,70 @@
-"""A training loop followed through: what happens in which order, in each case that its conditions allow."""
+"""A training loop: which of its iterations end a window, and what happens in an iteration in each case."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gradlab.audit.knowledge.losses import sync_atom
-from gradlab.audit.trace.conditions import WINDOW, Atom, atoms
-from gradlab.audit.trace.events import Event, If, Jump, Loop, events, walk
-from gradlab.audit.trace.replay import Step, cases, flipped, follow, pruned
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.conditions import WINDOW, Atom, atoms, sync_atom
+from gradlab.audit.trace.event_tree import If, Jump, Loop, Node, events, walk
+from gradlab.audit.trace.replay import Occurrence, cases, flipped, follow, pruned
+from gradlab.audit.trace.values import Event, Value
 
 LONGEST = 16
-"""A window whose length is said and is greater is followed as one of WINDOW."""
+"""A window of known length that is longer is replayed as one of WINDOW micro-batches."""
 GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b|device|cuda", re.I)
-"""Names of what says that a batch is not good enough for a step, or where it is."""
+"""Names of flags that say whether a batch is good enough for a step, or where it is."""
 ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
 
 
 @dataclass(eq=False)
-class Unit:
-    """A training loop, or a function that is called once a batch (`loop` is None)."""
+class TrainingLoop:
+    """A training loop, or a function that is called once a batch (`statement` is None)."""
 
-    body: list
-    loop: Loop | None
+    body: list[Node]
+    statement: Loop | None
     path: str
     birth: int
     outer: list[Loop] = field(default_factory=list)
     before: list[Event] = field(default_factory=list)
     after: list[Event] = field(default_factory=list)
-    boundary: dict[Atom, bool] = field(default_factory=dict)
-    period: str = ""
-    doubts: list[Event] = field(default_factory=list)  # calls for which a rule was silent
-    inner: bool = False  # the window is a loop of its own inside this one
-    alone: bool = False  # called once a batch by what does nothing else to gradients
-    compensated: bool = False  # the length of the window is in the learning rate or the weight decay
+    boundary: dict[Atom, bool] = field(default_factory=dict)  # atoms that end a window, with the truth that ends it
+    period: str = ""  # the expression of the window's length
+    unresolved: list[Event] = field(default_factory=list)  # calls for which a rule is silent
+    self_contained: bool = False  # called once a batch by what does nothing else to gradients
+    compensated: bool = False  # the learning rate or the weight decay makes up for the length of the window
 
     def __post_init__(self) -> None:
         self.body = pruned(self.body)
         self.events = events(self.body)
-        self.atoms = self.found_atoms()
-        self.watching = self.watched_atoms()
-        self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills(item)]
-        self.inner = bool(self.window_loops)
+        self.atoms = self.deciding_atoms()
+        self.alternating = self.keeping_atoms()
+        self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills_window(item)]
         self.in_window = {id(event): item for item in self.window_loops for event in events(item.body)}
         self.find_boundary()
 
     @property
+    def nested(self) -> bool:
+        """Whether the window is a loop of its own inside this one."""
+        return bool(self.window_loops)
+
+    @property
     def window(self) -> int:
+        """How many micro-batches a window is replayed with."""
         if not self.boundary:
             return 1
         return int(self.period) if self.period.isdigit() and 1 < int(self.period) <= LONGEST else WINDOW
 
-    def fills(self, loop: Loop) -> bool:
-        """Whether the gradients of a loop inside this one reach a step: none is set to zero in between."""
+    def fills_window(self, loop: Loop) -> bool:
+        """Whether the gradients of a loop inside this one reach a step: they are not set to zero in between."""
         inside = {id(e): e.kind for e in events(loop.body)}
         kinds = set(inside.values())
         if loop.once or "backward" not in kinds or "step" in kinds or all(e.kind != "step" for e in self.events):
             return False
         for values in cases(self.atoms, 4):
             pending = False
-            out: list[Step] = []
+            out: list[Occurrence] = []
             follow(self.body, flipped(values, None, False), 0, 0, frozenset(), out)
             for step in out:
                 if step.kind == "backward" and id(step.event) in inside:
@@ -75,88 +78,108 @@ class Unit:
     def optimizers(self) -> list[Value]:
         found: list[Value] = []
         for event in self.events:
-            if event.kind == "step" and event.value is not None and all(same(event.value, o) is False for o in found):
+            if event.kind == "step" and event.value is not None and not any(same(event.value, o) for o in found):
                 found.append(event.value)
         return found
 
-    def found_atoms(self) -> list[Atom]:
+    def deciding_atoms(self) -> list[Atom]:
+        """Atoms of which something that happens to gradients depends."""
         found: dict[Atom, None] = {}
         for item in walk(self.body):
             formulas = []
-            if isinstance(item, If) and any(
-                isinstance(part, Jump) or (isinstance(part, Event) and part.kind in ACTIONS)
-                for part in walk([*item.then, *item.other])
-            ):
+            if isinstance(item, If) and acts(item):
                 formulas.append(item.test)
             elif isinstance(item, Event):
                 formulas += [region.when for region in item.regions]
                 for region in item.regions:
-                    if region.kind == "accumulate" and region.data.get("of") is not None:
-                        found[sync_atom(region.data["of"])] = None
+                    if region.kind == "accumulate" and region.accelerator is not None:
+                        found[sync_atom(region.accelerator.number)] = None
             for formula in formulas:
                 found.update(dict.fromkeys(atoms(formula)))
         return list(found)
 
-    def watched_atoms(self) -> set[Atom]:
-        """Those that decide whether a loss is kept, and nothing else."""
-        tests = [item.test for item in walk(self.body) if isinstance(item, If) and any(
-            e.kind == "keep" for e in events([*item.then, *item.other]))]  # fmt: skip
+    def keeping_atoms(self) -> set[Atom]:
+        """Atoms that decide whether a loss is kept, and nothing else."""
+        tests = [
+            item.test
+            for item in walk(self.body)
+            if isinstance(item, If) and any(e.kind == "keep" for e in events([*item.then, *item.other]))
+        ]
         return {atom for test in tests for atom in atoms(test)} - set(self.atoms)
 
-    def telling(self, atom: Atom) -> bool:
-        """Whether a flag may say that a window ends: not one that says what was handed over, or that a batch is bad."""
+    def open_atoms(self) -> list[Atom]:
+        """Atoms that nothing decides: each may be true or false, for all of a run."""
+        return [a for a in self.atoms if a not in self.boundary and not self.timed(a)]
+
+    def may_end_window(self, atom: Atom) -> bool:
+        """Whether a flag may say that a window ends; not one that says what was given, or that a batch is bad."""
         return atom.birth > self.birth and not atom.key.endswith("is not None") and not GUARD.search(atom.key)
 
     def find_boundary(self) -> None:
-        """Atoms that decide whether an iteration with a backward pass ends in a step."""
-        inner = {
-            atom
-            for loop in walk(self.body) if isinstance(loop, Loop)
-            for item in walk(loop.body) if isinstance(item, If)
-            for atom in atoms(item.test) if atom.birth > loop.birth
-        }  # fmt: skip
-        whole_run = self.loop is None and any(isinstance(item, Loop) and trained(item) for item in walk(self.body))
-        flags = () if whole_run else ("flag",)  # a function with loops of its own is not called once a micro-batch
-        candidates = [
-            a for a in self.atoms
-            if a not in inner and not a.once
-            and (a.kind in ("period", "sync") or (a.kind in flags and self.telling(a)))
-        ]  # fmt: skip
+        """Find the atoms that decide whether an iteration with a backward pass also has a step."""
         whole, self.body = self.body, pruned(self.body, ("backward", "step"))
-        relevant = set(self.found_atoms())
-        candidates = [a for a in candidates if a in relevant]
+        relevant = set(self.deciding_atoms())
+        candidates = [atom for atom in self.boundary_candidates(whole) if atom in relevant]
         others = [a for a in self.atoms if a in relevant and a not in candidates]
         for atom in candidates:
             for values in cases([a for a in candidates if a is not atom] + others, 6):
-                seen = {}
-                for value in (True, False):
-                    found, status = self.iteration(0, flipped(values, atom, value))
-                    kinds = {step.kind for step in found}
-                    seen[value] = (("backward" in kinds), ("step" in kinds), status)
-                if seen[True][0] and seen[False][0] and seen[True][1] != seen[False][1]:
-                    ended = seen[not seen[True][1]][2]
-                    if ended in ("raise", "break"):
-                        continue
-                    self.boundary[atom] = seen[True][1]
-                    if atom.kind == "period" and (not self.period or atom.period.isdigit() is False):
+                ends = self.ending_truth(atom, values)
+                if ends is not None:
+                    self.boundary[atom] = ends
+                    if atom.kind == "period" and (not self.period or not atom.period.isdigit()):
                         self.period = atom.period
                     break
         self.body = whole
 
-    def varying(self, step: Step) -> set[tuple[str, bool]]:
-        """What must hold for a step and may be otherwise in the next turn of the loop."""
+    def boundary_candidates(self, body: list[Node]) -> list[Atom]:
+        inner = {
+            atom
+            for loop in walk(body)
+            if isinstance(loop, Loop)
+            for item in walk(loop.body)
+            if isinstance(item, If)
+            for atom in atoms(item.test)
+            if atom.birth > loop.birth
+        }
+        whole_run = self.statement is None and any(isinstance(item, Loop) and trained(item) for item in walk(body))
+        flags = () if whole_run else ("flag",)  # a function with loops of its own is not called once a micro-batch
+        return [
+            a
+            for a in self.atoms
+            if a not in inner
+            and not a.once
+            and (a.kind in ("period", "sync") or (a.kind in flags and self.may_end_window(a)))
+        ]
+
+    def ending_truth(self, atom: Atom, values: dict[str, bool]) -> bool | None:
+        """The truth of an atom with which an iteration steps, where it has a backward pass either way; else None."""
+        seen = {}
+        for value in (True, False):
+            found, status = self.iteration(0, flipped(values, atom, value))
+            kinds = {step.kind for step in found}
+            seen[value] = ("backward" in kinds, "step" in kinds, status)
+        if not (seen[True][0] and seen[False][0] and seen[True][1] != seen[False][1]):
+            return None
+        ends = seen[True][1]
+        return None if seen[not ends][2] in ("raise", "break") else ends
+
+    def varying(self, step: Occurrence) -> set[tuple[str, bool]]:
+        """The conditions of an occurrence that may be otherwise in the next iteration."""
         made = {a.key for a in self.atoms if a.birth > self.birth}
         return {guard for guard in step.guards if any(key in made for key in guard[0].split(" | "))}
 
-    def iteration(self, k: int, truth: Callable[[Atom], bool]) -> tuple[list[Step], str]:
-        out: list[Step] = []
+    def iteration(self, k: int, truth: Callable[[Atom], bool]) -> tuple[list[Occurrence], str]:
+        """What happens in iteration k, and how it ends."""
+        out: list[Occurrence] = []
         status = follow(self.body, truth, k, 0, frozenset(), out)
         return out, status
 
     def timed(self, atom: Atom) -> bool:
-        return atom.kind in ("last",) or (atom.kind == "period" and bool(self.period) and atom.period == self.period)
+        """Whether the number of the iteration decides an atom."""
+        return atom.kind == "last" or (atom.kind == "period" and bool(self.period) and atom.period == self.period)
 
     def truth(self, values: dict[str, bool], k: int) -> Callable[[Atom], bool]:
+        """The truth of every atom in iteration k, flags as given."""
         ends = k % self.window == self.window - 1
         phase = next((a for a in self.boundary if a.kind == "period" and a.at is not None), None)
         if phase is not None and phase.at is not None:
@@ -164,25 +187,37 @@ class Unit:
 
         def at(atom: Atom) -> bool:
             if atom.kind == "period" and atom.at is not None and (atom.period == self.period or atom in self.boundary):
-                return atom.at(k)
+                return bool(atom.at(k))
             if atom in self.boundary:
                 return ends == self.boundary[atom]
-            if atom in self.watching:  # now the one branch, now the other
+            if atom in self.alternating:
                 return k % 2 == 0
             return False if atom.kind == "last" else values.get(atom.key, False)
 
         return at
 
 
-def same(one: Value, two: Value) -> bool | None:
-    """Whether two optimizers are one; None where that cannot be known."""
-    if one is two or (one.name and one.name == two.name and one.data.get("call") is two.data.get("call")):
+def acts(item: If) -> bool:
+    """Whether something that depends on it acts on gradients, or leaves the loop."""
+    return any(
+        isinstance(part, Jump) or (isinstance(part, Event) and part.kind in ACTIONS)
+        for part in walk([*item.then, *item.other])
+    )
+
+
+def same(one: Value, two: Value) -> bool:
+    """Whether two optimizers are, or may be, one."""
+    if one is two or (one.name and one.name == two.name and one.call is two.call):
         return True
-    if one.data.get("held_by") is two or two.data.get("held_by") is one:
+    if one.held_by is two or two.held_by is one:
         return True
-    return any(a is b for _, a in one.data.get("choice", []) for _, b in two.data.get("choice", [(None, two)]))
+    return any(a is b for _, a in one.choice for _, b in two.choice or ((None, two),))
 
 
 def trained(loop: Loop) -> bool:
-    """Whether a loop updates by itself."""
-    return not loop.once and {"backward", "step"} <= {event.kind for event in events(loop.body)}
+    """Whether a loop updates weights by itself."""
+    return not loop.once and updates(events(loop.body))
+
+
+def updates(found: Sequence[Event]) -> bool:
+    return {"backward", "step"} <= {event.kind for event in found}

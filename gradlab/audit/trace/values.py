@@ -1,23 +1,148 @@
-"""What a name of the audited program stands for, as far as its text shows."""
+"""What an expression of the audited program stands for, as far as its text shows, and what happens to gradients.
+
+Values, events, regions and scopes refer to each other, so they are defined together.
+"""
 
 from __future__ import annotations
 
+import ast
 import itertools
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, NamedTuple
+
+from gradlab.audit.source.project import Function, Module
+from gradlab.audit.trace.conditions import TRUE, Formula
 
 births = itertools.count(1)
 """A value born after a loop was entered may differ from one iteration to the next."""
+UNSET: Any = None
+"""Default of facts that every value of some kinds has, and no other value."""
+NO_ROOTS: frozenset[int] = frozenset()
+CALLABLE = {"function", "method", "lambda", "bound", "partial"}
+"""Kinds of values that can be called and followed."""
+
+
+class Factor(NamedTuple):
+    """What a tensor was divided by (`sign` is "/") or multiplied with ("*")."""
+
+    sign: str
+    text: str
+    value: Value
 
 
 @dataclass(eq=False)
 class Value:
-    """`kind` is a word: optimizer, scaler, scheduler, model, ddp, params, tensor, index, number, list, unknown."""
+    """`kind` is a word: optimizer, scaler, scheduler, model, ddp, params, tensor, index, number, list, unknown, ...
+
+    Everything after `birth` is a fact whose default means that nothing is known. A value keeps its facts when it turns
+    out to be of another kind: the unknown result of a call is a tensor where `.backward()` is called on it.
+    """
 
     kind: str = "unknown"
     name: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
     birth: int = -1
+    # any value
+    of: Value | None = None  # the model that a wrapper, parameters or an optimizer belong to
+    choice: tuple[tuple[Formula, Value], ...] = ()  # it is one of these, each under its condition
+    made: bool = False  # the result of a call
+    given: bool = False  # from outside of the text: it may be None
+    opaque: bool = False  # made by what could not be followed
+    annotated: bool = False  # of the class that an annotation names
+    framework: bool = False  # of a class whose bases are not all in the project
+    foreign: bool = False  # the result of a call of an installed package
+    never_none: bool = False
+    blind: bool = False  # made by a call that cannot know the length of a window
+    acting: bool | None = None  # whether the call that made it received something of the training
+    inside: tuple[Region, ...] = ()  # the regions that it was made in
+    within: Value | None = None  # the model that it is a part of
+    call: ast.Call = UNSET  # that made it, where what is called is known
+    maker: str = ""  # the dotted name of what is called
+    path: str = ""  # of the file of `call`
+    through: Value | None = None  # the accelerator or Fabric that made it
+    checks_finite: bool = False  # the answer of a function that looks for NaN or Inf
+    formula: Formula = UNSET  # of a bool
+    # numbers, indices and iterables
+    value: Any = None  # of a number: any constant
+    is_length: bool = False  # the result of len()
+    counted: Value | None = None  # the object whose elements it is the number of
+    before: int | None = None  # its birth before the loop that assigns it anew
+    offset: int = 0  # of an index: its value in the first iteration
+    turn: bool = False  # of an index: it is the loop's own
+    stop: str | None = None  # of an index over range(stop); "" where that is not known
+    start: int = 0  # of enumerate(): its first number
+    inner: Value = UNSET  # of enumerate(): what is enumerated
+    items: list[Value] = field(default_factory=list)  # of a list, a dictionary, zip()
+    marks: frozenset[int] = NO_ROOTS  # of a list: of the tensors that were appended, see Event.mark
+    # classes, their objects, and what can be called
+    node: Any = UNSET  # the definition of a function, a class or a lambda
+    module: Module = UNSET  # of the definition
+    scope: Scope = UNSET  # of the definition, or of an ExitStack
+    owner: Value = UNSET  # of a method or super(): its object
+    callee: Value = UNSET  # of functools.partial
+    args: tuple[Value, ...] = ()  # of functools.partial
+    keywords: Mapping[str, Value] = UNSET  # of functools.partial
+    lineage: tuple[ast.ClassDef, ...] = ()  # of an object of the project's: its class, then its bases
+    modules: tuple[Module, ...] = ()  # of each class of the lineage
+    lightning: bool = False  # an object of a Lightning class
+    loss_method: str = ""  # the method of an object whose result a framework calls backward() on
+    handed: bool = False  # an object that received something of the training
+    # optimizers, schedules, scalers, models, parameters, gradients
+    trained: tuple[Value, ...] = ()  # the models that an optimizer updates
+    pre_hooks: tuple[Value, ...] = ()  # called before each step of an optimizer
+    post_hooks: tuple[Value, ...] = ()
+    held_by: Value | None = None  # the optimizer that has this one as an attribute
+    prepared: Value | None = None  # the accelerator or Fabric that prepared it
+    optimizer: Value | None = None  # of a schedule
+    lengths: tuple[str, ...] = ()  # of a schedule: expressions of its length, its warm-up's first
+    rewound: bool = False  # of a schedule: the program set its count
+    among: tuple[Value, ...] = ()  # the schedules that it may be
+    enabled: Formula = TRUE  # of a scaler
+    fp16: bool = False  # of an accelerator: it scales losses itself
+    steps: Value | None = None  # of an accelerator: micro-batches of a window
+    wrapped: bool = False  # of a model: DistributedDataParallel wraps it
+    raw: Value | None = None  # of a model: the wrapper that it was taken out of
+    half: ast.AST | None = None  # of a model: where it was cast to fp16
+    last: str = ""  # of nn.Sequential: its last layer
+    some: bool = False  # of parameters: not all of the model's
+    named: bool = False  # of parameters: with their names
+    guess: bool = False  # of a gradient: it may be that of an input
+    # context managers
+    word: str = ""  # no_sync, accumulate, no_grad, scale_loss, followed, unknown
+    when: Formula = TRUE  # where it has an effect
+    model: Value | None = None
+    entered: Value | None = None  # what `with ... as` binds, if not itself
+    regions: tuple[Region, ...] = ()  # of a generator of the project's: the regions around its yield
+    after: tuple[Any, ...] = ()  # and the event tree behind its yield
+    region: Region | None = None  # of an ExitStack: its own block
+    dtype: str = ""  # of autocast
+    device: object = ""  # of autocast
+    # tensors
+    roots: frozenset[int] = NO_ROOTS  # marks of the operations that it comes from
+    source: str = ""  # what made it: model, criterion
+    forward: Event | None = None  # the forward pass that it comes from
+    chain: tuple[Event, ...] = ()  # all forward passes that it comes from
+    made_of: tuple[Value, ...] = ()  # the tensors that it was computed from by arithmetic
+    parts: tuple[Value, ...] = ()  # the terms of a sum
+    factors: tuple[Factor, ...] = ()
+    reduction: object = "mean"  # mean, sum, none, unknown
+    target: int | None = None  # of a loss: the birth of what it is compared with
+    ignoring: bool = False  # of a loss: a mean over the targets that are not ignored
+    scaled: Value | None = None  # the scaler that scaled it
+    apex: bool = False  # Apex scaled it
+    scalar: bool = False  # reduced to one number
+    perhaps_divided: bool = False  # its alternatives were divided by different things
+    unsure: bool = False  # it may be a number
+    guessed: bool = False  # taken for a loss only because a call received a tensor
+    derivative: bool = False  # of torch.autograd.grad
+    range: str = ""  # a word of knowledge.value_ranges
+    outputs: tuple[tuple[str, frozenset[int]], ...] = ()  # of a network's result: the range and roots of each part
+    linear: bool = False  # a model's output, shifted or times something
+    compared: frozenset[int] | None = None  # roots of the output whose difference from data it is
+    exp_event: Event | None = None  # the event of an exp() that may overflow
+    exp_node: ast.AST | None = None  # the exp() that it comes from
+    exp_of: str = ""  # the range of what exp() was applied to
 
     def __post_init__(self) -> None:
         self.number = next(births)
@@ -25,32 +150,147 @@ class Value:
             self.birth = self.number
         self.attributes: dict[str, Value] = {}
 
+    def derived(self, kind: str, name: str = "", **facts: Any) -> Value:
+        """A new value with this one's facts, but for those that are given."""
+        made = Value.__new__(Value)
+        number = next(births)
+        made.__dict__ = {**self.__dict__, "number": number, "birth": number, "attributes": {}, **facts}
+        made.kind, made.name = kind, name
+        return made
+
+    def update(self, **facts: Any) -> None:
+        self.__dict__.update(facts)
+
+    def become_tensor(self) -> None:
+        """An unknown value on which `.backward()` is called is a loss of unknown origin."""
+        self.update(kind="tensor", opaque=True, roots=frozenset([next(births)]), factors=())
+
+    @property
+    def cls(self) -> ast.ClassDef | None:
+        """The class of an object of the project's."""
+        return self.lineage[0] if self.lineage else None
+
+    @property
+    def blank(self) -> bool:
+        """Whether nothing is known of it."""
+        known = self.name or self.made or self.given or self.framework or self.opaque or self.choice or self.prepared
+        return self.kind == "unknown" and not known
+
     def root(self) -> Value:
         """The model that a wrapper or its parameters come from, or the value itself."""
-        value, seen = self, 0
-        while (inner := value.data.get("of")) is not None and seen < 10:
-            value, seen = inner, seen + 1
+        value, depth = self, 0
+        while (inner := value.of) is not None and depth < 10:
+            value, depth = inner, depth + 1
         return value
 
+    def method(self, name: str, above: ast.AST | None = None) -> tuple[Function, Module] | None:
+        """The method of an object's class or bases; with `above` only of bases of the class that defines it."""
+        lineage, modules = self.lineage, self.modules
+        if above is not None:
+            at = next((i for i, node in enumerate(lineage) if above in node.body), len(lineage))
+            lineage, modules = lineage[at + 1 :], modules[at + 1 :]
+        for node, module in zip(lineage, modules):
+            for item in node.body:
+                if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) and item.name == name:
+                    return item, module
+        return None
 
-def tensor(name: str = "", **data: Any) -> Value:
-    return Value("tensor", name, dict(data))
+
+class Scope:
+    """Names and what they are bound to."""
+
+    def __init__(self, parent: Scope | None, node: ast.AST, module: Module):
+        self.parent, self.node, self.module = parent, node, module
+        self.names: dict[str, Value] = {}
+
+    def find(self, name: str) -> Value | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
 
 
-def number(value: Any, name: str = "") -> Value:
-    return Value("number", name, {"value": value})
+class Frame(NamedTuple):
+    """A call that was entered; own: of the same object as its caller, or of none."""
+
+    call: ast.AST
+    module: Module
+    args: list[Value]
+    own: bool
+
+
+@dataclass(eq=False)
+class Region:
+    """A `with` block: autocast, no_sync, accumulate, scale_loss, no_grad. `when`: the iterations in which it is active.
+
+    value: what it is about (a model); context: the context manager.
+    """
+
+    kind: str
+    when: Formula
+    node: ast.AST
+    value: Value | None = None
+    context: Value | None = None
+
+    @property
+    def accelerator(self) -> Value | None:
+        """Accelerate's accelerator whose block it is."""
+        return self.context.of if self.context is not None and self.context.kind == "context" else None
+
+
+@dataclass(eq=False)
+class Event:
+    """Something that happens to gradients. `kind`: backward, step, zero, clip, unscale, update, schedule, forward,
+    passed, scale, reduce, keep, taken, given, look, sync, unstable, yield, opaque."""
+
+    kind: str
+    node: ast.AST
+    path: str
+    value: Value | None = None
+    regions: tuple[Region, ...] = ()
+    frames: tuple[Frame, ...] = ()  # the calls that it happens in
+    _: KW_ONLY
+    through: Value | None = None  # backward, clip: the accelerator, Fabric, engine or Lightning module that does it
+    scaler: Value | None = None  # step, unscale: the scaler that does it
+    perhaps: bool = False  # backward: the loss may have been divided
+    call: ast.Call | None = None  # clip
+    by_value: bool = False  # clip
+    by_hand: bool = False  # zero: without zero_grad()
+    owner: Value | None = None  # zero: what it is called on, where it is not known whose gradients it zeroes
+    closure: tuple[Event, ...] = ()  # step: what happens in its closure
+    elsewhere: bool = False  # step: another method of the class updates the scaler
+    in_place: str = ""  # scale: div_, mul_
+    arguments: int = 0  # schedule: how many its step() has
+    module: Module | None = None  # schedule: of its text
+    wrapped: bool = False  # forward: the model is wrapped by then
+    casts: bool = False  # forward: the file uses autocast
+    name: str = ""  # opaque: of what is called
+    receives: frozenset[str] = frozenset()  # opaque: the kinds of what it receives
+    used: bool = False  # opaque: its result is used
+    into: str = ""  # keep: the name of the sum or list
+    since: int = 0  # keep: birth of the sum or list
+    mark: int = 0  # keep: a root of the sum from now on
+    classes: tuple[ast.ClassDef, ...] = ()  # keep: the lineage of the object whose method it is in
+    what: str = ""  # unstable: log, exp, sqrt, rmse, division
+    token: int = 0  # unstable: a root of what is computed
+
+
+def tensor(**facts: Any) -> Value:
+    return Value("tensor", **facts)
+
+
+def number(value: Any) -> Value:
+    return Value("number", value=value)
 
 
 def several(values: list[Value]) -> Value:
-    return Value("list", data={"items": values})
+    return Value("list", items=values)
 
 
-CALLED = {"function", "method", "lambda", "bound", "partial"}
-"""Kinds of what can be called and followed."""
-
-
-def dictionary(items: dict[str, Value]) -> Value:
-    made = Value("dict", data={"items": list(items.values())})
+def dictionary(items: Mapping[str, Value]) -> Value:
+    made = Value("dict", items=list(items.values()))
     made.attributes = {f"[{key!r}]": value for key, value in items.items()}
     return made
 
@@ -58,14 +298,52 @@ def dictionary(items: dict[str, Value]) -> Value:
 def members(value: Value) -> list[Value]:
     """The values that an argument carries: itself, the items of a list, the alternatives of a choice."""
     if value.kind == "list":
-        return [found for item in value.data["items"] for found in members(item)]
-    if "choice" in value.data:
-        return [found for _, item in value.data["choice"] for found in members(item)]
+        return [found for item in value.items for found in members(item)]
+    if value.choice:
+        return [found for _, item in value.choice for found in members(item)]
     return [value]
 
 
 def every(value: Value) -> list[Value]:
     """The values inside lists and dictionaries, however deep."""
     if value.kind in ("list", "dict"):
-        return [v for item in value.data["items"] for v in every(item)]
+        return [v for item in value.items for v in every(item)]
     return [value]
+
+
+def roots_of(values: list[Value]) -> frozenset[int]:
+    """The roots of the tensors among values."""
+    return NO_ROOTS.union(*(v.roots for v in values if v.kind == "tensor"))
+
+
+def made_of(value: Value | None) -> list[Value]:
+    """A tensor and what it is made of by arithmetic: if it is a single number, so is each of them."""
+    found: list[Value] = []
+    left = [value]
+    while left and len(found) < 50:
+        one = left.pop()
+        if one is not None and one.kind == "tensor" and one not in found:
+            found.append(one)
+            left += [*one.made_of, *(v for _, v in one.choice)]
+    return found
+
+
+def element(over: Value) -> Value:
+    """What one iteration of a loop over a value binds."""
+    if over.kind == "params":
+        param = over.derived("param")
+        return several([number("name"), param]) if over.named else param
+    if over.kind == "groups":
+        return over.derived("group")
+    if over.kind == "enumerated":
+        index = Value("index", "i", offset=over.start, turn=True)
+        return several([index, Value("unknown", "batch") if over.inner.kind != "params" else element(over.inner)])
+    if over.kind == "counted":
+        return Value("index", "i", stop=over.stop, turn=True)
+    if over.kind == "list" and over.items:
+        return over.items[0]
+    if over.kind in ("optimizer", "scheduler", "scaler", "tensor"):
+        return over
+    if over.kind == "zipped":
+        return several([element(v) for v in over.items])
+    return Value()

@@ -1,0 +1,40 @@
+"""Tensors that are kept with their graphs: added to a sum, or appended to a list, that outlives the iteration."""
+
+from __future__ import annotations
+
+import ast
+
+from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.values import Event, Value, births, made_of, members
+
+
+def keep(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: Value) -> int | None:
+    """Emit that `value` goes into `target`; returns a mark of the sum, None where no tensor with a graph is kept."""
+    tensors = all(v.kind == "tensor" and v.roots and not v.unsure for v in [value, *members(value)])
+    if old.kind not in ("number", "unknown", "list", "tensor") or not tensors or engine.without_gradient:
+        return None
+    begun = 0 if old.kind == "tensor" else old.birth if old.before is None else old.before
+    since = max(engine.assigned.get((id(engine.scope.node), dotted(target)), 0), begun)
+    base = target.value if isinstance(target, ast.Subscript) else target
+    mark = next(births)
+    owner = engine.selves[-1]
+    classes = owner.lineage if owner is not None else ()
+    event = engine.emit("keep", node, value, into=dotted(base), since=since, mark=mark, classes=classes)
+    event.node, event.path = position(engine, event, value)
+    return mark
+
+
+def position(engine: Engine, event: Event, value: Value) -> tuple[ast.AST, str]:
+    """The call that gave a tensor to another object, which keeps it as it would keep a number."""
+    found: tuple[ast.AST, str] = event.node, event.path
+    for i in range(len(engine.frames) - 1, -1, -1):
+        frame = engine.frames[i]
+        own = engine.selves[i - len(engine.frames)]
+        behind = len(engine.frames) - i + 1
+        before = engine.selves[-behind] if len(engine.selves) >= behind else None
+        received = any(a in made_of(value) for a in frame.args)
+        if own is None or own is before or not isinstance(frame.call, ast.Call) or not received:
+            break
+        found = frame.call, frame.module.path
+    return found

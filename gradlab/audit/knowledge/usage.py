@@ -1,0 +1,75 @@
+"""How a function or class uses its names: what nothing else explains may be seen from the methods that are called."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+from gradlab.audit.knowledge.known_names import NAMES
+from gradlab.audit.source.syntax import dotted, walk
+
+
+class Usage:
+    """Which methods are called on each dotted name inside a function or class, and which calls receive it."""
+
+    def __init__(self, scope: ast.AST):
+        self.methods: dict[str, set[str]] = {}
+        self.handed: dict[str, set[str]] = {}
+        self.called: set[str] = set()
+        self.items: dict[str, set[str]] = {}  # methods called on the items of a list: `opts[i].step()`
+        for node in walk(scope):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Subscript):
+                self.items.setdefault(dotted(node.value.value), set()).add(node.attr)
+            if isinstance(node, ast.Attribute) and (name := dotted(node.value)):
+                self.methods.setdefault(name, set()).add(node.attr)
+            if isinstance(node, ast.Call):
+                self.called.add(dotted(node.func))
+                to = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                for argument in [*node.args, *(k.value for k in node.keywords)]:
+                    if name := dotted(argument):
+                        self.handed.setdefault(name, set()).add(to)
+
+    def kind(self, name: str) -> str:
+        methods, handed = self.methods.get(name, set()), self.handed.get(name, set())
+        if methods & {"unscale_", "get_scale"} or {"scale", "update"} <= methods or {"scale", "step"} <= methods:
+            return "scaler"
+        if (
+            ({"zero_grad", "step"} <= methods)
+            or {"first_step", "second_step"} <= methods
+            or "param_groups" in methods
+            or handed & {"unscale_", "master_params"}
+        ):
+            return "optimizer"
+        if {"backward", "step"} <= methods:
+            return "engine"
+        if methods & {"sync_gradients", "accumulate", "prepare", "unwrap_model"}:
+            return "accelerator"
+        if methods & {"no_backward_sync", "clip_gradients"} and "backward" in methods:
+            return "fabric"
+        if "no_sync" in methods:
+            return "ddp"
+        if methods & {"parameters", "named_parameters"}:
+            return "model"
+        if methods & {"get_last_lr", "get_lr"} and "step" in methods:
+            return "scheduler"
+        if "step" in methods and not methods & {"reset", "render", "action_space"}:
+            if NAMES["scheduler"].search(name):
+                return "scheduler"
+            if NAMES["optimizer"].search(name.split(".")[-1]):
+                return "optimizer"
+        if "zero_grad" in methods:
+            return "model" if methods & {"train", "eval"} or name in self.called else "optimizer"
+        return ""
+
+
+@lru_cache(maxsize=1000)
+def usage(node: ast.AST) -> Usage:
+    return Usage(node)
+
+
+@lru_cache(maxsize=300)
+def updated_attributes(node: ast.ClassDef) -> frozenset[str]:
+    """Attributes of self whose update() a class's methods call."""
+    calls = (part.func for part in walk(node) if isinstance(part, ast.Call))
+    owners = (f.value for f in calls if isinstance(f, ast.Attribute) and f.attr == "update")
+    return frozenset(o.attr for o in owners if isinstance(o, ast.Attribute) and dotted(o.value) == "self")

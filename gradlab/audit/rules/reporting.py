@@ -1,0 +1,95 @@
+"""When a rule's hits are reported, and where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradlab.audit.rules.registry import Hit, Rule
+from gradlab.audit.trace.conditions import Formula, holds
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import Event
+
+ACTIONS = {"backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale", "forward", "opaque"}
+ORDERED = ("zero", "clip", "unscale", "schedule", "update")
+"""Kinds of events whose place among the others decides whether they are right."""
+
+
+def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Iterator[tuple[str, ast.AST]]:
+    """The path and node of each hit that occurs in every scenario in which all its events happen."""
+    if rule.scenario is None:
+        return
+    scenarios = [scenario for scenario in scenarios if scenario.accumulating] if rule.windows else scenarios
+    varying = varying_keys(loop) if rule.windows else set()
+    hits: dict[tuple[int, tuple[int, ...]], tuple[Hit, int]] = {}
+    for scenario in scenarios:
+        seen = set()
+        for hit in rule.scenario(scenario):
+            if hit.step.kind in ORDERED and any(key in guard for guard, _ in hit.step.guards for key in varying):
+                continue  # where in the window it happens is not known
+            key = (id(hit.node or hit.step.event), tuple(id(o.event) for o in hit.others))
+            if key not in seen and nested(loop, [hit.step, *hit.others], hit.loose):
+                seen.add(key)
+                hits[key] = (hit, hits.get(key, (hit, 0))[1] + 1)
+    for hit, count in hits.values():
+        if count >= sum(possible(hit, scenario) for scenario in scenarios):
+            if hit.node is None and hit.step.kind in (*ORDERED, "step"):
+                yield call_position(loop, hit.step.event)
+            else:
+                yield hit.step.event.path, hit.node or hit.step.event.node
+
+
+def varying_keys(loop: TrainingLoop) -> set[str]:
+    """Keys of the conditions that change from iteration to iteration and do not decide where a window ends."""
+    return {
+        a.key
+        for a in loop.atoms
+        if a not in loop.boundary
+        and ((a.kind == "flag" and a.birth > loop.birth) or (a.kind == "period" and not loop.timed(a)))
+    }
+
+
+def possible(hit: Hit, scenario: Scenario) -> bool:
+    """Whether all events of a hit happen in a scenario, with the region and the flags that it depends on."""
+    return (
+        {id(s.event) for s in [hit.step, *hit.others]} <= {id(s.event) for s in scenario.steps}
+        and (hit.region is None or any(hit.region in s.active for s in scenario.steps))
+        and may_hold(scenario, hit.when)
+    )
+
+
+def may_hold(scenario: Scenario, when: Formula) -> bool:
+    """Whether a condition may hold in a scenario: flags that decide nothing in it may be anything."""
+    return holds(when, lambda atom: scenario.values.get(atom.key, True))
+
+
+def call_position(loop: TrainingLoop, event: Event) -> tuple[str, ast.AST]:
+    """Where an order is decided: the call of a helper that does nothing else, of the same object or of none."""
+    path, node = event.path, event.node
+    for frame in reversed(event.frames):
+        inside = {e.kind for e in loop.events if any(other.call is frame.call for other in e.frames)}
+        own = frame.own or event.kind == "step"  # of an optimizer that is wrapped
+        if not own or not isinstance(frame.call, ast.Call) or inside & ACTIONS != {event.kind}:
+            break
+        path, node = frame.module.path, frame.call
+    return path, node
+
+
+def nested(loop: TrainingLoop, steps: list[Occurrence], loose: bool = False) -> bool:
+    """Whether the conditions of one are among those of the other: then no unknown relation of flags is assumed."""
+    timed = {a.key for a in loop.atoms if a in loop.boundary or loop.timed(a) or a.kind in ("finite", "last")}
+    guards = [frozenset(g for g in step.guards if not any(t in g[0] for t in timed)) for step in steps]
+    return all(a <= b or b <= a or (loose and all(positive for _, positive in a ^ b)) for a in guards for b in guards)
+
+
+def uncertain(loop: TrainingLoop, *kinds: str, unused: bool = False) -> bool:
+    """Whether a call that could not be followed received one of these kinds, or the program belongs to a framework.
+
+    unused: only calls whose results nothing uses.
+    """
+    what = {*kinds, "framework"}
+    found = [e for e in loop.events if e.kind == "opaque" and e.receives & what and not (unused and e.used)]
+    loop.unresolved += found
+    return bool(found)

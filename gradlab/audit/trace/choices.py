@@ -1,0 +1,48 @@
+"""One of several values, each with the condition under which it is the one."""
+
+from __future__ import annotations
+
+from gradlab.audit.trace.conditions import FALSE, TRUE, Formula, joined, negation
+from gradlab.audit.trace.truth import truthy
+from gradlab.audit.trace.values import Value
+
+
+def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
+    """One of several values; the value itself where all are the same."""
+    flat = distinct(alternatives)
+    first = flat[0][1]
+    if all(v is first for _, v in flat):
+        return first
+    kinds = [v.kind for _, v in flat]
+    first = next((v for _, v in flat if v.kind not in ("none", "unknown", "number")), first)
+    if all(v.kind == "bool" or (v.kind == "number" and isinstance(v.value, bool)) for _, v in flat):
+        parts = [joined("and", [when, truthy(v, v.name)]) for when, v in flat]
+        return Value("bool", first.name, formula=joined("or", parts))
+    divisors = [[f for f in v.factors if f.sign == "/"] for _, v in flat if v.kind == "tensor"]
+    made = first.derived(first.kind, first.name, choice=tuple(flat), birth=max(v.birth for _, v in flat))
+    if any(f != divisors[0] for f in divisors):
+        made.perhaps_divided = True
+    if "none" in kinds or "unknown" in kinds or len({v.name for _, v in flat}) == 1:
+        made.attributes = first.attributes
+    return made
+
+
+def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, Value]]:
+    """Each value once, choices replaced by their alternatives, so that nested branches do not multiply them."""
+    found: dict[int, tuple[Formula, Value]] = {}
+    for condition, value in alternatives:
+        for inner, v in value.choice or ((TRUE, value),):
+            test = joined("and", [condition, inner])
+            known = found.get(id(v))
+            found[id(v)] = (test if known is None else joined("or", [known[0], test]), v)
+    flat = list(found.values())
+    return flat if len(flat) <= 6 else [*flat[:3], *flat[-3:]]
+
+
+def either(test: Formula, one: Value, two: Value | None) -> Value:
+    """What a name is bound to after two branches."""
+    if two is None or one is two or test == TRUE:
+        return one
+    if test == FALSE:
+        return two
+    return choice([(test, one), (negation(test), two)])

@@ -92,10 +92,3 @@ def improvement(before: float, after: float) -> float:
     return (before - after) / max(abs(before), 1e-12) if math.isfinite(before) and math.isfinite(after) else math.nan
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    """Linear between order statistics, as NumPy's; NaN of none."""
-    if not values:
-        return math.nan
-    ordered, at = sorted(values), q * (len(values) - 1)
-    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
-    return low if low == high else low + (high - low) * (at - math.floor(at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,44 +14,15 @@ from gradlab.clip import layers_of
 from gradlab.gradients import Gradients, element_statistics, tensor_norms
 from gradlab.monitor import Monitor
 from gradlab.passes import Passes
+from gradlab.recorder import Layers, Recorder
 
 if TYPE_CHECKING:
     from gradlab.memory import Memory
 
-Layers = dict[str, list[Any]]
-"""Name -> one value a parameter; a module where the name begins with `activation/`, a recurrent one with `time/`.
-
-None where there is no value.
-"""
 
 
-class Recorder:
-    """Records nothing; the base of those that do. `Update` calls it in this order."""
-
-    def forward(self, window: Sequence[Any] = ()) -> Any:
-        """Context of the forward and backward passes of a window of micro-batches."""
-        return nullcontext()
-
-    def gradients(self, gradients: Gradients) -> None:
-        """The true gradients, before noise and clipping."""
-
-    def stepped(self) -> None:
-        """The optimizer has moved the weights, or has not."""
-
-    def pack(self) -> torch.Tensor:
-        """All that was measured, in one float64 vector."""
-        return torch.zeros(0, dtype=torch.float64)
-
-    def unpack(self, values: list[float]) -> Layers:
-        """What `pack` made, by name."""
-        return {}
-
-    def metrics(self) -> dict[str, float]:
-        """What was measured of the update as a whole, and is on the host."""
-        return {}
 
 
-NOTHING = Recorder()
 
 
 class Observed:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gradlab.loggers.local import read_lines
+from gradlab.base.json_lines import read_lines
 
 
 @dataclass

@@ -13,8 +13,9 @@ from typing import Any
 SERVER = """
 import gc, json, os, signal, sys, time
 import hydra, torch, torch._dynamo, numpy, sklearn.datasets  # the first optimizer imports torch._dynamo
-import gradlab.app, gradlab.cli, gradlab.config, gradlab.verdict, gradlab.callbacks, gradlab.trainer
-gradlab.cli.compose(["clip=norm", "seed=1"])  # its parsers learn as they read
+import gradlab.cli.main, gradlab.cli.arguments, gradlab.config.schema, gradlab.runs.ending
+import gradlab.callbacks, gradlab.train.trainer
+gradlab.cli.arguments.compose(["clip=norm", "seed=1"])  # its parsers learn as they read
 gc.collect(); gc.freeze()
 
 for line in sys.stdin:
@@ -31,7 +32,7 @@ for line in sys.stdin:
         code = 99
         try:
             signal.alarm(job["timeout"])
-            gradlab.app.main()
+            gradlab.cli.main.main()
             code = 0
         except SystemExit as end:
             code = end.code or 0

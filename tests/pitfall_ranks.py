@@ -7,8 +7,8 @@ import torch
 from helpers import trainer, weights
 from test_pitfalls import RANKS, TINY
 
-from gradlab.distributed import World, leave, world
-from gradlab.pitfalls.effect import Effect
+from gradlab.base.distributed import World, leave, world
+from gradlab.pitfalls.impact import Effect
 
 OVERRIDES = (*TINY, "data.samples=48", "data.batch_size=4", "accumulation.steps=4", "optimizer=sgd", "trainer.epochs=1")
 """6 micro-batches a rank: windows of 4 and 2."""

@@ -15,16 +15,16 @@ import torch
 from helpers import load, losses, of_the_run, trainer, weights
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from gradlab import snapshot
-from gradlab.clip import NoClip
-from gradlab.distributed import World, leave, world
-from gradlab.loss import CrossEntropy
-from gradlab.noise import NoNoise
-from gradlab.optimizer import SGD
-from gradlab.precision import FP32
-from gradlab.schedule import Constant
-from gradlab.step import MicroBatch, Update
-from gradlab.trainer import Trainer
+from gradlab.base.distributed import World, leave, world
+from gradlab.train import snapshot
+from gradlab.train.trainer import Trainer
+from gradlab.update.clip import NoClip
+from gradlab.update.loss import CrossEntropy
+from gradlab.update.noise import NoNoise
+from gradlab.update.optimizer import SGD
+from gradlab.update.precision import FP32
+from gradlab.update.schedule import Constant
+from gradlab.update.step import MicroBatch, Update
 
 DIGITS = (
     *("model.layers=2", "model.activation=tanh", "model.norm=layer", "data.samples=50", "optimizer=sgd"),

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from helpers import composed
 
-from gradlab.advise import main
-from gradlab.config import to_config
-from gradlab.diagnosis.accumulation_advice import batch_advice
-from gradlab.diagnosis.advice import Advice
-from gradlab.diagnosis.clip_advice import clip_advice, settled
-from gradlab.diagnosis.lr_advice import finetuning_advice, update_advice
-from gradlab.effect import quantile
+from gradlab.base.statistics import quantile
+from gradlab.cli.advise import main
+from gradlab.config.schema import to_config
+from gradlab.diagnosis.advice.accumulation import batch_advice
+from gradlab.diagnosis.advice.learning_rate import finetuning_advice, update_advice
+from gradlab.diagnosis.advice.line import Advice
+from gradlab.diagnosis.advice.max_norm import clip_advice, settled
 
 
 def usual(number: int, median: float = 1.0, spread: float = 0.3, seed: int = 0) -> list[float]:

@@ -15,10 +15,12 @@ import pytest
 import torch
 from forked import Commands, Result
 
-from gradlab import cli, errors, verdict
+from gradlab.base import errors
+from gradlab.base.option import Invalid
+from gradlab.cli import arguments as cli
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import VERDICTS
-from gradlab.option import Invalid
+from gradlab.runs import ending
 from gradlab.sweep.results import read
 
 SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
@@ -125,13 +127,13 @@ def test_exit_codes_say_whether_the_run_ended_as_expected(gradlab: Commands, tmp
 def test_judgement() -> None:
     for seen in VERDICTS:
         diagnosis = Diagnosis(seen, "")
-        assert verdict.judge(None, diagnosis)[0] == 0
+        assert ending.judge(None, diagnosis)[0] == 0
         for severity in SEVERITIES:
             found = Diagnosis(seen, "", findings=[Finding(seen, severity, "")])
-            assert verdict.judge(None, found)[0] == (severity == "critical")
-        assert verdict.judge("any", diagnosis) == (0, "")
+            assert ending.judge(None, found)[0] == (severity == "critical")
+        assert ending.judge("any", diagnosis) == (0, "")
         for expected in VERDICTS:
-            assert verdict.judge(expected, diagnosis)[0] == (expected != seen)
+            assert ending.judge(expected, diagnosis)[0] == (expected != seen)
 
 
 def test_suggested_commands_can_be_pasted(gradlab: Commands, tmp_path: Path) -> None:
@@ -332,13 +334,13 @@ def test_under_torchrun_an_error_is_said_once_and_a_bad_job_does_not_end_the_swe
     assert result.stderr.count("data.batch_size=100000: must be at most 64") == 1, result.stderr
     rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").open()))
     assert [row["exit_code"] for row in rows] == ["0", "2", "0"] and len(runs(tmp_path)) == 1
-    assert "gradlab/app.py" not in result.stderr  # the only traceback is torchrun's own
+    assert "gradlab/cli/main.py" not in result.stderr  # the only traceback is torchrun's own
 
 
 PROBE = """
 import sys
 sys.argv = ["gradlab", *{arguments!r}]
-from gradlab.app import main
+from gradlab.cli.main import main
 try:
     main()
 except SystemExit as end:
@@ -368,7 +370,7 @@ def test_help_and_wrong_commands_do_not_import_torch(tmp_path: Path, arguments: 
 def test_lazy_torch_serves_every_way_to_import_it(first: str) -> None:
     code = f"""
 import sys
-from gradlab.lazy import lazy_import
+from gradlab.base.lazy import lazy_import
 lazy_import("torch")
 {first}
 import torch

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.clip import (
+from gradlab.base.option import Invalid
+from gradlab.update.clip import (
     AdaptiveClip,
     AutoClip,
     Clip,
@@ -21,8 +22,7 @@ from gradlab.clip import (
     layers_of,
     norm_coefficient,
 )
-from gradlab.gradients import Gradients, measure
-from gradlab.option import Invalid
+from gradlab.update.gradients import Gradients, measure
 
 ALL: list[Clip] = [NoClip(), NormClip(), ValueClip(), PerLayerClip(), AdaptiveClip(), AutoClip(), ZClip()]
 

@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 import torch
 from gradlab import cli
-from gradlab.config import to_config
-from gradlab.distributed import leave, world
-from gradlab.trainer import Trainer
+from gradlab.config.schema import to_config
+from gradlab.base.distributed import leave, world
+from gradlab.train.trainer import Trainer
 
 torch.set_num_threads(1)
 place, folder = world(), Path(sys.argv[1])

@@ -12,11 +12,12 @@ from forked import Commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.compare import compare
-from gradlab.comparison import report
-from gradlab.effect import T95, direction, improvement, judge, paired, quantile
-from gradlab.table import fitting, lines
-from gradlab.treated_run import Run, measure, read
+from gradlab.base.statistics import quantile
+from gradlab.base.table import fitting, lines
+from gradlab.remedies.comparison import compare
+from gradlab.remedies.effect import T95, direction, improvement, judge, paired
+from gradlab.remedies.report import report
+from gradlab.remedies.treated_run import Run, measure, read
 
 ILL, WELL = [True] * 3, [False] * 3
 SAME = [0.0] * 3

@@ -17,11 +17,11 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf, open_dict
 
-from gradlab import cli
-from gradlab.config import conf_dir, to_config
-from gradlab.option import Invalid
-from gradlab.sweep import composed
-from gradlab.sweep.composing import Composer
+from gradlab.base.option import Invalid
+from gradlab.cli import arguments as cli
+from gradlab.config.schema import conf_dir, to_config
+from gradlab.sweep.grid import composed
+from gradlab.sweep.grid.composer import Composer
 
 
 @pytest.fixture

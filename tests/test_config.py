@@ -12,14 +12,15 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from gradlab import cli, config
+from gradlab.base.errors import APPENDED
+from gradlab.base.option import OPTIONS, Invalid
+from gradlab.cli import arguments
+from gradlab.config import schema
 from gradlab.diagnosis.options import VERDICTS
-from gradlab.errors import APPENDED
-from gradlab.option import OPTIONS, Invalid
 
-CONF = config.conf_dir()
+CONF = schema.conf_dir()
 GROUPS = sorted({group for group, _ in OPTIONS})
-MODELS = config.options("model")
+MODELS = schema.options("model")
 TARGET = {"model": "nets:Net", "data": "sets:make", "loss": "losses:focal"}
 
 
@@ -28,7 +29,7 @@ def hydra_session() -> Iterator[None]:
     """One Hydra for the module: composing is fast once its parsers are warm."""
     import hydra
 
-    cli.register()
+    arguments.register()
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         yield
@@ -36,7 +37,7 @@ def hydra_session() -> Iterator[None]:
 
 @cache
 def composed(*overrides: str) -> DictConfig:
-    return cli.compose(list(overrides))
+    return arguments.compose(list(overrides))
 
 
 def chosen(group: str, name: str) -> list[str]:
@@ -58,7 +59,7 @@ def test_every_option_has_a_file_and_every_file_an_option() -> None:
     assert files >= set(OPTIONS)
     for group, name in files - set(OPTIONS) - {("logger", "none")}:
         (of,) = OmegaConf.load(CONF / group / f"{name}.yaml").defaults
-        assert type(getattr(config.to_config(composed(f"{group}={name}")), group)) is OPTIONS[group, of]
+        assert type(getattr(schema.to_config(composed(f"{group}={name}")), group)) is OPTIONS[group, of]
 
 
 @pytest.mark.parametrize(("group", "name"), list(OPTIONS))
@@ -69,7 +70,7 @@ def test_file_spells_out_every_field_with_the_default_of_its_dataclass(group: st
 
 @pytest.mark.parametrize(("group", "name"), list(OPTIONS))
 def test_option_composes_to_its_dataclass_with_its_defaults(group: str, name: str) -> None:
-    node = getattr(config.to_config(composed(*chosen(group, name))), group)
+    node = getattr(schema.to_config(composed(*chosen(group, name))), group)
     node = node[name] if group == "logger" else node
     assert type(node) is OPTIONS[group, name]
     expected = defaults(type(node)) | ({"target": TARGET[group]} if name == "custom" else {})
@@ -81,9 +82,9 @@ def test_root_file_has_every_field_of_the_root() -> None:
     groups = {next(iter(entry)).split()[-1] for entry in root["defaults"] if isinstance(entry, dict)}
     assert groups == set(GROUPS) - set(APPENDED)
     values = {name: value for name, value in root.items() if name not in ("defaults", "hydra")}
-    expected = {name: value for name, value in defaults(config.Config).items() if name in values}
+    expected = {name: value for name, value in defaults(schema.Config).items() if name in values}
     assert values == expected
-    assert groups | set(values) | {"story", "remedy"} == {f.name for f in fields(config.Config)}
+    assert groups | set(values) | {"story", "remedy"} == {f.name for f in fields(schema.Config)}
 
 
 def test_every_model_has_data_that_fits_it() -> None:
@@ -92,7 +93,7 @@ def test_every_model_has_data_that_fits_it() -> None:
 
 def combine(model: str, precision: str, clip: str) -> None:
     overrides = [*chosen("model", model), f"precision={precision}", f"clip={clip}", "accumulation.steps=3"]
-    made = config.to_config(composed(*overrides))
+    made = schema.to_config(composed(*overrides))
     assert type(made.model) is OPTIONS["model", model]
     assert type(made.precision) is OPTIONS["precision", precision]
     assert type(made.clip) is OPTIONS["clip", clip]
@@ -100,14 +101,14 @@ def combine(model: str, precision: str, clip: str) -> None:
 
 
 def test_every_precision_and_clip_composes_to_a_typed_configuration() -> None:
-    for i, (precision, clip) in enumerate(product(config.options("precision"), config.options("clip"))):
+    for i, (precision, clip) in enumerate(product(schema.options("precision"), schema.options("clip"))):
         combine(MODELS[i % len(MODELS)], precision, clip)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_precision_and_clip_composes(model: str) -> None:
-    for precision, clip in product(config.options("precision"), config.options("clip")):
+    for precision, clip in product(schema.options("precision"), schema.options("clip")):
         combine(model, precision, clip)
 
 
@@ -117,19 +118,19 @@ def composes(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("name", composes("experiment"))
 def test_every_experiment_composes_and_says_what_it_shows(name: str) -> None:
-    made = config.to_config(composed(f"+experiment={name}"))
-    cli.check(made)
+    made = schema.to_config(composed(f"+experiment={name}"))
+    arguments.check(made)
     assert made.expect is None or made.expect == "any" or made.expect in VERDICTS
 
 
 @pytest.mark.parametrize("override", ["+foo=1", "+clip.foo=1", "+optimizer.lrr=0.1"])
 def test_a_field_that_nothing_reads_is_refused(override: str) -> None:
     with pytest.raises(Invalid, match=rf"^{override[1:]}".replace(".", r"\.")):
-        config.to_config(composed("clip=norm", override))
+        schema.to_config(composed("clip=norm", override))
 
 
 def test_kwargs_of_a_custom_model_are_free() -> None:
-    made = config.to_config(composed(*chosen("model", "custom"), "+model.kwargs.width=64"))
+    made = schema.to_config(composed(*chosen("model", "custom"), "+model.kwargs.width=64"))
     assert made.model.kwargs == {"width": 64}  # type: ignore[attr-defined]
 
 
@@ -139,6 +140,6 @@ def test_a_user_option_that_extends_a_shipped_one_and_an_experiment_of_their_own
     (tmp_path / "clip" / "gentle.yaml").write_text("defaults: [norm, _self_]\nmax_norm: 0.1\n")
     mine = "# @package _global_\ndefaults:\n  - override /clip: gentle\n  - override /model: lstm\nseed: 7\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(mine)
-    made = config.to_config(composed("+experiment=mine", f"hydra.searchpath=[{tmp_path}]"))
+    made = schema.to_config(composed("+experiment=mine", f"hydra.searchpath=[{tmp_path}]"))
     assert made.clip == OPTIONS["clip", "norm"](max_norm=0.1)  # type: ignore[call-arg]
     assert type(made.model) is OPTIONS["model", "lstm"] and made.seed == 7

@@ -18,6 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradlab.base.importing import load_object
+from gradlab.base.option import Invalid
 from gradlab.data import (
     IGNORE,
     AddingData,
@@ -35,9 +37,7 @@ from gradlab.data import (
     epoch_order,
     window,
 )
-from gradlab.importing import load_object
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid
+from gradlab.data.spec import Spec
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent
@@ -577,10 +577,10 @@ def test_bad_options_are_refused_by_name(option: type, bad: dict[str, object]) -
 
 def test_importing_imports_no_pytorch() -> None:
     code = """
-        from gradlab.lazy import lazy_import
+        from gradlab.base.lazy import lazy_import
         lazy_import("torch")
-        import sys, gradlab.data, gradlab.loss
-        gradlab.data.TextData(), gradlab.data.DigitsData(), gradlab.loss.CrossEntropy()
+        import sys, gradlab.data, gradlab.update.loss
+        gradlab.data.TextData(), gradlab.data.DigitsData(), gradlab.update.loss.CrossEntropy()
         loaded = {"torch.nn", "torch._C", "sklearn", "torchvision", "numpy"} & set(sys.modules)
         assert not loaded, loaded
     """

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.option import Invalid
-from gradlab.sweep import edge_moves
-from gradlab.sweep.axes import axes, label, without
-from gradlab.sweep.boundary import Boundary
-from gradlab.sweep.edge import Edge, ask, edge
-from gradlab.sweep.judge import LOST, Seen, learns, lost, stable
-from gradlab.sweep.lattice import Lattice, lattice
-from gradlab.sweep.options import BoundaryOption
-from gradlab.sweep.search import conduct
+from gradlab.base.option import Invalid
+from gradlab.sweep.grid.axes import axes, label, without
+from gradlab.sweep.search import edge_moves
+from gradlab.sweep.search.boundary import Boundary
+from gradlab.sweep.search.edge import Edge, ask, edge
+from gradlab.sweep.search.judge import LOST, Seen, learns, lost, stable
+from gradlab.sweep.search.lattice import Lattice, lattice
+from gradlab.sweep.search.options import BoundaryOption
+from gradlab.sweep.search.search import conduct
 
 Truth = Callable[[float], bool | None]
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from gradlab.fp16_cpu import FastGemm, context
+from gradlab.update.fp16_cpu import FastGemm, context
 
 aten = torch.ops.aten
 HALF = torch.float16

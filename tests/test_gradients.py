@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.gradients import Gradients, measure, tensor_norms, total_norm
+from gradlab.update.gradients import Gradients, measure, tensor_norms, total_norm
 
 
 def reference(tensors: list[torch.Tensor]) -> float:

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from gradlab.fp16_cpu import context, without_onednn
-from gradlab.recorder import late_to_early
-from gradlab.sweep import kernels
-from gradlab.sweep.kernels import SHORT, Taps, lane_rules, recurrent_rule
-from gradlab.sweep.lane_gradients import lane_norms
-from gradlab.sweep.recurrent import lstm
+from gradlab.measure.record import late_to_early
+from gradlab.sweep.vectorized import kernels
+from gradlab.sweep.vectorized.gradients import lane_norms
+from gradlab.sweep.vectorized.kernels import SHORT, Taps, lane_rules, recurrent_rule
+from gradlab.sweep.vectorized.recurrent import lstm
+from gradlab.update.fp16_cpu import context, without_onednn
 
 LANES, BATCH, STEPS, FEATURES, WIDTH = 3, 4, 7, 5, 6
 HALVES = {torch.float16: context("fast"), torch.bfloat16: without_onednn(torch.bfloat16)}

@@ -11,22 +11,22 @@ import pytest
 import torch
 from helpers import composed
 
-from gradlab import setup
-from gradlab.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
-from gradlab.config import Config, to_config
-from gradlab.gradients import measure, total_norm
-from gradlab.noise import GaussianNoise
-from gradlab.optimizer import SGD, Adam, AdamW, OptimizerOption
-from gradlab.option import OPTIONS
-from gradlab.precision import FP16, LossScale
-from gradlab.recorder import Record, totals
-from gradlab.schedule import Constant, Schedule, StepDecay, Warmup, WarmupCosine
-from gradlab.sweep import sharing
-from gradlab.sweep.lane_gradients import LaneGradients, lane_norms
-from gradlab.sweep.lane_records import LaneRecord
-from gradlab.sweep.stacking import Flat, chosen, stacked
-from gradlab.sweep.update import Batch, StackedUpdate
-from gradlab.trainer import Trainer
+from gradlab.base.option import OPTIONS
+from gradlab.config.schema import Config, to_config
+from gradlab.measure.record import Record, totals
+from gradlab.sweep.vectorized import sharing
+from gradlab.sweep.vectorized.gradients import LaneGradients, lane_norms
+from gradlab.sweep.vectorized.records import LaneRecord
+from gradlab.sweep.vectorized.stacking import Flat, chosen, stacked
+from gradlab.sweep.vectorized.update import Batch, StackedUpdate
+from gradlab.train import build
+from gradlab.train.trainer import Trainer
+from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
+from gradlab.update.gradients import measure, total_norm
+from gradlab.update.noise import GaussianNoise
+from gradlab.update.optimizer import SGD, Adam, AdamW, OptimizerOption
+from gradlab.update.precision import FP16, LossScale
+from gradlab.update.schedule import Constant, Schedule, StepDecay, Warmup, WarmupCosine
 
 CPU = torch.device("cpu")
 SHAPES = [torch.Size(s) for s in ((4, 3), (4,), (2, 3, 3, 3), (), (0, 2), (5, 4))]
@@ -237,7 +237,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @cache
 def prepared(model: str) -> tuple[Config, Any]:
     config = to_config(composed("accumulation.steps=2", *MODELS[model]))
-    return config, setup.load_data(config, CPU)
+    return config, build.load_data(config, CPU)
 
 
 def options_of(optimizer: str, clip: str, precision: str, lane: int) -> dict[str, Any]:

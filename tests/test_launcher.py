@@ -15,7 +15,7 @@ from forked import Commands, Result
 from helpers import HERE, run, start, wait_for
 from test_vectorized import Left, same_states
 
-from gradlab.replay import main as replay
+from gradlab.cli.replay import main as replay
 
 SMALL = ("data.samples=400", "data.test_samples=50", "model.width=16", "data.length=20", "trainer.epochs=2")
 EXPLODING = ("+experiment=exploding", "model.gain=1.5", "optimizer.momentum=0.9", "clip=norm", "expect=any", *SMALL)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradlab.base.json_lines import number
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import Thresholds
-from gradlab.levels import Levels
 from gradlab.list import main as listed
-from gradlab.loggers.local import number
-from gradlab.sweep.measure import measured
-from gradlab.treated_run import measure
+from gradlab.measure.levels import Levels
+from gradlab.remedies.treated_run import measure
+from gradlab.runs.measured import measured
 
 
 @given(st.lists(st.floats(-10, 10) | st.sampled_from([math.nan, math.inf]), min_size=1, max_size=350))

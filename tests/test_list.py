@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from helpers import environment, start, wait_for
 
-from gradlab import past_run
-from gradlab.cli import compose
+from gradlab.base.json_lines import Lines, read_lines
+from gradlab.base.option import Invalid
+from gradlab.cli.arguments import compose
 from gradlab.list import main
-from gradlab.loggers.local import Lines, read_lines
-from gradlab.option import Invalid
-from gradlab.report import query, runs
-from gradlab.run_folder import flat
+from gradlab.report.terminal import query
+from gradlab.runs import past, search
+from gradlab.runs.files import flat
 
 
 def make(folder: Path, verdict: str | None = "healthy", age: float = 0, *overrides: str, **numbers: Any) -> Path:
@@ -69,7 +69,7 @@ def test_an_option_is_what_a_remedy_made_of_it(tmp_path: Path, capsys: pytest.Ca
     (made / "diagnosis.json").write_text(json.dumps(told))
     assert listed(capsys, tmp_path, "--filter", "clip=norm") == []
     assert len(listed(capsys, tmp_path, "--filter", "clip=value", "model=lstm")) == 1
-    assert past_run.read(made).choices == {"clip": "value", "model": "lstm"}
+    assert past.read(made).choices == {"clip": "value", "model": "lstm"}
 
 
 def test_newest_first_and_a_sweep_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_wrong_commands_are_one_or_two_lines(
 def test_a_short_name_that_two_fields_have_is_refused(root: Path) -> None:
     (root / "run" / "new" / ".hydra" / "config.yaml").write_text("schedule:\n  lr: 1\noptimizer:\n  lr: 0.1\n")
     with pytest.raises(Invalid, match=r"must be one of optimizer\.lr, schedule\.lr"):
-        query.resolve("--filter", "lr", runs.find(root / "run"))
+        query.resolve("--filter", "lr", search.find(root / "run"))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_process_at_work_is_running_and_a_killed_one_is_killed(
     command = [sys.executable, "-m", "gradlab", "trainer.epochs=100000", "trainer.progress=none", "hydra.run.dir=r"]
     process = start(command, tmp_path)
     try:
-        wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").exists() and runs.locked(tmp_path / "r"), process)
+        wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").exists() and search.locked(tmp_path / "r"), process)
         wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").stat().st_size, process)  # can be followed
         row = listed(capsys, tmp_path)[0]
         assert row["verdict"] == "running" and row["updates"] > 0

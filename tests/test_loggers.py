@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from gradlab.loggers import wandb as sink
-from gradlab.loggers import wandb_service as service
-from gradlab.loggers.local import Lines, read_lines
+from gradlab.base.json_lines import Lines, read_lines
 from gradlab.loggers.options import About, WandbOption
 from gradlab.loggers.progress import Progress
+from gradlab.loggers.wandb import logger as sink
+from gradlab.loggers.wandb import service
 
 SHORT = (
     "trainer.epochs=1",

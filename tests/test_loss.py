@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from gradlab.base.option import OPTIONS, Invalid
 from gradlab.data import IGNORE
-from gradlab.loss import AutoLoss, BinaryCrossEntropy, CrossEntropy, CustomLoss, Loss, MeanSquaredError
-from gradlab.models.spec import Spec
-from gradlab.option import OPTIONS, Invalid
+from gradlab.data.spec import Spec
+from gradlab.update.loss import AutoLoss, BinaryCrossEntropy, CrossEntropy, CustomLoss, Loss, MeanSquaredError
 
 CLASSES, TOKENS = Spec("vectors", (3,), "classes", 5), Spec("tokens", (7,), "tokens", 11, 11)
 VALUES = Spec("vectors", (3,), "values", 2)
@@ -202,7 +202,7 @@ def test_bad_smoothing_is_refused() -> None:
 
 
 def test_every_option_has_its_file() -> None:
-    import gradlab.config  # noqa: F401  which imports all of them
+    import gradlab.config.schema  # noqa: F401  which imports all of them
 
     conf = Path(__file__).parent.parent / "conf"
     for group in ("data", "loss"):

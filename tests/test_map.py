@@ -12,12 +12,12 @@ from forked import Commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.map import main
-from gradlab.option import Invalid
-from gradlab.sweep.map_advice import lines, recommend
-from gradlab.sweep.map_axis import axis_of, choose_axes
-from gradlab.sweep.map_edge import boundary, row_edge, sensitivity, widths
-from gradlab.sweep.map_grid import CAP, Grid, grids, limits
+from gradlab.base.option import Invalid
+from gradlab.cli.map import main
+from gradlab.sweep.maps.advice import lines, recommend
+from gradlab.sweep.maps.axis import axis_of, choose_axes
+from gradlab.sweep.maps.edge import boundary, row_edge, sensitivity, widths
+from gradlab.sweep.maps.grid import CAP, Grid, grids, limits
 from gradlab.sweep.results import read
 
 LRS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
@@ -237,8 +237,8 @@ def test_figures_show_each_point_in_the_colour_of_its_class(tmp_path: Path) -> N
     import matplotlib.image
     from matplotlib.colors import to_rgb
 
-    from gradlab.sweep.map_figure import draw
-    from gradlab.sweep.outcome import OUTCOMES
+    from gradlab.runs.outcome import OUTCOMES
+    from gradlab.sweep.maps.figure import draw
 
     made = grid(sweeps.sweep(tmp_path / "s", LRS, [1, 10, 100], lambda y, seed: 0.5))
     png, svg = draw(made, tmp_path / "map", "loss/final")
@@ -309,7 +309,7 @@ def test_a_sweep_ends_with_its_map_and_what_it_recommends_is_healthy(gradlab: Co
 
 
 def test_a_sweep_over_seeds_or_two_rates_draws_none(tmp_path: Path) -> None:
-    from gradlab.sweep.maps import worth_a_map
+    from gradlab.sweep.maps.map import worth_a_map
 
     assert not worth_a_map(read(sweeps.sweep(tmp_path / "a", [0.1, 1.0], [1], lambda y, seed: 0.5, seeds=3)))
     assert not worth_a_map(read(sweeps.sweep(tmp_path / "b", [0.1], [*"abcd"], lambda y, seed: 0.5, y="+remedy")))

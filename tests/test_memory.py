@@ -8,8 +8,8 @@ import torch
 from helpers import differences, load, of_the_run, trainer, updates
 from torch import nn
 
-from gradlab.memory import Alive, Kept, Memory
-from gradlab.passes import Passes
+from gradlab.measure.memory import Alive, Kept, Memory
+from gradlab.measure.timing import Passes
 
 FLOAT = 4
 SMALL = ("model=transformer", "model.width=32", "data.length=32", "data.samples=64", "trainer.updates=3")

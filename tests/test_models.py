@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from gradlab.base.option import OPTIONS, Invalid
 from gradlab.models import Model, Spec
 from gradlab.models.options import (
     CustomOptions,
@@ -21,7 +22,6 @@ from gradlab.models.options import (
     SigmoidMLPOptions,
     TransformerOptions,
 )
-from gradlab.option import OPTIONS, Invalid
 
 BATCH, STEPS, VOCABULARY, CLASSES, VALUES = 4, 6, 11, 3, 2
 SHAPES = {"tokens": (STEPS,), "sequences": (STEPS, 5), "images": (2, 8, 7), "vectors": (9,)}

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from helpers import HERE, composed, differences, load, of_the_run, run, torchrun, trainer, updates, weights
 
-from gradlab.clip import NormClip, norm_coefficient
-from gradlab.config import options
+from gradlab.base.errors import explain
+from gradlab.base.option import OPTIONS, Invalid
+from gradlab.config.schema import options
 from gradlab.data import epoch_order, window
-from gradlab.errors import explain
-from gradlab.option import OPTIONS, Invalid
-from gradlab.pitfalls.effect import compare
+from gradlab.pitfalls.impact import compare
 from gradlab.pitfalls.stepping import scheduler_steps
-from gradlab.step import Update
-from gradlab.trainer import Trainer
+from gradlab.train.trainer import Trainer
+from gradlab.update.clip import NormClip, norm_coefficient
+from gradlab.update.step import Update
 
 TINY = ("model=custom", "model.target=nets:Tiny", "data.batch_size=8", "data.samples=96", "trainer.evaluate_every=0")
 """Epochs of 12 micro-batches."""

@@ -10,14 +10,14 @@ import pytest
 import torch
 from helpers import differences, load, metrics, of_the_run, trainer, updates, weights
 
-from gradlab import checkpoint
+from gradlab.base import randomness
+from gradlab.base.option import Invalid
 from gradlab.data.episodes import EpisodesData
-from gradlab.diagnosis.replay import replay
+from gradlab.data.spec import Spec
+from gradlab.diagnosis.replay.replay import replay
 from gradlab.models.options import PolicyOptions
 from gradlab.models.policy import Policy, choose
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid
-from gradlab.policy_gradient import PolicyGradient, returns_to_go, standardised
+from gradlab.update.policy_gradient import PolicyGradient, returns_to_go, standardised
 
 gymnasium = pytest.importorskip("gymnasium")
 SPEC = Spec("episodes", (4,), "returns", 2, vocabulary=2**31, environment="CartPole-v1")
@@ -157,9 +157,9 @@ def test_resumed_it_ends_the_same(tmp_path: Path, more: tuple[str, ...]) -> None
 def test_a_replay_plays_the_same_episodes(tmp_path: Path) -> None:
     run = trainer(tmp_path, *SMALL)
     batches, _ = run.batches(0, 0, 1)
-    random = checkpoint.random_state()
+    random = randomness.random_state()
     again = replay(run.module, run.loss, run.update.precision, [b[:2] for b in batches])
-    checkpoint.set_random_state(random)
+    randomness.set_random_state(random)
     stats = run.update(batches)
     assert again.loss == stats.loss.item() and again.grad_norm == pytest.approx(stats.grad_norm.item(), rel=1e-6)
 

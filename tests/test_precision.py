@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.option import Invalid
-from gradlab.precision import FP16, FP32, SCALE_FLOOR, updated_scale
+from gradlab.base.option import Invalid
+from gradlab.update.precision import FP16, FP32, SCALE_FLOOR, updated_scale
 
 CPU = torch.device("cpu")
 

@@ -14,11 +14,11 @@ from helpers import composed
 from omegaconf import OmegaConf
 from test_vectorized import planned
 
-from gradlab.config import to_config
-from gradlab.option import Invalid
-from gradlab.sweep.grouping import alone, groups, program
-from gradlab.sweep.program import LEAST, Program, dealt
-from gradlab.sweep.workers import Chunk, Workers
+from gradlab.base.option import Invalid
+from gradlab.config.schema import to_config
+from gradlab.sweep.vectorized.grouping import alone, groups, program
+from gradlab.sweep.vectorized.program import LEAST, Program, dealt
+from gradlab.sweep.vectorized.workers import Chunk, Workers
 
 TINY = ("model=custom", "data=digits", "data.batch_size=16", "expect=any", "trainer.updates=3")
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.errors import Usage
-from gradlab.option import Invalid
-from gradlab.sweep.cells import dense
-from gradlab.sweep.judge import Seen
-from gradlab.sweep.options import QuadtreeOption
-from gradlab.sweep.quadtree import Place, ask, at_most, leaves, sample, skipped
-from gradlab.sweep.search import conduct
-from gradlab.sweep.zoom import Span, Zoom, parsed
-from gradlab.sweep.zoom_command import asks_for_runs, overrides
+from gradlab.base.errors import Usage
+from gradlab.base.option import Invalid
+from gradlab.cli.refined_map import asks_for_runs, overrides
+from gradlab.sweep.search.cells import dense
+from gradlab.sweep.search.judge import Seen
+from gradlab.sweep.search.options import QuadtreeOption
+from gradlab.sweep.search.quadtree import Place, ask, at_most, leaves, sample, skipped
+from gradlab.sweep.search.refinement import Span, Zoom, parsed
+from gradlab.sweep.search.search import conduct
 
 Truth = Callable[[int, int], Any]
 

@@ -9,11 +9,11 @@ import torch
 from helpers import differences, load, of_the_run, trainer, updates
 from torch import nn
 
-from gradlab.activations import Activations, by_execution, dead_fraction, leaves, recording_order, statistics
-from gradlab.gradients import element_statistics, largest, tensor_norms
-from gradlab.loggers.local import read_lines
-from gradlab.monitor import Full, NoMonitor, Summary
-from gradlab.recorder import Observed, Record, late_to_early, ratios
+from gradlab.base.json_lines import read_lines
+from gradlab.measure.activations import Activations, by_execution, dead_fraction, leaves, recording_order, statistics
+from gradlab.measure.monitor import Full, NoMonitor, Summary
+from gradlab.measure.record import Observed, Record, late_to_early, ratios
+from gradlab.update.gradients import element_statistics, largest, tensor_norms
 
 SMALL = ("data.samples=60", "data.batch_size=20", "trainer.epochs=2")
 

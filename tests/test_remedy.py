@@ -12,12 +12,14 @@ from forked import Commands
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from gradlab import cli, config, verdict
+from gradlab.cli import arguments as cli
+from gradlab.config import schema
+from gradlab.config.remedy import DoesNotApply, Remedy, described, difference, overrides, shipped, treat_, treated
 from gradlab.diagnosis.options import VERDICTS
-from gradlab.diagnosis.remedies import REMEDIES, remedies
-from gradlab.remedy import DoesNotApply, Remedy, described, difference, overrides, shipped, treat_, treated
+from gradlab.remedies.candidates import REMEDIES, remedies
+from gradlab.runs import ending
 
-CONF = config.conf_dir()
+CONF = schema.conf_dir()
 NAMES = sorted(p.stem for p in (CONF / "remedy").glob("*.yaml"))
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
 MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")
@@ -47,7 +49,7 @@ def composed(*given: str) -> DictConfig:
 def treat(*given: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What remedies make of a command line: every field that decides, and the record."""
     cfg, record = treated(composed(*given), list(given))
-    config.to_config(cfg)
+    schema.to_config(cfg)
     assert record is not None
     return described(cfg), record
 
@@ -79,7 +81,7 @@ def test_fields_that_an_experiment_sets_go_with_the_option_that_a_remedy_replace
     given = ["+experiment=mine", f"hydra.searchpath=[{tmp_path}]"]
     flat, _ = treat(*given, "+remedy=bf16")
     assert flat["precision"] == "bf16" and "precision.init_scale" not in flat
-    first, second = remedies("scale_collapse", config.to_config(composed(*given)), given)
+    first, second = remedies("scale_collapse", schema.to_config(composed(*given)), given)
     assert first.overrides == ["optimizer.lr=0.000333"] and second.overrides == ["+remedy=bf16"]
 
 
@@ -159,14 +161,14 @@ def test_every_remedy_applies_to_every_experiment_or_says_why_not(experiment: st
         except DoesNotApply as error:
             assert error.why
             continue
-        config.to_config(changed)
+        schema.to_config(changed)
         assert record is not None and (record["changed"] or name == "none"), name
         applied.append(name)
     assert {"none", "lower_lr", "higher_lr", "clip_tiny", "noise", "accumulate"} <= set(applied)
 
 
 def test_every_file_is_a_remedy_under_its_own_name_in_the_order_given() -> None:
-    made = config.to_config(composed(f"+remedy=[{','.join(reversed(NAMES))}]")).remedy
+    made = schema.to_config(composed(f"+remedy=[{','.join(reversed(NAMES))}]")).remedy
     assert list(made) == NAMES[::-1] and made == {name: shipped(name) for name in NAMES}
     for name, remedy in made.items():
         assert remedy.why and (name == "none" or remedy.set or remedy.multiply), name
@@ -183,14 +185,14 @@ def test_suggestions_are_what_the_remedies_make_and_compose(given: list[str], mo
     monkeypatch.setattr(cli, "compose", lambda overrides, name="config": composed(*overrides))
     given = [*given, "precision=fp16", "precision.init_scale=4", "clip=value", "clip.max_value=0.1"]
     base = composed(*given)
-    failed = config.to_config(base)
+    failed = schema.to_config(base)
     tries = {t.name: t.overrides for ill in REMEDIES for t in remedies(ill, failed, given)}
     assert len(tries) >= 5
     for name, made in tries.items():
         cfg = base.copy()
         for part in name.strip("[]").split(","):
             treat_(cfg, part, shipped(part))
-        pasted = [*verdict.kept(given, made), *made]
+        pasted = [*ending.kept(given, made), *made]
         assert pasted[0] == given[0] and not any(o.startswith("+remedy") for o in pasted)
         assert described(composed(*pasted)) == described(cfg) != described(base), name
 
@@ -203,11 +205,11 @@ def test_every_verdict_that_a_configuration_can_mend_has_remedies_that_exist() -
 
 def test_a_treated_run_that_fails_is_told_to_combine() -> None:
     given = ["+experiment=exploding", "+remedy=lower_lr"]
-    failed = config.to_config(treated(composed(*given), given)[0])
+    failed = schema.to_config(treated(composed(*given), given)[0])
     tries = remedies("exploding", failed, given)
     assert [t.overrides for t in tries][:1] == [["+remedy=[lower_lr,clip_norm]"]]
     assert "lower_lr" not in [t.name for t in tries]
-    assert verdict.kept(given, tries[0].overrides) == ["+experiment=exploding"]
+    assert ending.kept(given, tries[0].overrides) == ["+experiment=exploding"]
 
 
 def test_a_remedy_changes_nothing_but_what_it_names() -> None:

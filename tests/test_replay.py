@@ -11,18 +11,18 @@ from helpers import differences, trainer, weights
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gradlab.clip import NoClip
-from gradlab.diagnosis.replay import first_overflow, replay
-from gradlab.loss import CrossEntropy, MeanSquaredError
+from gradlab.cli.replay import main
+from gradlab.diagnosis.replay.replay import first_overflow, replay
 from gradlab.models import Model, Spec
 from gradlab.models.options import LSTMOptions, SigmoidMLPOptions, TransformerOptions
-from gradlab.noise import NoNoise
-from gradlab.precision import BF16, FP16, FP32, PrecisionOption
-from gradlab.replay import main
-from gradlab.schedule import Constant
-from gradlab.snapshot import find_overflow
-from gradlab.step import MicroBatch, Update
-from gradlab.trainer import Trainer
+from gradlab.train.snapshot import find_overflow
+from gradlab.train.trainer import Trainer
+from gradlab.update.clip import NoClip
+from gradlab.update.loss import CrossEntropy, MeanSquaredError
+from gradlab.update.noise import NoNoise
+from gradlab.update.precision import BF16, FP16, FP32, PrecisionOption
+from gradlab.update.schedule import Constant
+from gradlab.update.step import MicroBatch, Update
 
 CPU = torch.device("cpu")
 

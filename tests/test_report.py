@@ -14,12 +14,14 @@ import made
 import pytest
 from forked import Commands
 
-from gradlab import environment
-from gradlab.report import compare, figures, run, template, thin
-from gradlab.report.command import main
-from gradlab.report.folder import read
-from gradlab.run_folder import choices_of
+from gradlab.cli.report import main
+from gradlab.loggers import thinning
+from gradlab.report import figures
+from gradlab.report.pages import comparison, run, template
+from gradlab.runs.contents import read
+from gradlab.runs.files import choices_of
 from gradlab.show import main as show
+from gradlab.train import environment
 
 SHORT = (
     "trainer.epochs=1",
@@ -75,7 +77,7 @@ def long_run(count: int) -> list[dict[str, Any]]:
 def test_thinned_keeps_what_a_curve_would_miss() -> None:
     lines = long_run(30_000)
     texts = [json.dumps(line).encode() + b"\n" for line in lines]
-    shown = thin.thinned(texts, 3000, lambda known: thin.telling(known, 500))
+    shown = thinning.thinned(texts, 3000, lambda known: thinning.telling(known, 500))
     assert len(shown) <= 3000
     order = [texts.index(text) for text in shown[:50]]
     assert order == sorted(order)
@@ -90,9 +92,9 @@ def test_thinned_keeps_what_a_curve_would_miss() -> None:
 
 
 def test_short_runs_are_not_thinned_and_even_spreads() -> None:
-    assert thin.thinned([b"1", b"2"], 2, lambda lines: set()) == [b"1", b"2"]
-    assert thin.even(101, 5) == [0, 25, 50, 75, 100]
-    assert thin.even(3, 10) == [0, 1, 2]
+    assert thinning.thinned([b"1", b"2"], 2, lambda lines: set()) == [b"1", b"2"]
+    assert thinning.even(101, 5) == [0, 25, 50, 75, 100]
+    assert thinning.even(3, 10) == [0, 1, 2]
 
 
 def test_page_of_a_long_run_is_small_and_says_what_it_left_out(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_fields_that_differ(tmp_path: Path) -> None:
         tmp_path / "a", [], config=f"clip: {{max_norm: 1.5}}\nseed: 0\n{same}a\n", choices="      clip: norm\n"
     )
     b = made.run(tmp_path / "b", [], config=f"clip: {{}}\nseed: 0\n{same}b\n", choices="      clip: none\n")
-    assert compare.differing([read(a), read(b)]) == [
+    assert comparison.differing([read(a), read(b)]) == [
         {"field": "clip", "values": ["norm", "none"]},
         {"field": "clip.max_norm", "values": ["1.5", None]},
     ]
@@ -265,7 +267,7 @@ def test_wrong_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_command_says_what_it_wrote_and_imports_no_torch(tmp_path: Path) -> None:
     job = made.collapse(tmp_path / "one")
     code = (
-        "import sys; from gradlab.report.command import main; code = main(sys.argv[1:]);"
+        "import sys; from gradlab.cli.report import main; code = main(sys.argv[1:]);"
         "assert type(sys.modules['torch']).__name__ == '_Lazy'; sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, text=True, cwd=tmp_path)
@@ -321,7 +323,7 @@ def test_a_layer_is_the_same_in_figures_and_in_the_terminal(tmp_path: Path, caps
 
 
 def test_a_run_without_updates_has_no_figure(tmp_path: Path) -> None:
-    from gradlab.option import Invalid
+    from gradlab.base.option import Invalid
 
     with pytest.raises(Invalid, match="no update to draw"):
         figures.of_run(made.run(tmp_path / "run", [], made.diagnosis()))

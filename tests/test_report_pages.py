@@ -12,8 +12,8 @@ import made
 import pytest
 from browser import Opened, opened
 
-from gradlab.report import compare, run, serve
-from gradlab.sweep.measure import measured
+from gradlab.report.pages import comparison, run, serve
+from gradlab.runs.measured import measured
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_pages_show_the_losses_that_lists_and_tables_show(chromium: Any, tmp_pat
     first, last = (f"{kept[name]:.4g}" for name in ("loss/initial", "loss/final"))
     with opened(chromium, run.write(folders[0])) as seen:
         assert f"{first} → {last}" in seen.text("header")
-    with opened(chromium, compare.write(folders, tmp_path / "both.html")) as seen:
+    with opened(chromium, comparison.write(folders, tmp_path / "both.html")) as seen:
         head = seen.page.locator("#runs th[scope=col]").all_inner_texts()
         cells = seen.page.locator("#runs tbody tr").first.locator("th, td").all_inner_texts()
         shown = dict(zip(head, cells, strict=True))
@@ -229,7 +229,7 @@ def test_whatever_a_run_is_called_is_text(chromium: Any, tmp_path: Path) -> None
     folder = made.run(
         tmp_path / "run", [made.line(1, 1.0, **{hostile: 2.0})], told, layers, config=f"{json.dumps(hostile)}: 1\n"
     )
-    for page in (run.write(folder), compare.write([folder, folder], tmp_path / "both.html")):
+    for page in (run.write(folder), comparison.write([folder, folder], tmp_path / "both.html")):
         with opened(chromium, page) as seen:
             assert hostile in seen.text("body") and seen.page.locator("img").count() == 0
             assert seen.page.title() != "broken" and seen.wrong == []
@@ -277,7 +277,7 @@ def test_hundred_thousand_updates_open_in_two_seconds(chromium: Any, tmp_path: P
 def test_runs_over_each_other(chromium: Any, tmp_path: Path) -> None:
     lines = [made.line(at, 5.0) for at in range(1, 31)]
     other = made.run(tmp_path / "other", lines, made.diagnosis(), config="clip: {}\n", choices="      clip: none\n")
-    page = compare.write([made.collapse(tmp_path / "run"), other], tmp_path / "both.html")
+    page = comparison.write([made.collapse(tmp_path / "run"), other], tmp_path / "both.html")
     with opened(chromium, page) as seen:
         assert "scale collapse" in seen.text("#runs") and "healthy" in seen.text("#runs")
         rows = [row.split() for row in seen.page.locator("#fields tbody tr").all_inner_texts()]

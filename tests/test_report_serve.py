@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import made
 import pytest
 
-from gradlab.option import Invalid
-from gradlab.report import serve
+from gradlab.base.option import Invalid
+from gradlab.report.pages import serve
 
 
 @pytest.fixture

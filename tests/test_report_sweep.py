@@ -13,11 +13,11 @@ import pytest
 import sweeps
 from browser import Opened, opened
 
-from gradlab.map import main
-from gradlab.report import sweep as report
-from gradlab.report.short import short
-from gradlab.report.sweep import NUMBERS
-from gradlab.sweep.map_grid import METRICS
+from gradlab.cli.map import main
+from gradlab.report.pages import sweep as report
+from gradlab.report.pages.short import short
+from gradlab.report.pages.sweep import NUMBERS
+from gradlab.sweep.maps.grid import METRICS
 from gradlab.sweep.results import read
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def test_another_metric_colours_the_map(sweep: Path, chromium: Browser) -> None:
 
 
 def test_a_refined_map_shows_the_nearest_run(tmp_path: Path) -> None:
-    from gradlab.sweep.maps import drawn
+    from gradlab.sweep.maps.map import drawn
 
     for k in range(24):
         typed = [f"optimizer.lr={0.01 * 1.3 ** (k % 12)}", f"clip.max_norm={1.5 ** (k * 5 % 12)}"]
@@ -359,10 +359,10 @@ def test_remedies_are_compared_with_their_effects_and_curves(tmp_path: Path, chr
 
 
 def test_edges_are_shown_with_what_was_tried(tmp_path: Path, chromium: Browser) -> None:
-    from gradlab.sweep.boundary import Boundary
-    from gradlab.sweep.edges import report as write_edges
-    from gradlab.sweep.judge import Seen
-    from gradlab.sweep.options import BoundaryOption
+    from gradlab.sweep.search.boundary import Boundary
+    from gradlab.sweep.search.edges import report as write_edges
+    from gradlab.sweep.search.judge import Seen
+    from gradlab.sweep.search.options import BoundaryOption
 
     folder, edges = tmp_path / "e", {"none": 0.1, "clip_norm": 10.0}
     points = [(f"+remedy={name}",) for name in edges]

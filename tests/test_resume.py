@@ -15,9 +15,9 @@ import pytest
 import torch
 from helpers import differences, load, metrics, of_the_run, start, trainer, wait_for
 
-from gradlab import checkpoint
-from gradlab.option import Invalid
-from gradlab.trainer import Trainer
+from gradlab.base.option import Invalid
+from gradlab.train import checkpoint
+from gradlab.train.trainer import Trainer
 
 # Dropout, noise, a moving loss scale with skipped updates, a clip that remembers, a schedule, and a remainder: 10
 # samples make micro-batches of 3, 3, 3 and 1, and windows of 6 and 4.

@@ -10,10 +10,10 @@ import torch
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.history import Recent
-from gradlab.diagnosis.look import Look, Seen
+from gradlab.diagnosis.inspection import Look, Seen
 from gradlab.diagnosis.options import CODES, Thresholds
-from gradlab.diagnosis.overflow import Overflow
-from gradlab.diagnosis.ranges import range_of
+from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.replay.ranges import range_of
 
 
 def line(attempt: int, loss: float, norm: float = 1.0, skipped: bool = False, scale: float = 1.0) -> dict:

@@ -7,10 +7,10 @@ import torch
 from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, codes, drift, evaluated, line, run, verdict
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
-from gradlab.diagnosis.look import Look
+from gradlab.diagnosis.inspection import Look
 from gradlab.diagnosis.options import Thresholds
-from gradlab.diagnosis.overflow import Overflow
-from gradlab.diagnosis.ranges import range_of
+from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.replay.ranges import range_of
 
 ONES = [1.0] * 60
 

@@ -8,10 +8,10 @@ from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, line, overflow
 
 from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
-from gradlab.diagnosis.look import Look
+from gradlab.diagnosis.inspection import Look
 from gradlab.diagnosis.options import Thresholds
-from gradlab.diagnosis.overflow import Overflow
-from gradlab.diagnosis.ranges import range_of
+from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.replay.ranges import range_of
 
 STEEP, EVEN = [1.0, 1.0, 1.0, 1001.0], [1.0] * 4
 MODERATE = range_of("outputs", torch.tensor([-9e3, 9e3]))

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from gradlab.accumulation import Fixed, Ramp, Target
-from gradlab.noise import GaussianNoise
-from gradlab.option import Invalid
-from gradlab.schedule import Constant, StepDecay, Warmup, WarmupCosine
+from gradlab.base.option import Invalid
+from gradlab.update.accumulation import Fixed, Ramp, Target
+from gradlab.update.noise import GaussianNoise
+from gradlab.update.schedule import Constant, StepDecay, Warmup, WarmupCosine
 
 
 def factors(schedule, count: int) -> list[float]:

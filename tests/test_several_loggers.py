@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 from helpers import composed, trainer
 
-from gradlab import cli, errors, snapshot
-from gradlab.config import to_config
-from gradlab.distributed import World
-from gradlab.job import Job
+from gradlab.base import errors
+from gradlab.base.distributed import World
+from gradlab.base.option import Invalid
+from gradlab.cli import arguments
+from gradlab.config.schema import to_config
 from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About, LoggerOption, WandbOption
 from gradlab.loggers.several import TOGETHER, Loggers
 from gradlab.loggers.summary import summary
-from gradlab.option import Invalid
+from gradlab.runs.job import Job
+from gradlab.train import snapshot
 
 SMALL = ("data.samples=64", "trainer.epochs=1", "model.layers=2", "model.width=8", "clip=norm")
 
@@ -81,7 +83,7 @@ def test_loggers_are_named_and_have_their_own_fields(overrides: tuple[str, ...],
 )
 def test_a_wrong_logger_is_told_in_a_line(overrides: list[str], said: str) -> None:
     with pytest.raises(Exception) as raised:  # Hydra's, OmegaConf's or gradlab's own
-        to_config(cli.compose(overrides))
+        to_config(arguments.compose(overrides))
     told = errors.explain(raised.value)
     assert told is not None and said in told and "\n" not in told
 

@@ -12,8 +12,8 @@ from helpers import environment
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gradlab.loggers.local import Lines
-from gradlab.report.braille import LABEL, Plot, draw
+from gradlab.base.json_lines import Lines
+from gradlab.report.terminal.braille import LABEL, Plot, draw
 from gradlab.show import main
 
 SMALL = ("trainer.progress=none", "trainer.epochs=1", "data.samples=640", "hydra.run.dir=r")

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradlab.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
+from gradlab.base.distributed import World
 from gradlab.data import epoch_order, window
-from gradlab.distributed import World
-from gradlab.loss import CrossEntropy
-from gradlab.noise import GaussianNoise, NoNoise
-from gradlab.optimizer import SGD, Adam, AdamW, OptimizerOption
-from gradlab.precision import BF16, FP16, FP32, PrecisionOption
-from gradlab.schedule import Constant, Schedule, Warmup
-from gradlab.step import MicroBatch, Update
+from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
+from gradlab.update.loss import CrossEntropy
+from gradlab.update.noise import GaussianNoise, NoNoise
+from gradlab.update.optimizer import SGD, Adam, AdamW, OptimizerOption
+from gradlab.update.precision import BF16, FP16, FP32, PrecisionOption
+from gradlab.update.schedule import Constant, Schedule, Warmup
+from gradlab.update.step import MicroBatch, Update
 
 CPU = torch.device("cpu")
 

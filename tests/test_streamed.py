@@ -9,12 +9,12 @@ import pytest
 import torch
 from helpers import composed
 
-from gradlab import checkpoint
-from gradlab.config import to_config
+from gradlab.base.distributed import World
+from gradlab.config.schema import to_config
 from gradlab.data.base import Data, Splits
-from gradlab.distributed import World
-from gradlab.job import Job
-from gradlab.models.spec import Spec
+from gradlab.data.spec import Spec
+from gradlab.runs.job import Job
+from gradlab.train import checkpoint
 
 SHORT = ("loss=mse", "trainer.epochs=4")
 SMALL = (*SHORT, "model=sigmoid_mlp", "model.width=8", "model.layers=2")

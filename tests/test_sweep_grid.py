@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from test_app import SHORT, runs, told
 
-from gradlab import cli
-from gradlab.config import conf_dir, to_config
-from gradlab.sweep import grid
+from gradlab.cli import arguments as cli
+from gradlab.config.schema import conf_dir, to_config
+from gradlab.sweep.grid import points
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -26,14 +26,14 @@ def composed(*overrides: str) -> DictConfig:
         fixed = [o for o, p in zip(overrides, parsed, strict=True) if not p.is_sweep_override()]  # as Hydra begins
         found = hydra.compose("config", fixed, return_hydra_config=True)
         found.hydra.overrides.task = list(overrides)
-        jobs = grid.planned(found)
+        jobs = points.planned(found)
         assert jobs is not None
         return DictConfig({"jobs": jobs, "mode": str(found.hydra.mode)})
 
 
 @given(st.floats(1e-8, 1e8), st.floats(1e-8, 1e8), st.integers(2, 60))
 def test_points_are_a_factor_apart_from_end_to_end(start: float, stop: float, num: int) -> None:
-    found = grid.points(start, stop, num)
+    found = points.points(start, stop, num)
     factor = (stop / start) ** (1 / (num - 1))
     assert len(found) == num and found[0] == pytest.approx(start, rel=1e-3)
     assert found[-1] == pytest.approx(stop, rel=1e-3)
@@ -44,10 +44,10 @@ def test_points_are_a_factor_apart_from_end_to_end(start: float, stop: float, nu
 
 
 def test_points_read_well() -> None:
-    assert grid.points(1e-4, 1, 5) == [1e-4, 1e-3, 1e-2, 0.1, 1]
-    assert grid.points(0.1, 10, 4) == [0.1, 0.4642, 2.154, 10]
-    assert grid.points(3, 5, 1) == [3]
-    assert len(set(grid.points(1, 1.0001, 50))) == 50
+    assert points.points(1e-4, 1, 5) == [1e-4, 1e-3, 1e-2, 0.1, 1]
+    assert points.points(0.1, 10, 4) == [0.1, 0.4642, 2.154, 10]
+    assert points.points(3, 5, 1) == [3]
+    assert len(set(points.points(1, 1.0001, 50))) == 50
 
 
 def test_logspace_is_a_word_of_overrides() -> None:

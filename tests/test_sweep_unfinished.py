@@ -21,7 +21,7 @@ from forked import Commands, Result
 from helpers import environment, metrics, run, start, torchrun
 from test_app import SHORT, told
 
-from gradlab.loggers.local import write_whole
+from gradlab.base.json_lines import write_whole
 from gradlab.sweep import unfinished
 from gradlab.sweep.unfinished import begun_with, clear, count, finished, turn
 

@@ -16,8 +16,8 @@ import torch
 from forked import Commands
 from helpers import environment, run, start, torchrun, wait_for
 
-from gradlab.sweep.cells import dense
-from gradlab.sweep.launching import earlier, stretches
+from gradlab.sweep.launchers.rounds import earlier, stretches
+from gradlab.sweep.search.cells import dense
 from gradlab.sweep.unfinished import finished
 
 DATA = """

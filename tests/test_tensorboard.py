@@ -15,8 +15,9 @@ from helpers import environment, start, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
-from gradlab import errors
-from gradlab.loggers.local import read_lines, read_run
+from gradlab.base import errors
+from gradlab.base.json_lines import read_lines
+from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About, TensorBoardOption
 from gradlab.loggers.tensorboard import flat
 
@@ -183,7 +184,7 @@ def test_a_missing_package_is_two_lines(monkeypatch: pytest.MonkeyPatch) -> None
     ["logger.tensorboard.layers_every=-1", "logger.tensorboard.max_layers=0", "logger.tensorboard.layer_every=1"],
 )
 def test_wrong_fields_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from gradlab.app import run as gradlab
+    from gradlab.cli.main import run as gradlab
 
     assert gradlab(["logger=tensorboard", wrong]) == 2
     assert "logger.tensorboard." in capsys.readouterr().err

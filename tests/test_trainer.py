@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from helpers import differences, load, losses, metrics, of_the_run, trainer, updates, weights
 
-from gradlab import setup
+from gradlab.base.json_lines import read_lines
+from gradlab.base.option import Invalid
 from gradlab.data import epoch_order
-from gradlab.loggers.local import read_lines
-from gradlab.option import Invalid
+from gradlab.train import build
 
 TINY = ("model=custom", "model.target=nets:Tiny", "optimizer=sgd", "trainer.evaluate_every=0")
 SEVEN = ("data.samples=52", "data.batch_size=8")  # 7 micro-batches, the last of 4 samples
@@ -266,9 +266,9 @@ def test_compilation_and_fast_fp16_exclude_each_other(tmp_path: Path) -> None:
 
 def test_threads_are_taken_for_the_run_and_given_back() -> None:
     before = torch.get_num_threads()
-    with setup.threads(before + 1):
+    with build.threads(before + 1):
         assert torch.get_num_threads() == before + 1
-    with setup.threads(None):
+    with build.threads(None):
         assert torch.get_num_threads() == before
     assert torch.get_num_threads() == before
 

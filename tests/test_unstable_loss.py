@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers import trainer, updates
 
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid
-from gradlab.unstable_loss import (
+from gradlab.base.option import Invalid
+from gradlab.data.spec import Spec
+from gradlab.update.unstable_loss import (
     FLOOR,
     KINDS,
     UnstableLoss,

@@ -15,14 +15,14 @@ import torch
 from helpers import MEASURED, composed
 from omegaconf import OmegaConf
 
-from gradlab import checkpoint
-from gradlab.config import to_config
-from gradlab.distributed import World
-from gradlab.job import Job
-from gradlab.loggers.local import read_lines
-from gradlab.sweep.grouping import Planned
-from gradlab.sweep.lanes import Lane
-from gradlab.sweep.program import Program
+from gradlab.base.distributed import World
+from gradlab.base.json_lines import read_lines
+from gradlab.config.schema import to_config
+from gradlab.runs.job import Job
+from gradlab.sweep.vectorized.grouping import Planned
+from gradlab.sweep.vectorized.lanes import Lane
+from gradlab.sweep.vectorized.program import Program
+from gradlab.train import checkpoint
 
 
 def planned(folder: Path, number: int, *overrides: str) -> Planned:

@@ -18,16 +18,16 @@ import yaml
 from helpers import run as run_command
 from wandb_server import Service
 
-from gradlab import errors
-from gradlab.cli import compose
-from gradlab.config import to_config
-from gradlab.loggers import wandb_place as place
-from gradlab.loggers import wandb_rows as rows
-from gradlab.loggers import wandb_sweep
-from gradlab.loggers.local import read_lines
+from gradlab.base import errors
+from gradlab.base.json_lines import read_lines
+from gradlab.base.option import Invalid
+from gradlab.cli.arguments import compose
+from gradlab.config.schema import to_config
+from gradlab.loggers import rows
 from gradlab.loggers.options import About, WandbOption
-from gradlab.loggers.wandb import WandbSink
-from gradlab.option import Invalid
+from gradlab.loggers.wandb import folder as place
+from gradlab.loggers.wandb import sweep as wandb_sweep
+from gradlab.loggers.wandb.logger import WandbSink
 
 SMALL = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "expect=any")
 TOLD = {

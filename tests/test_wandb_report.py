@@ -14,8 +14,8 @@ pytest.importorskip("wandb_workspaces", reason="W&B Reports need wandb-workspace
 import wandb
 from wandb_server import Service
 
-from gradlab.report import wandb_report
-from gradlab.report.command import main
+from gradlab.cli.report import main
+from gradlab.report.wandb import report
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_a_wrong_command_is_told_in_a_line(
 def test_without_the_extra_it_says_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb_report, "find_spec", lambda name: None)
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
     assert main(["--wandb", "me/a", "--dry-run"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "gradlab: --wandb: W&B Reports need an extra",

@@ -28,12 +28,12 @@ from turns import QUIET, RESNET18, TRANSFORMER, Done, Rules, keep_memory
 # isort: split
 import torch
 
-from gradlab.cli import compose
-from gradlab.config import to_config
+from gradlab.cli.arguments import compose
+from gradlab.config.schema import to_config
 from gradlab.loggers.local import RunFiles
 from gradlab.loggers.options import About, TensorBoardOption, WandbOption
 from gradlab.loggers.several import Loggers
-from gradlab.trainer import Trainer
+from gradlab.train.trainer import Trainer
 
 PERIOD = 50
 """Updates of a turn: `monitor=summary` looks at the weights' steps, and TensorBoard at the layers, once in so many."""

@@ -12,14 +12,14 @@ RATE, BOUND = "optimizer.lr", "clip.max_norm"
 
 def grid_of(folder: Path):
     from gradlab.sweep import results
-    from gradlab.sweep.map_grid import grids
+    from gradlab.sweep.maps.grid import grids
 
     return grids(results.read(folder), RATE, BOUND)[0]
 
 
 def lines_of(runs: Runs, sweep: str):
     """The rows of a map, by their bound."""
-    from gradlab.sweep.map_advice import lines
+    from gradlab.sweep.maps.advice import lines
 
     folder = runs.where(sweep)[0].folder.parent
     return {float(line.y): line for line in lines(grid_of(folder))}
@@ -75,8 +75,8 @@ def edge_table(folder: Path) -> list[str]:
 
 def shown(runs: Runs, here: Path) -> list[str]:
     """The figures, the edges row by row, and the table of the search."""
-    from gradlab.sweep.map_advice import recommend
-    from gradlab.sweep.map_figure import draw
+    from gradlab.sweep.maps.advice import recommend
+    from gradlab.sweep.maps.figure import draw
 
     page = []
     for name in ("exploding", "fp16_collapse"):

@@ -9,7 +9,7 @@ from typing import Any
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.options import Thresholds
-from gradlab.diagnosis.rules import Rule, Run
+from gradlab.diagnosis.rules.rule import Rule, Run
 
 FALLBACKS = {rule.code for rule in Thresholds().rules() if rule.fallback}
 

@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from typing import Any
 
-from gradlab.clip import layers_of
-from gradlab.levels import Levels
+from gradlab.measure.levels import Levels
+from gradlab.update.clip import layers_of
 
 EARLY = 5
 """Updates that say where a run began."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
-from gradlab.diagnosis.clipping import ClipIdle, Overclipped
-from gradlab.diagnosis.halves import OverflowFP16, ScaleCollapse, ScaleLivelock, UnderflowFP16
-from gradlab.diagnosis.layers import BrokenGraph, DominantLayer, UpdateTooLarge, Vanishing
-from gradlab.diagnosis.losses import Diverged, SmallButHealthy, SpikeRecovered, Stalled
-from gradlab.diagnosis.nonfinite import NaNGradient, NaNInput, NaNLoss, NaNParameter
-from gradlab.diagnosis.norms import Decaying, Exploding, Growing, Spike, ZeroGradient
-from gradlab.diagnosis.rules import Rule
-from gradlab.diagnosis.units import DeadUnits, SaturatedUnits
-from gradlab.option import Invalid, option, require
+from gradlab.base.option import Invalid, option, require
+from gradlab.diagnosis.rules.clipping import ClipIdle, Overclipped
+from gradlab.diagnosis.rules.layers import BrokenGraph, DominantLayer, UpdateTooLarge, Vanishing
+from gradlab.diagnosis.rules.loss import Diverged, SmallButHealthy, SpikeRecovered, Stalled
+from gradlab.diagnosis.rules.loss_scale import OverflowFP16, ScaleCollapse, ScaleLivelock, UnderflowFP16
+from gradlab.diagnosis.rules.nonfinite import NaNGradient, NaNInput, NaNLoss, NaNParameter
+from gradlab.diagnosis.rules.norm import Decaying, Exploding, Growing, Spike, ZeroGradient
+from gradlab.diagnosis.rules.rule import Rule
+from gradlab.diagnosis.rules.saturation import DeadUnits, SaturatedUnits
 
 
 @option("diagnosis", "default")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.loggers.local import Lines, read_lines
+from gradlab.base.json_lines import Lines, read_lines
 
 
 def read_run(folder: Path, kept: Sequence[float] = (math.inf, math.inf)) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -15,8 +15,6 @@ def read_run(folder: Path, kept: Sequence[float] = (math.inf, math.inf)) -> Iter
     layers = {line.pop("attempt", None): line for line in read_lines(folder / "layers.jsonl", kept[1])}
     for line in read_lines(folder / "metrics.jsonl", kept[0]):
         yield line, layers.get(line["attempt"]) if "train/loss" in line else None
-
-
 
 
 class RunFiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from gradlab.data.spec import Spec
 from gradlab.models.options import Model
-from gradlab.models.spec import Spec
 
 __all__ = ["Model", "Spec"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradlab.importing import load_object
-from gradlab.option import Invalid
+from gradlab.base.importing import load_object
+from gradlab.base.option import Invalid
 
 
 def build(target: str, args: list[Any], kwargs: dict[str, Any]) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gradlab.models.spec import Spec
+from gradlab.data.spec import Spec
 
 
 class SquaredReLU(nn.Module):

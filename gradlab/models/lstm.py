@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradlab.data.spec import Spec
 from gradlab.models.layers import answering, to_steps
 from gradlab.models.options import LSTMOptions
-from gradlab.models.spec import Spec
 
 
 class Recurrent(nn.Module):

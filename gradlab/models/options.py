@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid, one_of, option, require
+from gradlab.base.option import Invalid, one_of, option, require
+from gradlab.data.spec import Spec
 
 if TYPE_CHECKING:
     from torch import nn

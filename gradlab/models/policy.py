@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from gradlab.data.episodes import make
+from gradlab.data.spec import Spec
 from gradlab.models.layers import ACTIVATIONS
 from gradlab.models.options import PolicyOptions
-from gradlab.models.spec import Spec
 
 
 class Policy(nn.Module):

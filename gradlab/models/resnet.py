@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+from gradlab.data.spec import Spec
 from gradlab.models.options import ResNetOptions
-from gradlab.models.spec import Spec
 
 
 class PlainBlock(BasicBlock):

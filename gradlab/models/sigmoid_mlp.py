@@ -12,9 +12,9 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
+from gradlab.data.spec import Spec
 from gradlab.models.layers import ACTIVATIONS, run
 from gradlab.models.options import SigmoidMLPOptions
-from gradlab.models.spec import Spec
 
 
 class Layer(nn.Module):

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradlab.data.spec import Spec
 from gradlab.models.layers import ACTIVATIONS, answering, num_steps, run, to_steps
 from gradlab.models.options import TransformerOptions
-from gradlab.models.spec import Spec
 
 
 class Attention(nn.Module):

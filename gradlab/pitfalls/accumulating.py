@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CLIPPED, CONSTANT, MEAN, REMAINDER, SEVERAL, Pitfall, Setting, gradients
 
 if TYPE_CHECKING:
-    from gradlab.step import MicroBatch, Update
+    from gradlab.update.step import MicroBatch, Update
 
 Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor"]
 """`Update.backward`: window, i, weight -> sum of losses."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from gradlab.option import OPTIONS, Invalid, require
-from gradlab.precision import FP16
+from gradlab.base.option import OPTIONS, Invalid, require
+from gradlab.update.precision import FP16
 
 if TYPE_CHECKING:
     import torch
 
-    from gradlab.config import Config
-    from gradlab.step import Update
+    from gradlab.config.schema import Config
+    from gradlab.update.step import Update
 
 
 class Setting(NamedTuple):

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradlab.clip import Clipped, NoClip, NormClip, ValueClip
-from gradlab.option import option, require
+from gradlab.base.option import option, require
 from gradlab.pitfalls.base import CLIPPED, UNCLIPPED, Deferred, Pitfall, Setting
+from gradlab.update.clip import Clipped, NoClip, NormClip, ValueClip
 
 if TYPE_CHECKING:
-    from gradlab.gradients import Gradients
-    from gradlab.step import Update
+    from gradlab.update.gradients import Gradients
+    from gradlab.update.step import Update
 
 Clipping = Callable[["Gradients"], Clipped]
 """`Update.clip_`."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CLIPPED, SCALED, Deferred, Pitfall, Setting
 
 if TYPE_CHECKING:
-    from gradlab.step import Update
+    from gradlab.update.step import Update
 
 
 @option("pitfall", "clip_before_unscale")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CONSTANT, MOVING, SEVERAL, Pitfall, Setting
 
 if TYPE_CHECKING:
-    from gradlab.gradients import Gradients
-    from gradlab.step import Update
+    from gradlab.update.gradients import Gradients
+    from gradlab.update.step import Update
 
 
 @option("pitfall", "no_monitoring")

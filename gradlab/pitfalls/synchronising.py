@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CONSTANT, RANKS, REMAINDER, SEVERAL, Pitfall, Setting
 
 if TYPE_CHECKING:
-    from gradlab.step import MicroBatch, Update
+    from gradlab.update.step import MicroBatch, Update
 
 Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor"]
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from gradlab.report.command import main
+from gradlab.cli.report import main
 
 if __name__ == "__main__":
     sys.exit(main())

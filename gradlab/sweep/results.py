@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.command import key
-from gradlab.loggers.local import number
-from gradlab.run_folder import jobs_of, overrides_of, told_by, value
-from gradlab.sweep.measure import evaluated, lost_at, measured
-from gradlab.sweep.outcome import learns, outcome_class
+from gradlab.base.command import key
+from gradlab.base.json_lines import number
+from gradlab.runs.files import jobs_of, overrides_of, told_by, value
+from gradlab.runs.measured import evaluated, lost_at, measured
+from gradlab.runs.outcome import learns, outcome_class
 
 FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
 """Columns that come first; then whatever was swept, then the numbers, then `why`."""

@@ -15,12 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.cli import INTERRUPTED, SILENT
-from gradlab.command import command
-from gradlab.option import Invalid
+from gradlab.base.command import command
+from gradlab.base.option import Invalid
+from gradlab.cli.arguments import INTERRUPTED, SILENT
 
 if TYPE_CHECKING:
-    from gradlab.distributed import World
+    from gradlab.base.distributed import World
 
 WRONG = 2
 """Exit code of a command that is wrong."""

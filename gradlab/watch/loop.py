@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradlab.monitor import Monitor
+from gradlab.measure.monitor import Monitor
 from gradlab.watch import rules
 from gradlab.watch.events import Backward
 from gradlab.watch.faults import Faults, Seen

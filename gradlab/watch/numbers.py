@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from gradlab.attempt import HostCopy
 from gradlab.diagnosis.oneshot import fetched
-from gradlab.diagnosis.ranges import dense
-from gradlab.gradients import Gradients, tensor_norms, total_norm
-from gradlab.monitor import Monitor
-from gradlab.recorder import Layers, Observed, Record, totals
+from gradlab.diagnosis.replay.ranges import dense
+from gradlab.measure.attempt import HostCopy
+from gradlab.measure.monitor import Monitor
+from gradlab.measure.record import Observed, Record, totals
+from gradlab.update.gradients import Gradients, tensor_norms, total_norm
+from gradlab.update.recorder import Layers
 
 Write = Callable[[dict[str, Any], "Layers | None"], None]
 

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gradlab import environment
 from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
-from gradlab.recorder import Layers
-from gradlab.report import run as page
-from gradlab.trainer import Outcome
-from gradlab.verdict import write
+from gradlab.report.pages import run as page
+from gradlab.runs.ending import write
+from gradlab.train import environment
+from gradlab.train.trainer import Outcome
+from gradlab.update.recorder import Layers
 from gradlab.watch.faults import Seen
 from gradlab.watch.follower import Follower
 from gradlab.watch.numbers import Numbers

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from gradlab.monitor import Summary
+from gradlab.measure.monitor import Summary
 from gradlab.watch import parts, telling, unseen
 from gradlab.watch.backward import Backwards
 from gradlab.watch.clearing import Clearing

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from watched_loops import batches, loss_of, net
 
 import gradlab.integrations
-from gradlab.loggers.local import read_lines
+from gradlab.base.json_lines import read_lines
 from gradlab.watch.taps import TAPS
 
 QUIET = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "logger": False}

@@ -7,8 +7,8 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from watched_loops import batches, half_loss, loss_of, marked, net, refused, run
 
 import gradlab
+from gradlab.base.json_lines import read_lines
 from gradlab.codes import NAMED
-from gradlab.loggers.local import read_lines
 
 WRONG, RIGHT = {}, {}
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from watched_loops import batches, marked, net
 
 import gradlab
-from gradlab.report import past
+from gradlab.runs import summary
 
 
 def adversaries(judge, maker, first, second):
@@ -54,6 +54,6 @@ def test_page_of_a_watched_loop(chromium, watch, dark, width):
 
 
 def test_what_is_shown_is_the_report(watch):
-    shown = past.read(watch.folder / "optimizer1").lines
+    shown = summary.read(watch.folder / "optimizer1").lines
     assert shown[0] == "optimizer 1 (Adam): verdict: zero-grad-missing (12 updates)"
     assert set(shown[:-2]) <= set(watch.report().split("\n"))

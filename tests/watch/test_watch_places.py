@@ -10,7 +10,7 @@ import pytest
 from watched_loops import batches, lines, loss_of, net, pair, train
 
 import gradlab
-from gradlab.report import runs
+from gradlab.runs import search
 from gradlab.watch.taps import TAPS
 
 
@@ -62,7 +62,7 @@ def test_a_full_disk_ends_the_writing_alone(tmp_path, monkeypatch, capsys):
 
         monkeypatch.setattr("gradlab.loggers.local.Lines.write", full)
         monkeypatch.setattr("gradlab.loggers.local.Lines.close", full)
-        monkeypatch.setattr("gradlab.verdict.write_whole", full)
+        monkeypatch.setattr("gradlab.runs.ending.write_whole", full)
         for batch in batches(3):
             loss_of(model, batch).backward()
             optimizer.step()
@@ -94,7 +94,7 @@ def test_what_another_watch_left_goes(tmp_path):
         train(model, optimizer)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
         assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "layers.jsonl", "environment.json"}
-        assert runs.state(tmp_path) == "running"
+        assert search.state(tmp_path) == "running"
 
 
 KILLED = """
@@ -110,7 +110,7 @@ def test_a_killed_watch_is_told_as_killed(tmp_path):
     given = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=given)
     assert done.returncode == -signal.SIGKILL
-    assert [runs.read(run).verdict for run in runs.find(tmp_path)] == ["killed"]
+    assert [search.read(run).verdict for run in search.find(tmp_path)] == ["killed"]
 
 
 def test_a_copy_of_the_process_writes_nothing(tmp_path):

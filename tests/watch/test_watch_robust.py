@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW
 from watched_loops import batches, loss_of, net
 
 import gradlab
-from gradlab.loggers.local import read_lines
+from gradlab.base.json_lines import read_lines
 from gradlab.watch.taps import TAPS
 from gradlab.watch.where import told
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from watched_loops import batches, half_loss, loss_of, net
 
 import gradlab
-from gradlab.loggers.local import read_lines
+from gradlab.base.json_lines import read_lines
 from gradlab.watch.taps import TAPS
 
 LOOPS = {}

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from watched_loops import batches, loss_of, marked, net
 
 import gradlab
-from gradlab.loggers.local import read_lines
+from gradlab.base.json_lines import read_lines
 
 
 def adversaries(judge, maker, first, second):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradlab
-from gradlab.loggers.local import read_lines
+from gradlab.base.json_lines import read_lines
 
 Batch = tuple[Tensor, Tensor]
 

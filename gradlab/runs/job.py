@@ -1,0 +1,179 @@
+"""One job: a run with all that watches it, its diagnosis, and what is said at its end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.distributed import World
+from gradlab.base.option import Invalid
+from gradlab.cli.arguments import INTERRUPTED
+from gradlab.config.remedy import told
+from gradlab.config.schema import Config, choices
+from gradlab.data.check import pieces
+from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.inspection import Look
+from gradlab.diagnosis.replay.replay import Overflow
+from gradlab.loggers.local import read_run
+from gradlab.loggers.options import About
+from gradlab.loggers.progress import Progress
+from gradlab.loggers.several import Loggers
+from gradlab.remedies.candidates import remedies
+from gradlab.report.pages import run as report
+from gradlab.runs import ending
+from gradlab.sweep.unfinished import identity
+from gradlab.train import checkpoint, environment, snapshot
+from gradlab.train.pretraining import pretrained
+from gradlab.train.trainer import Outcome, Trainer
+from gradlab.update.clip import NoClip
+from gradlab.update.precision import FP16
+from gradlab.update.recorder import Layers
+
+
+class Job:
+    """A configuration at work in a folder. Rank 0 alone logs, writes and speaks."""
+
+    def __init__(
+        self,
+        config: Config,
+        plain: dict[str, Any],
+        folder: Path,
+        overrides: list[str],
+        group: str,
+        place: World,
+        remedy: dict[str, Any] | None = None,
+        make: Callable[..., Trainer] = Trainer,
+    ) -> None:
+        """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
+
+        remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
+        those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
+        """
+        if config.pretrain and not config.resume and not config.init_from:
+            config.init_from = pretrained(config, place)
+        self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
+        self.remedy = remedy
+        self.progress = Progress(config.trainer.progress, 0, place.main)
+        self.trainer = make(config, folder, place, (self.observe,), plain, self.progress.say)
+        self.stream = Stream(
+            config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
+        )
+        header, chosen = self.trainer.observed.header(), choices(config)
+        about = About(folder, plain, group, header, overrides, make is Trainer, choices=chosen)
+        if config.resume:
+            kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
+            for line, layers in read_run(folder, kept):
+                self.stream.observe(line, layers)
+                about.lines += 1
+        self.log_to = functools.partial(Loggers, config.logger if place.main else {}, about)
+        self.loggers = self.log_to() if make is Trainer else None
+        if self.loggers is not None:
+            self.trainer.before_saving.append(self.loggers.catch_up)
+
+    def observe(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+        """Take in one line of metrics."""
+        self.stream.observe(metrics, layers)
+        if "train/loss" in metrics:
+            self.progress.log(metrics)
+        if self.loggers is not None:
+            self.loggers.log(metrics, layers)
+
+    def run(self) -> int:
+        """Train, diagnose, say; returns the exit code."""
+        if self.config.story:
+            self.progress.say(self.config.story.strip())
+        if self.remedy:
+            self.progress.say(told(self.remedy))
+        self.progress.total = self.trainer.planned
+        self.progress.start()
+        return self.end(self.trainer.run)
+
+    def end(self, run: Callable[[], Outcome]) -> int:
+        """Diagnose what a run gives, say it, and tell the loggers; returns the exit code."""
+        told: dict[str, Any] = {"outcome": {"status": "error"}}
+        try:
+            code, told = self.conclude(run)
+        except BaseException as error:
+            told["outcome"]["error"] = " ".join(str(error).split())[:1000] or type(error).__name__
+            raise
+        finally:
+            if self.loggers is None:
+                self.loggers = self.log_to()
+                for line, layers in read_run(self.folder):
+                    self.loggers.log(line, layers)
+            self.loggers.finish(told, self.folder)
+        self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
+        return code
+
+    def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
+        """The exit code, and on rank 0 what diagnosis.json says."""
+        if self.place.main:
+            environment.record(self.folder, self.trainer.device, self.place.size, bool(self.config.resume))
+        try:
+            outcome = run()
+            diagnosis, overflow = self.diagnose(outcome)
+        finally:
+            self.progress.finish(self.trainer.outcome.applied)
+        code, expectation = ending.judge(self.config.expect, diagnosis)
+        code = self.place.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
+        if not self.place.main:
+            return code, {}
+        tries = remedies(diagnosis.verdict, self.config, self.overrides)
+        of_the_job = {
+            "overrides": identity(self.overrides),
+            "planned": self.trainer.planned,
+            "remedy": self.remedy,
+            "remedies": [asdict(t) for t in tries],
+        }
+        told = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        report.finished(self.folder, self.trainer.plain_config)
+        lines = ending.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
+        lines += [expectation] * bool(expectation)
+        ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
+        return code, told
+
+    def look(self) -> Look | None:
+        """A last look at the model. One that fails costs the rules that need it, not the run."""
+        try:
+            return snapshot.last_look(self.trainer)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            self.progress.say(f"the model could not be looked at once more: {' '.join(str(error).split())[:200]}")
+            return None
+
+    def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
+        """From the stream, from the failing update run again, and from a last look at the model; rank 0's counts."""
+        run, precision = self.trainer, self.config.precision
+        overflow = look = None
+        if self.place.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
+            overflow = snapshot.find_overflow(run)
+        elif self.place.main and outcome.status == "completed":
+            look = self.look()
+        half = isinstance(precision, FP16)
+        diagnosis = diagnose(
+            self.stream,
+            outcome.status,
+            outcome.error,
+            scale_too_small=outcome.scale_too_small,
+            half=half,
+            scaled=isinstance(precision, FP16) and precision.enabled,
+            clips=not isinstance(self.config.clip, NoClip),
+            overflow=overflow,
+            look=look,
+            constant=run.loss.best_constant(lambda: (targets for _, targets in pieces(run.data.train))),
+        )
+        return diagnosis, overflow
+
+
+def builds(config: Config, folder: Path, place: World) -> bool:
+    """Whether the parts of a configuration fit together."""
+    try:
+        if config.pretrain:
+            config.init_from = pretrained(config, place)
+        Trainer(config, folder, place, say=lambda text: None)
+    except Invalid:
+        return False
+    return True

@@ -17,9 +17,10 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf, open_dict
 
+from gradlab.base.conf import conf_dir
 from gradlab.base.option import Invalid
 from gradlab.cli import arguments as cli
-from gradlab.config.schema import conf_dir, to_config
+from gradlab.config.schema import to_config
 from gradlab.sweep.grid import composed
 from gradlab.sweep.grid.composer import Composer
 

@@ -12,13 +12,14 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.cli import arguments
 from gradlab.config import schema
 from gradlab.diagnosis.options import VERDICTS
 
-CONF = schema.conf_dir()
+CONF = conf_dir()
 GROUPS = sorted({group for group, _ in OPTIONS})
 MODELS = schema.options("model")
 TARGET = {"model": "nets:Net", "data": "sets:make", "loss": "losses:focal"}

@@ -9,7 +9,7 @@ import pytest
 from browser import executable, launched, opened
 from helpers import run
 
-from gradlab.config.schema import conf_dir
+from gradlab.base.conf import conf_dir
 
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
 PARTS = ("fp16_collapse_pretrain",)

@@ -248,7 +248,7 @@ def test_lines_can_be_read_after_a_moment(tmp_path: Path, monkeypatch: pytest.Mo
     lines = Lines(tmp_path / "metrics.jsonl")
     lines.write({"update": 1})
     assert list(read_lines(tmp_path / "metrics.jsonl")) == []  # no system call a line
-    monkeypatch.setattr("gradlab.loggers.local.FLUSH_SECONDS", -1.0)
+    monkeypatch.setattr("gradlab.base.json_lines.FLUSH_SECONDS", -1.0)
     lines.write({"update": 2})
     assert [line["update"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1, 2]
     lines.close()

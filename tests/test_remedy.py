@@ -12,6 +12,7 @@ from forked import Commands
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from gradlab.base.conf import conf_dir
 from gradlab.cli import arguments as cli
 from gradlab.config import schema
 from gradlab.config.remedy import DoesNotApply, Remedy, described, difference, overrides, shipped, treat_, treated
@@ -19,7 +20,7 @@ from gradlab.diagnosis.options import VERDICTS
 from gradlab.remedies.candidates import REMEDIES, remedies
 from gradlab.runs import ending
 
-CONF = schema.conf_dir()
+CONF = conf_dir()
 NAMES = sorted(p.stem for p in (CONF / "remedy").glob("*.yaml"))
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
 MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from test_app import SHORT, runs, told
 
+from gradlab.base.conf import conf_dir, yaml_names
 from gradlab.cli import arguments as cli
-from gradlab.config.schema import conf_dir, to_config
+from gradlab.config.schema import to_config
 from gradlab.sweep.grid import points
 
 
@@ -84,7 +85,7 @@ def test_jobs_of_ready_sweeps(overrides: list[str], count: int, axes: dict[str, 
 def test_every_ready_sweep_is_tested() -> None:
     marks = test_jobs_of_ready_sweeps.pytestmark  # type: ignore[attr-defined]
     tested = {o for case in marks[0].args[1] for o in case[0]}
-    assert {f"+sweep={name}" for name in cli.yaml_names(conf_dir() / "sweep")} <= tested
+    assert {f"+sweep={name}" for name in yaml_names(conf_dir() / "sweep")} <= tested
 
 
 WRONG = {

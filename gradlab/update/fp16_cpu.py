@@ -11,14 +11,15 @@ so overflow and underflow are those of fp16, in the forward and in the backward 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 aten = torch.ops.aten
 Kernel = Callable[..., Any]
@@ -122,13 +123,27 @@ _kernels: dict[Any, Kernel] = {
 }
 
 
+@functools.cache
+def _lstm_runs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has an LSTM of this type on this CPU. Its own flags also say so where it only has products."""
+    supported = torch.ops.mkldnn._is_mkldnn_bf16_supported, torch.ops.mkldnn._is_mkldnn_fp16_supported
+    if not supported[dtype is torch.float16]():
+        return False
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _disable_current_modes():
+        try:
+            with torch.autocast("cpu", dtype=dtype):
+                nn.LSTM(2, 2)(torch.zeros(1, 1, 2))
+        except RuntimeError:
+            return False
+    return True
+
+
 @contextmanager
 def without_onednn(dtype: torch.dtype) -> Iterator[None]:
-    """Turns oneDNN off where it has no fp16 (or bf16) on this CPU: `nn.LSTM` would raise, the rest is as fast."""
+    """Turn oneDNN off where it has no LSTM in fp16 (or bf16) on this CPU: `nn.LSTM` would raise."""
     onednn: Any = torch.backends.mkldnn  # its `flags()` would also touch the TF32 setting, which warns
-    ops, enabled = torch.ops.mkldnn, onednn.enabled
-    supported = ops._is_mkldnn_bf16_supported if dtype is torch.bfloat16 else ops._is_mkldnn_fp16_supported
-    onednn.enabled = enabled and supported()
+    enabled = onednn.enabled
+    onednn.enabled = enabled and _lstm_runs(dtype)
     try:
         yield
     finally:

@@ -60,8 +60,8 @@ def test_a_full_disk_ends_the_writing_alone(tmp_path, monkeypatch, capsys):
         def full(*args):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("gradlab.loggers.local.Lines.write", full)
-        monkeypatch.setattr("gradlab.loggers.local.Lines.close", full)
+        monkeypatch.setattr("gradlab.base.json_lines.Lines.write", full)
+        monkeypatch.setattr("gradlab.base.json_lines.Lines.close", full)
         monkeypatch.setattr("gradlab.runs.ending.write_whole", full)
         for batch in batches(3):
             loss_of(model, batch).backward()

@@ -336,7 +336,7 @@ def agent_command() -> list[str]:
     """As W&B's agent makes it of the file."""
     from wandb.sdk.launch.sweeps import utils
 
-    told = yaml.safe_load((Path(__file__).parent.parent / "experiments" / "wandb_sweep.yaml").read_text())
+    told = yaml.safe_load((Path(__file__).parents[2] / "experiments" / "wandb_sweep.yaml").read_text())
     drawn = {"optimizer.lr": 1.2345e-05, "clip.max_norm": 10.0, "seed": 2}
     assert set(drawn) == set(told["parameters"])
     args = utils.create_sweep_command_args({"args": {k: {"value": v} for k, v in drawn.items()}})

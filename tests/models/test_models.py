@@ -111,7 +111,7 @@ def test_the_seed_decides_the_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FITS, "custom"])
 def test_the_yaml_spells_out_the_schema(name: str) -> None:
-    file = Path(__file__).parents[1] / "conf" / "model" / f"{name}.yaml"
+    file = Path(__file__).parents[2] / "conf" / "model" / f"{name}.yaml"
     values = OmegaConf.to_container(OmegaConf.load(file))
     assert values.pop("defaults") == [{"/schema/model@_here_": name}]
     schema = OmegaConf.structured(OPTIONS["model", name])
@@ -122,7 +122,7 @@ def test_the_yaml_spells_out_the_schema(name: str) -> None:
 
 def test_naming_the_models_does_not_import_torch() -> None:
     code = "import sys, gradlab.models; assert 'torch' not in sys.modules, 'torch was imported'"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_bad_smoothing_is_refused() -> None:
 def test_every_option_has_its_file() -> None:
     import gradlab.config.schema  # noqa: F401  which imports all of them
 
-    conf = Path(__file__).parent.parent / "conf"
+    conf = Path(__file__).parents[2] / "conf"
     for group in ("data", "loss"):
         names = {name for g, name in OPTIONS if g == group}
         assert names == {file.stem for file in (conf / group).glob("*.yaml")}

@@ -40,7 +40,7 @@ from gradlab.data import (
 from gradlab.data.spec import Spec
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def whole(split: Split | None) -> tuple[torch.Tensor, torch.Tensor]:

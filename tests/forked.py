@@ -13,9 +13,9 @@ from typing import Any
 SERVER = """
 import gc, json, os, signal, sys, time
 import hydra, torch, torch._dynamo, numpy, sklearn.datasets  # the first optimizer imports torch._dynamo
-import gradlab.cli.main, gradlab.cli.arguments, gradlab.config.schema, gradlab.runs.ending
+import gradlab.cli.main, gradlab.cli.arguments, gradlab.config.compose, gradlab.runs.ending
 import gradlab.callbacks, gradlab.train.trainer
-gradlab.cli.arguments.compose(["clip=norm", "seed=1"])  # its parsers learn as they read
+gradlab.config.compose.compose(["clip=norm", "seed=1"])  # its parsers learn as they read
 gc.collect(); gc.freeze()
 
 for line in sys.stdin:

@@ -10,6 +10,11 @@ from typing import NoReturn
 
 from gradlab.base import errors
 
+INTERRUPTED = 130
+"""Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
+WRONG = 2
+"""Exit code of a wrong command."""
+
 
 class Parser(argparse.ArgumentParser):
     """One line for a wrong flag instead of the usage."""
@@ -33,6 +38,11 @@ def exit_code(work: Callable[[], int]) -> int:
 def key(override: str) -> str:
     """What an override sets: the same for `a=1`, `+a=1`, `++a=1` and `~a`."""
     return override.lstrip("+~").split("=")[0]
+
+
+def identity(overrides: list[str]) -> list[str]:
+    """The overrides that decide a run, whether it was resumed or not."""
+    return [o for o in overrides if key(o) != "resume"]
 
 
 def command(overrides: list[str], module: str = "gradlab") -> str:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from gradlab.base.conf import conf_dir
-from gradlab.base.option import Invalid
+from gradlab.base.option import FIELDS, Invalid
 
 APPENDED = ("experiment", "remedy", "pitfall", "sweep")
 """Groups that a plus appends."""
@@ -131,9 +131,7 @@ def unknown_field(error: BaseException, cause: BaseException) -> str | None:
     if full.startswith("logger.") and getattr(cause, "object_type", None) is dict:
         chosen = ", ".join(map(str, parent or ())) or "none"
         return f"{full}: must be logger.NAME.FIELD of a logger that logger= names; it names {chosen}"
-    from gradlab.config.schema import Config
-
-    known = [str(k) for k in parent] if group and parent is not None else list(Config.__dataclass_fields__)
+    known = [str(k) for k in parent] if group and parent is not None else FIELDS
     near = did_you_mean(name, known)
     return f"{full}: no such field{near}; {group or 'gradlab'} has {', '.join(known) or 'no fields'}"
 

@@ -13,6 +13,9 @@ T = TypeVar("T")
 OPTIONS: dict[tuple[str, str], type] = {}
 """(group, name) -> dataclass, in the order of definition; `gradlab.config.schema` hands them to Hydra."""
 
+FIELDS: list[str] = []
+"""Names of the fields at the root of the configuration; `gradlab.config.schema` fills them in."""
+
 
 def option(group: str, name: str) -> Callable[[type[T]], type[T]]:
     """Register a dataclass as `group=name`; its fields are the schema, `__post_init__` rejects bad values."""

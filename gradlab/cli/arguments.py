@@ -9,14 +9,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from gradlab.base.command import INTERRUPTED
 from gradlab.base.conf import conf_dir, yaml_names
 from gradlab.base.errors import APPENDED, EXTRAS, Usage, did_you_mean, package
 from gradlab.base.option import Invalid
+from gradlab.config.compose import SILENT, check, compose, register
+from gradlab.runs.files import config_dirs
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gradlab.config.schema import Config
 
 RESULTS: list[int] = []
 """Exit codes of the jobs that this process ran."""
@@ -28,12 +30,6 @@ STORED: dict[Path, str] = {}
 """overrides.yaml of the run that is resumed, as it was."""
 SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree")
 """Sweepers that decide by themselves what to run."""
-INTERRUPTED = 130
-"""Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
-SILENT = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
-"""Overrides of the ranks that neither write nor speak."""
-_STAMP: list[str] = []
-
 HELP = """\
 gradlab: a laboratory for gradient failures.
 
@@ -72,32 +68,6 @@ def help_text() -> str:
     fields = "seed expect pretrain init_from resume"
     appended = {name: ",".join(yaml_names(conf / name)) for name in APPENDED if (conf / name).is_dir()}
     return HELP.format(groups=listed, fields=fields, launchers=",".join(EXTRAS), **appended)
-
-
-def run_stamp() -> str:
-    """Name of this process's run folder: the same on every rank, another for every run."""
-    if not _STAMP:
-        from datetime import datetime
-        from secrets import token_hex
-
-        from gradlab.base.distributed import world
-
-        _STAMP.append(world().broadcast(f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{token_hex(2)}"))
-    return _STAMP[0]
-
-
-def register() -> None:
-    """Tell Hydra of the schema and OmegaConf of the resolvers."""
-    from omegaconf import OmegaConf
-
-    from gradlab.config import schema as config
-    from gradlab.sweep.grid import points
-
-    config.register()
-    # cached in the configuration, and with it for the jobs of a sweep that run in other processes
-    OmegaConf.register_new_resolver("run_stamp", run_stamp, replace=True, use_cache=True)
-    OmegaConf.register_new_resolver("for_model", points.for_model, replace=True)
-    points.register()
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -278,31 +248,6 @@ def show_instead(cfg: DictConfig) -> None:
     Hydra.get_sanitized_cfg = replaced  # type: ignore[method-assign, assignment]
 
 
-def check(config: Config) -> None:
-    """What a configuration cannot check by itself."""
-    from gradlab.config.schema import prefixed
-    from gradlab.diagnosis.options import check_verdict
-
-    check_verdict("expect", config.expect)
-    for name, logger in config.logger.items():
-        try:
-            logger.check()
-        except Invalid as error:
-            raise prefixed(f"logger.{name}", error) from None
-
-
-def compose(overrides: list[str], name: str = "config") -> DictConfig:
-    """The configuration of these overrides, inside or outside of a Hydra job."""
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-
-    if GlobalHydra.instance().is_initialized():
-        return hydra.compose(name, overrides)
-    register()
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra.compose(name, overrides)
-
-
 def resumed(arguments: list[str], args: argparse.Namespace) -> list[str]:
     """With `resume=FOLDER` among the arguments: those of that run, overruled by the others given, in its folder."""
     import yaml
@@ -359,34 +304,6 @@ def sweeping(arguments: list[str], args: argparse.Namespace) -> list[str]:
         raise Usage(f"{ready[0]}: a sweep is no single run; leave out --run")
     alone = args.multirun or args.cfg or args.info or "hydra.mode=RUN" in args.overrides
     return ["--multirun", *arguments] if ready and not alone else arguments
-
-
-def goes_on() -> bool:
-    """Whether the sweep under way is one that was interrupted."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    return bool(OmegaConf.select(HydraConfig.instance().cfg, "hydra.callbacks.gradlab.goes_on"))  # type: ignore
-
-
-def config_dirs(folder: Path) -> list[str]:
-    """The folders of configurations that a run was given."""
-    import yaml
-
-    sources = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]["config_sources"]
-    return [source["path"] for source in sources if source["provider"] == "command-line"]
-
-
-def recomposed(folder: Path) -> DictConfig:
-    """The configuration of a run, composed again from what was typed, its remedies included."""
-    import yaml
-
-    from gradlab.config.remedy import treated
-
-    overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
-    stored = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]
-    name = (stored.get("job") or {}).get("config_name") or "config"
-    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"], name), overrides)[0]
 
 
 def inserted(arguments: list[str], args: argparse.Namespace, before: list[str], after: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradlab.base import errors
+from gradlab.base.command import identity
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -110,7 +111,6 @@ def failed(error: BaseException, folder: Path, place: World, overrides: list[str
     from gradlab.cli import arguments as cli
     from gradlab.config.remedy import DoesNotApply
     from gradlab.runs import ending
-    from gradlab.sweep import unfinished
 
     message, code = errors.explain(error, folder), errors.exit_code(error)
     refused = error if isinstance(error, DoesNotApply) else None
@@ -125,7 +125,7 @@ def failed(error: BaseException, folder: Path, place: World, overrides: list[str
     print(shown, end="", file=sys.stderr, flush=True)
     if overrides is not None:
         record = refused.record() if refused else None
-        ending.write_error(folder, message or repr(error), code, record, unfinished.identity(overrides))
+        ending.write_error(folder, message or repr(error), code, record, identity(overrides))
     elif folder.is_dir() and {p.name for p in folder.iterdir()} <= {".hydra", "gradlab.log"}:
         shutil.rmtree(folder, ignore_errors=True)  # nothing ran
     cli.restore_overrides()
@@ -153,14 +153,14 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     from omegaconf import OmegaConf
 
     from gradlab.base.option import Invalid
-    from gradlab.cli import arguments as cli
+    from gradlab.config.compose import check
     from gradlab.config.remedy import DoesNotApply, treated
     from gradlab.config.schema import to_config
     from gradlab.sweep import unfinished
     from gradlab.sweep.launchers import processes
 
     untreated = to_config(cfg)
-    cli.check(untreated)
+    check(untreated)
     cfg, remedy = treated(cfg, overrides)
     config = to_config(cfg)
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
@@ -169,16 +169,17 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
         if remedy and place.main and (folder / ".hydra").is_dir():
             OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")  # what runs; Hydra has written what was composed
 
-    if cli.goes_on() and (code := unfinished.kept(folder, overrides, place)) is not None:
+    if unfinished.resuming() and (code := unfinished.kept(folder, overrides, place)) is not None:
         say_what_runs()
         return code
+    from gradlab.report.pages import run as page
     from gradlab.runs.job import Job, builds
     from gradlab.train import build
 
     config.trainer.progress = processes.progress(config.trainer.progress)
     with build.threads(config.trainer.threads or processes.threads()):
         try:
-            job = Job(config, plain, folder, overrides, group, place, remedy)
+            job = Job(config, plain, folder, overrides, group, place, remedy, write_page=page.finished)
         except Invalid as error:
             if remedy and builds(untreated, folder, place):  # then the remedy is what does not fit
                 raise DoesNotApply(remedy["names"], str(error)) from None

@@ -29,7 +29,7 @@ class SweepEnd(Callback):
         """goes_on: read by every job, in whatever process it runs."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        from gradlab.sweep.grid import points
+        from gradlab.sweep.grid import jobs
         from gradlab.sweep.launchers import processes
 
         processes.prepare(config)
@@ -37,7 +37,7 @@ class SweepEnd(Callback):
         arguments.SWEEPS.append(folder)
         with suppress(HydraException, OmegaConfBaseException):  # the sweeper will say it
             try:
-                PLANNED[folder] = points.planned(config)
+                PLANNED[folder] = jobs.planned(config)
             except Invalid as error:  # Hydra would make a warning of it
                 arguments.REFUSED.append(error)
 

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED
 from gradlab.base.option import OPTIONS, Invalid
+from gradlab.config.compose import compose
 
 NOT_COMPARED = ("remedy", "expect", "story", "resume", "logger")
 """Fields that do not decide what is computed."""
@@ -120,9 +121,7 @@ def chosen(group: str, name: str) -> DictConfig:
     """A group's option with its defaults."""
     if cls := OPTIONS.get((group, name)):
         return OmegaConf.structured(cls)  # what its file says too, and at once
-    from gradlab.cli import arguments
-
-    return arguments.compose([f"{'+' * (group in APPENDED)}{group}={name}"])[group]
+    return compose([f"{'+' * (group in APPENDED)}{group}={name}"])[group]
 
 
 def described(cfg: DictConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 import gradlab.update.policy_gradient
 import gradlab.update.unstable_loss  # noqa: F401  (these register their options)
-from gradlab.base.option import OPTIONS, Invalid, require
+from gradlab.base.option import FIELDS, OPTIONS, Invalid, require
 from gradlab.config.remedy import Remedy
 from gradlab.config.trainer import TrainerOption
 from gradlab.data import Data
@@ -70,6 +70,9 @@ class Config:
         require(0 <= self.seed < 2**31, "seed", self.seed, "in [0, 2^31)")
         if self.pretrain and self.init_from:
             raise Invalid("init_from", self.init_from, "cannot be given together with pretrain")
+
+
+FIELDS.extend(f.name for f in fields(Config))
 
 
 def register() -> None:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gradlab.base.command import kept
 from gradlab.base.option import OPTIONS, Invalid
-from gradlab.cli import arguments
+from gradlab.config.compose import compose
 from gradlab.config.remedy import Remedy, chosen, described, label, overrides, shipped
 from gradlab.config.schema import Config
 
@@ -122,7 +122,7 @@ def pasteable(given: list[str], made: list[str], after: Config) -> bool:
     shape = tuple(o.partition("=")[0] if "." in o.partition("=")[0] and o[0] not in "+~" else o for o in typed)
     if shape not in PASTEABLE:
         try:
-            PASTEABLE[shape] = described(arguments.compose(typed)) == described(OmegaConf.structured(after))
+            PASTEABLE[shape] = described(compose(typed)) == described(OmegaConf.structured(after))
         except (HydraException, OmegaConfBaseException):
             PASTEABLE[shape] = False
     return PASTEABLE[shape]

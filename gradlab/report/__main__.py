@@ -2,7 +2,7 @@
 
 import sys
 
-from gradlab.cli.report import main
+from gradlab.report.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

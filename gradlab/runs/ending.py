@@ -14,7 +14,6 @@ from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.replay import Overflow
 from gradlab.remedies.candidates import Try
-from gradlab.report.pages import run as report
 from gradlab.runs.measured import lost_at, measured
 from gradlab.train.trainer import Outcome
 
@@ -59,7 +58,6 @@ def write_error(
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
     with suppress(OSError):  # told already, and the folder may be what is wrong
         write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
-    report.finished(folder)
 
 
 def tell(

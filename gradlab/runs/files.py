@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from gradlab.base.command import key
 
 LINE = re.compile(r"( *)([^\s#'\"-][^:\s]*):(?: (.*))?$")
 PLAIN = re.compile(r"- \+{0,2}[a-zA-Z][^'\"#:\s]*")
 """A line of overrides.yaml that means what it says."""
+REFUSED = "does not apply"
+"""Stands for the verdict of a job whose remedy changes nothing."""
 
 
 def told_by(folder: Path) -> dict[str, Any]:
@@ -105,3 +110,26 @@ def text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def config_dirs(folder: Path) -> list[str]:
+    """The folders of configurations that a run was given."""
+    import yaml
+
+    sources = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]["runtime"]["config_sources"]
+    return [source["path"] for source in sources if source["provider"] == "command-line"]
+
+
+def swept(overrides: Sequence[Sequence[str]]) -> list[str]:
+    """Fields that are not the same in every job, in the order of the command."""
+    values: dict[str, list[str | None]] = {}
+    for i, job in enumerate(overrides):
+        for o in job:
+            values.setdefault(key(o), [None] * len(overrides))[i] = o.partition("=")[2]
+    return [name for name, given in values.items() if len(set(given)) > 1]
+
+
+def refused(told: dict[str, Any]) -> str | None:
+    """What stands for the verdict of a job whose remedy does not apply."""
+    remedy = told.get("remedy")
+    return REFUSED if remedy and not remedy["applies"] else None

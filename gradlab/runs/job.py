@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gradlab.base.command import INTERRUPTED, identity
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
-from gradlab.cli.arguments import INTERRUPTED
 from gradlab.config.remedy import told
 from gradlab.config.schema import Config, choices
 from gradlab.data.check import pieces
@@ -23,15 +23,16 @@ from gradlab.loggers.options import About
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.remedies.candidates import remedies
-from gradlab.report.pages import run as report
 from gradlab.runs import ending
-from gradlab.sweep.unfinished import identity
 from gradlab.train import checkpoint, environment, snapshot
 from gradlab.train.pretraining import pretrained
 from gradlab.train.trainer import Outcome, Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.precision import FP16
 from gradlab.update.recorder import Layers
+
+WritePage = Callable[[Path, dict[str, Any]], None]
+"""Writes the page of a run in a folder, under a configuration of plain values."""
 
 
 class Job:
@@ -47,16 +48,18 @@ class Job:
         place: World,
         remedy: dict[str, Any] | None = None,
         make: Callable[..., Trainer] = Trainer,
+        write_page: WritePage | None = None,
     ) -> None:
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
 
         remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
         those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
+        write_page: called when all else is written.
         """
         if config.pretrain and not config.resume and not config.init_from:
             config.init_from = pretrained(config, place)
         self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
-        self.remedy = remedy
+        self.remedy, self.write_page = remedy, write_page
         self.progress = Progress(config.trainer.progress, 0, place.main)
         self.trainer = make(config, folder, place, (self.observe,), plain, self.progress.say)
         self.stream = Stream(
@@ -130,7 +133,8 @@ class Job:
             "remedies": [asdict(t) for t in tries],
         }
         told = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
-        report.finished(self.folder, self.trainer.plain_config)
+        if self.write_page is not None:
+            self.write_page(self.folder, self.trainer.plain_config)
         lines = ending.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)

@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from gradlab.base.json_lines import plain, read_lines
 from gradlab.base.option import Invalid
+from gradlab.runs.files import config_dirs
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from gradlab.config.schema import Config
     from gradlab.diagnosis.replay.replay import Replay
 
@@ -64,11 +67,10 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
     """Replay, write, say; returns the exit code."""
     from omegaconf import OmegaConf
 
-    from gradlab.cli import arguments
     from gradlab.config.schema import to_config
     from gradlab.train import build, checkpoint
 
-    composed = arguments.recomposed(folder)
+    composed = recomposed(folder)
     config = to_config(composed)
     config.resume, config.pretrain, config.init_from = str(folder), None, None  # its weights are in crash.pt
     crash = checkpoint.load("crash.pt", folder / "crash.pt")
@@ -98,6 +100,19 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
     (folder / "replay.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
     print(*tell(found, content, everything), f"all of it: {folder / 'replay.json'}", sep="\n")
     return int(found.finite or found.first is None)
+
+
+def recomposed(folder: Path) -> DictConfig:
+    """The configuration of a run, composed again from what was typed, its remedies included."""
+    import yaml
+
+    from gradlab.config.compose import compose
+    from gradlab.config.remedy import treated
+
+    overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
+    stored = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]
+    name = (stored.get("job") or {}).get("config_name") or "config"
+    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"], name), overrides)[0]
 
 
 def again(config: Config, crash: dict[str, Any], limit: float | None, notes: list[str]) -> tuple[Replay, float, str]:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import number
-from gradlab.runs.files import choices_of, fields_of, overrides_of, told_by, value
+from gradlab.runs.files import choices_of, fields_of, overrides_of, refused, swept, told_by, value
 from gradlab.runs.measured import evaluated, measured
-from gradlab.sweep.results import refused, swept
 
 STATES = ("running", "killed", "error", "does not apply", "broken", "pretrained")
 """What stands for the verdict of a run that has none. killed: it left no diagnosis.json and nobody is at it. broken:

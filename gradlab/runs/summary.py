@@ -15,10 +15,9 @@ from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import Range
 from gradlab.remedies.candidates import Try
 from gradlab.runs import ending
-from gradlab.runs.files import fields_of, runs_below, told_by
+from gradlab.runs.files import fields_of, refused, runs_below, told_by
 from gradlab.runs.measured import lines_of
 from gradlab.runs.search import locked, state, typed
-from gradlab.sweep.results import refused
 from gradlab.train.trainer import Outcome
 
 T = TypeVar("T")

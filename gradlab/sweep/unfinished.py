@@ -15,15 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.base.command import command
+from gradlab.base.command import INTERRUPTED, WRONG, command, identity
 from gradlab.base.option import Invalid
-from gradlab.cli.arguments import INTERRUPTED, SILENT
+from gradlab.config.compose import SILENT
 
 if TYPE_CHECKING:
     from gradlab.base.distributed import World
 
-WRONG = 2
-"""Exit code of a command that is wrong."""
 WRITTEN = (
     *("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures"),
     *("environment.json", "replay.json", "wandb", "tensorboard"),
@@ -31,9 +29,12 @@ WRITTEN = (
 """What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
 
 
-def identity(overrides: list[str]) -> list[str]:
-    """The overrides that decide a run, whether it was resumed or not."""
-    return [o for o in overrides if o.lstrip("+").partition("=")[0] != "resume"]
+def resuming() -> bool:
+    """Whether the sweep under way was interrupted before."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    return bool(OmegaConf.select(HydraConfig.instance().cfg, "hydra.callbacks.gradlab.goes_on"))  # type: ignore
 
 
 def finished(folder: Path, overrides: list[str]) -> int | None:

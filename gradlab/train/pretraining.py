@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from gradlab import __version__
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
-from gradlab.cli import arguments
+from gradlab.config.compose import compose
 from gradlab.config.schema import Config, to_config
 from gradlab.config.trainer import TrainerOption
 from gradlab.loggers.progress import Progress
@@ -49,7 +49,7 @@ def compose_experiment(name: str | None, trainer: TrainerOption, seed: int) -> t
     """An experiment's configuration with the run's device, threads and seed, and the key of its result."""
     where = [f"trainer.device={trainer.device}", f"trainer.threads={trainer.threads or 'null'}"]
     try:
-        composed = arguments.compose([f"+experiment={name}", *where, f"seed={seed}"])
+        composed = compose([f"+experiment={name}", *where, f"seed={seed}"])
     except MissingConfigException as error:
         allowed = ", ".join(str(o) for o in error.options or []) or "(none here)"
         raise Invalid("pretrain", name, f"must be one of the experiments {allowed}") from None

@@ -83,7 +83,7 @@ class RoundSweeper(Sweeper):
 
     def points(self, arguments: list[str]) -> list[Point]:
         """Every combination of the overrides, as Hydra's own sweeper makes them."""
-        from gradlab.sweep.grid.points import combinations
+        from gradlab.sweep.grid.jobs import combinations
 
         assert self.hydra_context is not None
         found = combinations(self.settings.get("params"), arguments, self.hydra_context.config_loader)

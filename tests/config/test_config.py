@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED
 from gradlab.base.option import OPTIONS, Invalid
-from gradlab.cli import arguments
 from gradlab.config import schema
+from gradlab.config.compose import check, compose, register
 from gradlab.diagnosis.options import VERDICTS
 
 CONF = conf_dir()
@@ -30,7 +30,7 @@ def hydra_session() -> Iterator[None]:
     """One Hydra for the module: composing is fast once its parsers are warm."""
     import hydra
 
-    arguments.register()
+    register()
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         yield
@@ -38,7 +38,7 @@ def hydra_session() -> Iterator[None]:
 
 @cache
 def composed(*overrides: str) -> DictConfig:
-    return arguments.compose(list(overrides))
+    return compose(list(overrides))
 
 
 def chosen(group: str, name: str) -> list[str]:
@@ -120,7 +120,7 @@ def composes(kind: str) -> list[str]:
 @pytest.mark.parametrize("name", composes("experiment"))
 def test_every_experiment_composes_and_says_what_it_shows(name: str) -> None:
     made = schema.to_config(composed(f"+experiment={name}"))
-    arguments.check(made)
+    check(made)
     assert made.expect is None or made.expect == "any" or made.expect in VERDICTS
 
 

@@ -13,12 +13,14 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from gradlab.base.conf import conf_dir
-from gradlab.cli import arguments as cli
 from gradlab.config import schema
+from gradlab.config.compose import compose, register
 from gradlab.config.remedy import DoesNotApply, Remedy, described, difference, overrides, shipped, treat_, treated
 from gradlab.diagnosis.options import VERDICTS
+from gradlab.remedies import candidates
 from gradlab.remedies.candidates import REMEDIES, remedies
 from gradlab.runs import ending
+from gradlab.runs.replay import recomposed
 
 CONF = conf_dir()
 NAMES = sorted(p.stem for p in (CONF / "remedy").glob("*.yaml"))
@@ -33,13 +35,10 @@ SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8
 def hydra_session() -> Iterator[None]:
     import hydra
 
-    cli.register()
+    register()
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         yield
-
-
-compose = cli.compose
 
 
 @cache
@@ -183,7 +182,7 @@ def test_every_file_is_a_remedy_under_its_own_name_in_the_order_given() -> None:
     ],
 )
 def test_suggestions_are_what_the_remedies_make_and_compose(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "compose", lambda overrides, name="config": composed(*overrides))
+    monkeypatch.setattr(candidates, "compose", lambda overrides, name="config": composed(*overrides))
     given = [*given, "precision=fp16", "precision.init_scale=4", "clip=value", "clip.max_value=0.1"]
     base = composed(*given)
     failed = schema.to_config(base)
@@ -294,5 +293,5 @@ def test_a_run_is_composed_again_with_its_remedies(tmp_path: Path) -> None:
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "overrides.yaml").write_text("['+experiment=exploding', '+remedy=lower_lr']")
     (tmp_path / ".hydra" / "hydra.yaml").write_text("hydra: {runtime: {config_sources: []}}")
-    untreated = cli.compose(["+experiment=exploding"]).optimizer.lr
-    assert cli.recomposed(tmp_path).optimizer.lr == pytest.approx(untreated / 3, rel=0.01)
+    untreated = compose(["+experiment=exploding"]).optimizer.lr
+    assert recomposed(tmp_path).optimizer.lr == pytest.approx(untreated / 3, rel=0.01)

@@ -10,7 +10,7 @@ from helpers import composed, trainer
 from gradlab.base import errors
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
-from gradlab.cli import arguments
+from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About, LoggerOption, WandbOption
@@ -83,7 +83,7 @@ def test_loggers_are_named_and_have_their_own_fields(overrides: tuple[str, ...],
 )
 def test_a_wrong_logger_is_told_in_a_line(overrides: list[str], said: str) -> None:
     with pytest.raises(Exception) as raised:  # Hydra's, OmegaConf's or gradlab's own
-        to_config(arguments.compose(overrides))
+        to_config(compose(overrides))
     told = errors.explain(raised.value)
     assert told is not None and said in told and "\n" not in told
 

@@ -14,9 +14,9 @@ import made
 import pytest
 from forked import Commands
 
-from gradlab.cli.report import main
 from gradlab.loggers import thinning
 from gradlab.report import figures
+from gradlab.report.command import main
 from gradlab.report.pages import comparison, run, template
 from gradlab.runs.contents import read
 from gradlab.runs.files import choices_of
@@ -267,7 +267,7 @@ def test_wrong_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_command_says_what_it_wrote_and_imports_no_torch(tmp_path: Path) -> None:
     job = made.collapse(tmp_path / "one")
     code = (
-        "import sys; from gradlab.cli.report import main; code = main(sys.argv[1:]);"
+        "import sys; from gradlab.report.command import main; code = main(sys.argv[1:]);"
         "assert type(sys.modules['torch']).__name__ == '_Lazy'; sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, text=True, cwd=tmp_path)

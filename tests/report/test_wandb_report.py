@@ -14,7 +14,7 @@ pytest.importorskip("wandb_workspaces", reason="W&B Reports need wandb-workspace
 import wandb
 from wandb_server import Service
 
-from gradlab.cli.report import main
+from gradlab.report.command import main
 from gradlab.report.wandb import report
 
 

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf, open_dict
 
 from gradlab.base.conf import conf_dir
 from gradlab.base.option import Invalid
-from gradlab.cli import arguments as cli
+from gradlab.config.compose import register
 from gradlab.config.schema import to_config
 from gradlab.sweep.grid import composed
 from gradlab.sweep.grid.composer import Composer
@@ -28,7 +28,7 @@ from gradlab.sweep.grid.composer import Composer
 @pytest.fixture
 def loader() -> Iterator[Any]:
     before = HydraConfig.instance().cfg
-    cli.register()
+    register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         setup_globals()
         yield GlobalHydra.instance().config_loader()

@@ -15,26 +15,28 @@ from test_app import SHORT, runs, told
 
 from gradlab.base.conf import conf_dir, yaml_names
 from gradlab.cli import arguments as cli
+from gradlab.config.compose import compose, register
+from gradlab.config.resolvers import points
 from gradlab.config.schema import to_config
-from gradlab.sweep.grid import points
+from gradlab.sweep.grid.jobs import planned
 
 
 def composed(*overrides: str) -> DictConfig:
     """A sweep's configuration, as its sweeper gets it."""
-    cli.register()
+    register()
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         fixed = [o for o, p in zip(overrides, parsed, strict=True) if not p.is_sweep_override()]  # as Hydra begins
         found = hydra.compose("config", fixed, return_hydra_config=True)
         found.hydra.overrides.task = list(overrides)
-        jobs = points.planned(found)
+        jobs = planned(found)
         assert jobs is not None
         return DictConfig({"jobs": jobs, "mode": str(found.hydra.mode)})
 
 
 @given(st.floats(1e-8, 1e8), st.floats(1e-8, 1e8), st.integers(2, 60))
 def test_points_are_a_factor_apart_from_end_to_end(start: float, stop: float, num: int) -> None:
-    found = points.points(start, stop, num)
+    found = points(start, stop, num)
     factor = (stop / start) ** (1 / (num - 1))
     assert len(found) == num and found[0] == pytest.approx(start, rel=1e-3)
     assert found[-1] == pytest.approx(stop, rel=1e-3)
@@ -45,15 +47,15 @@ def test_points_are_a_factor_apart_from_end_to_end(start: float, stop: float, nu
 
 
 def test_points_read_well() -> None:
-    assert points.points(1e-4, 1, 5) == [1e-4, 1e-3, 1e-2, 0.1, 1]
-    assert points.points(0.1, 10, 4) == [0.1, 0.4642, 2.154, 10]
-    assert points.points(3, 5, 1) == [3]
-    assert len(set(points.points(1, 1.0001, 50))) == 50
+    assert points(1e-4, 1, 5) == [1e-4, 1e-3, 1e-2, 0.1, 1]
+    assert points(0.1, 10, 4) == [0.1, 0.4642, 2.154, 10]
+    assert points(3, 5, 1) == [3]
+    assert len(set(points(1, 1.0001, 50))) == 50
 
 
 def test_logspace_is_a_word_of_overrides() -> None:
-    cli.register()
-    cli.register()  # twice does no harm
+    register()
+    register()  # twice does no harm
     parsed = OverridesParser.create().parse_override("optimizer.lr=logspace(1e-3, 1, 4)")
     assert parsed.is_sweep_override() and list(parsed.sweep_string_iterator()) == ["0.001", "0.01", "0.1", "1.0"]
 
@@ -79,7 +81,7 @@ def test_jobs_of_ready_sweeps(overrides: list[str], count: int, axes: dict[str, 
     for axis, values in axes.items():
         assert {job[axis] for job in jobs} == values
     for job in (found.jobs[0], found.jobs[-1]):  # each is a configuration that a run takes
-        to_config(cli.compose(list(job)))
+        to_config(compose(list(job)))
 
 
 def test_every_ready_sweep_is_tested() -> None:

@@ -14,9 +14,10 @@ from forked import Commands
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import VERDICTS, Thresholds
+from gradlab.runs.files import swept
 from gradlab.runs.measured import curve, lines_of, lost_at, measured
 from gradlab.runs.outcome import LOST, NAMES, STABLE, learns, outcome_class, share, worst
-from gradlab.sweep.results import overrides_of, read, swept, value, write
+from gradlab.sweep.results import overrides_of, read, value, write
 from gradlab.sweep.search import judge
 
 

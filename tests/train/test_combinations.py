@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 import torch
 from gradlab import cli
+from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.base.distributed import leave, world
 from gradlab.train.trainer import Trainer
@@ -25,7 +26,7 @@ from gradlab.train.trainer import Trainer
 torch.set_num_threads(1)
 place, folder = world(), Path(sys.argv[1])
 for line in Path(sys.argv[2]).read_text().splitlines():
-    run = Trainer(to_config(cli.compose(line.split())), folder / line.replace(" ", "_"), place, say=lambda text: None)
+    run = Trainer(to_config(compose(line.split())), folder / line.replace(" ", "_"), place, say=lambda text: None)
     outcome = run.run()
     finite = all(torch.isfinite(p).all() for p in run.module.parameters())
     assert outcome.status == "completed" and outcome.applied == 4 and finite, (line, outcome)

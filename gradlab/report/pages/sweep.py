@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from gradlab.base.command import command, key
 from gradlab.base.json_lines import write_whole
 from gradlab.base.option import Invalid
+from gradlab.config.compose import SILENT
 from gradlab.report.pages import map as sweep_map
 from gradlab.report.pages import sections
 from gradlab.report.pages.short import short
 from gradlab.report.pages.template import page
-from gradlab.runs.files import overrides_of
+from gradlab.runs.files import REFUSED, overrides_of
 from gradlab.runs.measured import curve
 from gradlab.runs.outcome import NAMES, OUTCOMES, UNJUDGED
 from gradlab.sweep.maps.axis import Axis, axis_of, swept_fields
-from gradlab.sweep.results import REFUSED
 
 if TYPE_CHECKING:
     from gradlab.sweep.maps.map import Drawn
@@ -160,8 +160,6 @@ def common(folder: Path, rows: Sequence[dict[str, Any]]) -> str:
 def repeating(folder: Path) -> str:
     """The command of the sweep, without where it wrote; empty where that cannot be told."""
     import yaml
-
-    from gradlab.cli.arguments import SILENT
 
     try:
         given = yaml.safe_load((folder / "multirun.yaml").read_text())["hydra"]["overrides"]

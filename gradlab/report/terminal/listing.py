@@ -15,8 +15,8 @@ from gradlab.base.json_lines import plain
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import Invalid, require
 from gradlab.report.terminal import query
+from gradlab.runs.files import swept
 from gradlab.runs.search import Run, find, read, together
-from gradlab.sweep.results import swept
 
 DESCRIPTION = """\
 Lists the runs and sweeps below FOLDER, newest first. A sweep is one line: how many of its jobs had which verdict, the

@@ -19,7 +19,7 @@ from gradlab.base.json_lines import number
 from gradlab.loggers.summary import summary
 from gradlab.base.option import Invalid
 from gradlab.report.wandb.blocks import Told, build
-from gradlab.runs.files import jobs_of, overrides_of, told_by
+from gradlab.runs.files import jobs_of, overrides_of, swept, told_by
 
 SECONDS = 30
 """Longest wait for W&B's service."""
@@ -77,7 +77,7 @@ def of_folders(folders: Sequence[Path]) -> Told:
         if not jobs:
             raise Invalid("FOLDER", folder, "must be the folder of a run or of a sweep")
         typed = [overrides_of(job) for job in jobs]
-        made.swept += [name for name in results.swept(typed) if name not in made.swept]
+        made.swept += [name for name in swept(typed) if name not in made.swept]
         for job, overrides in zip(jobs, typed):
             made.runs.append({"name": place.name_of(job, overrides)} | summary(told_by(job)))
         made.figures += [name for name in wandb_sweep.figures(folder) if name not in made.figures]
@@ -124,7 +124,7 @@ def of_service(entity: str, project: str, group: str | None) -> Told:
     rows = [{"name": name} | {k: v for k, v in values.items() if k in KEPT} for name, _, values in trained]
     images = [name for _, kind, _, values in found if kind == "sweep" for name in values]
     figures = [name for name in dict.fromkeys(images) if name.startswith("figures/")]
-    return Told(rows, swept=results.swept(typed), figures=figures)
+    return Told(rows, swept=swept(typed), figures=figures)
 
 
 KEPT = ("verdict", "sentence", "status", "first_failing_update", "eval/loss", "update")

@@ -8,8 +8,9 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from gradlab.base.command import identity
 from gradlab.base.errors import exit_code, explain
-from gradlab.cli import arguments
+from gradlab.config.compose import check
 from gradlab.config.remedy import DoesNotApply, treated
 from gradlab.config.schema import to_config
 from gradlab.runs import ending
@@ -25,14 +26,14 @@ def plan(
     composed = launcher.hydra_context.config_loader.compose(launcher.config, overrides)
     folder, task = composed.settle(number), composed.task
     folders[number] = folder
-    if arguments.goes_on() and (code := unfinished.finished(folder, overrides)) is not None:
+    if unfinished.resuming() and (code := unfinished.finished(folder, overrides)) is not None:
         codes[number] = code
         return None
     if folder.is_dir():
         unfinished.clear(folder)
     try:
         config, plain = composed.config()
-        arguments.check(config)
+        check(config)
         treated_cfg, remedy = treated(task, overrides)
         if remedy:
             config, plain = to_config(treated_cfg), composer.plain(treated_cfg)
@@ -52,5 +53,5 @@ def refused(folder: Path, overrides: list[str], error: Exception) -> int:
     record = error.record() if isinstance(error, DoesNotApply) else None
     code = 0 if record else exit_code(error)
     print(f"gradlab: {message}", file=sys.stderr, flush=True)
-    ending.write_error(folder, message, code, record, unfinished.identity(overrides))
+    ending.write_error(folder, message, code, record, identity(overrides))
     return code

@@ -11,6 +11,8 @@ from omegaconf import DictConfig
 
 PARENT = os.getppid()
 """The process that started this one."""
+BEGAN: int | None = None
+"""The process that began the sweep under way, where it is this one."""
 
 
 def launcher() -> str:
@@ -18,10 +20,10 @@ def launcher() -> str:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from gradlab.cli import arguments
-
     hydra = HydraConfig.get()
-    return "" if arguments.SWEEPS or hydra.mode != RunMode.MULTIRUN else str(hydra.runtime.choices["hydra/launcher"])
+    return (
+        "" if os.getpid() == BEGAN or hydra.mode != RunMode.MULTIRUN else str(hydra.runtime.choices["hydra/launcher"])
+    )
 
 
 def enter() -> None:
@@ -56,6 +58,8 @@ def progress(mode: str) -> str:
 
 def prepare(config: DictConfig) -> None:
     """Of a sweep that begins. submitit_local starts all jobs at once: it gets as many as there are cores for."""
+    global BEGAN
+    BEGAN = os.getpid()
     name, sweeper = config.hydra.runtime.choices["hydra/launcher"], config.hydra.sweeper
     if name == "submitit_local" and sweeper.get("max_batch_size", 0) is None:
         cores = len(os.sched_getaffinity(0))

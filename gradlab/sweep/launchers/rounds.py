@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.command import key
+from gradlab.base.command import INTERRUPTED, key
 from gradlab.base.distributed import World
-from gradlab.cli.arguments import INTERRUPTED
 from gradlab.sweep.grid.axes import Point, is_number
 from gradlab.sweep.search.judge import Seen, read
 from gradlab.sweep.search.search import Interrupted

@@ -15,10 +15,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from omegaconf import OmegaConf, open_dict
 
+from gradlab.base.command import identity
 from gradlab.base.errors import Usage
 from gradlab.base.option import require
 from gradlab.config.remedy import treated
 from gradlab.runs import ending
+from gradlab.runs.job import WritePage
 from gradlab.sweep import unfinished
 from gradlab.sweep.grid.planning import plan, refused
 from gradlab.sweep.vectorized.grouping import Planned, groups
@@ -26,7 +28,9 @@ from gradlab.sweep.vectorized.progress import PLAIN_SECONDS, SweepProgress
 from gradlab.sweep.vectorized.workers import Chunk, Workers
 
 
-def launch(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+def launch(
+    launcher: Any, job_overrides: Sequence[Sequence[str]], first: int, write_page: WritePage | None = None
+) -> list[JobReturn]:
     """Run all jobs; each has its folder as if it had run alone. Returns their exit codes as Hydra wants them."""
     if "RANK" in os.environ:
         raise Usage("hydra/launcher=vectorized: not under torchrun, whose processes share each job")
@@ -49,7 +53,7 @@ def launch(launcher: Any, job_overrides: Sequence[Sequence[str]], first: int) ->
                 if time.monotonic() - said > PLAIN_SECONDS:
                     said = time.monotonic()
                     print(f"{i + 1} of {len(job_overrides)} jobs composed", flush=True)
-            Launch(launcher, [p for p in planned if p is not None], codes).run()
+            Launch(launcher, [p for p in planned if p is not None], codes, write_page).run()
     finally:
         HydraConfig.instance().cfg = before
     return [returned(list(o), codes.get(first + i, 1), folders.get(first + i)) for i, o in enumerate(job_overrides)]
@@ -66,8 +70,10 @@ def returned(overrides: list[str], code: int, folder: Path | None) -> JobReturn:
 class Launch:
     """The jobs of one launch, in groups that are one program each."""
 
-    def __init__(self, launcher: Any, jobs: list[Planned], codes: dict[int, int]) -> None:
-        self.launcher, self.jobs, self.codes = launcher, jobs, codes
+    def __init__(
+        self, launcher: Any, jobs: list[Planned], codes: dict[int, int], write_page: WritePage | None = None
+    ) -> None:
+        self.launcher, self.jobs, self.codes, self.write_page = launcher, jobs, codes, write_page
         self.settings = launcher.settings
         self.programs: list[Any] = []
 
@@ -82,7 +88,7 @@ class Launch:
             loaded: dict[str, Any] = {}
             for jobs in together:
                 try:
-                    self.programs.append(Program(jobs, loaded))
+                    self.programs.append(Program(jobs, loaded, self.write_page))
                 except Invalid as error:
                     alone += [(job, str(error)) for job in jobs]
                 except (Exception, SystemExit) as error:  # each job will say it
@@ -149,7 +155,7 @@ class Launch:
             for place in places:
                 job = self.programs[chunk.program].jobs[place]
                 self.codes[job.number] = 1
-                ending.write_error(job.folder, why, 1, None, unfinished.identity(job.overrides))
+                ending.write_error(job.folder, why, 1, None, identity(job.overrides))
             print(f"gradlab: {len(places)} jobs were lost: {why}", file=sys.stderr, flush=True)
 
         if not number:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gradlab.base import randomness
+from gradlab.base.command import identity
 from gradlab.base.distributed import World
 from gradlab.base.errors import exit_code, explain
 from gradlab.base.option import Invalid
 from gradlab.runs import ending
-from gradlab.runs.job import Job
-from gradlab.sweep.unfinished import identity
+from gradlab.runs.job import Job, WritePage
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.equivalence import drawn
 from gradlab.sweep.vectorized.grouping import Planned
@@ -37,8 +37,14 @@ LEAST, MOST = 64, 1024
 class Program:
     """Jobs that are one program: what they share is made once."""
 
-    def __init__(self, jobs: Sequence[Planned], loaded: dict[str, Any] | None = None) -> None:
-        """loaded: data of other programs, and the place for this one's. Raises `Invalid` for jobs that are no lanes."""
+    def __init__(
+        self, jobs: Sequence[Planned], loaded: dict[str, Any] | None = None, write_page: WritePage | None = None
+    ) -> None:
+        """loaded: data of other programs, and the place for this one's.
+
+        write_page: writes the page of each job's run. Raises `Invalid` for jobs that are no lanes.
+        """
+        self.write_page = write_page
         self.jobs, loaded = list(jobs), {} if loaded is None else loaded
         first = self.jobs[0].config
         self.device = build.pick_device(first, World())
@@ -80,6 +86,7 @@ class Program:
             World(),
             planned.remedy,
             make,
+            self.write_page,
         )
 
     def chunks(self, workers: int, lanes: int | None, memory: float | None) -> list[list[int]]:

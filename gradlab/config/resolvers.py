@@ -1,16 +1,13 @@
-"""Grids: `logspace(1e-4,1,16)` beside Hydra's own `range` and `choice`, and the jobs that a grid makes."""
+"""What can be written in an override beside Hydra's own: `logspace(1e-4,1,16)`, and the axis that fits the model."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, Union  # (annotations are read by Hydra's parser: they must be types and not text)
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser import overrides_parser
 from hydra.core.override_parser.types import ChoiceSweep
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from gradlab.base.option import Invalid, require
+from gradlab.base.option import require
 
 _shipped = overrides_parser.create_functions
 DIGITS = 4
@@ -50,28 +47,3 @@ def for_model(axes: dict[str, str], *, _root_: DictConfig) -> str:
     model = _root_.hydra.runtime.choices.model
     require(model in axes, "model", model, f"one of {', '.join(map(str, axes))} for this sweep")
     return axes[model]
-
-
-def combinations(params: Any, given: Sequence[str], loader: Any) -> list[list[str]]:
-    """The overrides of each job of a grid, in order. params: fields and values of the sweeper's own.
-
-    Raises `Invalid` for a field that is given no value: there would be no job.
-    """
-    parser = overrides_parser.OverridesParser.create(config_loader=loader)
-    parsed = parser.parse_overrides([*(f"{key}={value}" for key, value in (params or {}).items()), *given])
-    for override in parsed:
-        if override.is_sweep_override() and next(override.sweep_string_iterator(), None) is None:
-            text = str(override.input_line).partition("=")[2]
-            raise Invalid(override.get_key_element(), text, "must hold a value: there would be no job")
-    (jobs,) = BasicSweeper.split_arguments(parsed, None)
-    return jobs
-
-
-def planned(config: DictConfig) -> list[list[str]] | None:
-    """The overrides of each job of a grid, in order; None where the sweeper decides as it goes."""
-    sweeper = config.hydra.sweeper
-    if not sweeper._target_.endswith(".BasicSweeper"):
-        return None
-    given: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    jobs = combinations(sweeper.params, given, GlobalHydra.instance().config_loader())
-    return [[o for o in job if not o.startswith("hydra.")] for job in jobs]

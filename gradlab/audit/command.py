@@ -16,7 +16,7 @@ from gradlab.audit.selection import checked, choose, codes, one, reading
 from gradlab.audit.source.exclusion import excluding
 from gradlab.audit.source.files import find
 from gradlab.audit.source.settings import Wrong, settings
-from gradlab.codes import CODES, SEVERITIES, UNREADABLE, Code, explained
+from gradlab.codes import CODES, SEVERITIES, UNREADABLE, Code, explain
 
 
 class Parser(argparse.ArgumentParser):
@@ -162,9 +162,7 @@ def told(code: Code) -> str:
     from gradlab.audit.fixes import FIXES
 
     more = "" if code.default else f"\n\nOff unless selected: --select {code.code}."
-    return (
-        explained(code) + more + ("\n\n--fix mends the plain cases; --diff shows them." if code.code in FIXES else "")
-    )
+    return explain(code) + more + ("\n\n--fix mends the plain cases; --diff shows them." if code.code in FIXES else "")
 
 
 def listed(code: Code, here: bool) -> str:

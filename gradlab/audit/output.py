@@ -106,8 +106,8 @@ def sarif(findings: list[Finding]) -> str:
             "id": code,
             "name": CODES[code].name,
             "shortDescription": {"text": CODES[code].message},
-            "fullDescription": {"text": CODES[code].why},
-            "help": {"text": f"{CODES[code].mend}:\n\n{CODES[code].example}"},
+            "fullDescription": {"text": CODES[code].explanation},
+            "help": {"text": f"{CODES[code].fix}:\n\n{CODES[code].example}"},
         }
         for code in used
     ]

@@ -112,10 +112,10 @@ class OptimizerOutput:
             found.sentence = f"{found.sentence}: {self.error}"
         mistakes = [record.finding() for record in faults]
         found.findings = sorted([*mistakes, *found.findings], key=lambda each: SEVERITIES.index(each.severity))
-        if mistakes and (worst := found.findings[0]).severity == "critical":
-            if worst.code in {each.code for each in mistakes}:
-                found.verdict, found.sentence = worst.code, worst.sentence
-                found.evidence |= worst.evidence
+        worst = found.findings[0] if mistakes else None
+        if worst is not None and worst.severity == "critical" and worst.code in {each.code for each in mistakes}:
+            found.verdict, found.sentence = worst.code, worst.sentence
+            found.evidence |= worst.evidence
         if found.verdict == "healthy" and not self.stream.history.attempts:
             found.verdict, found.sentence = NOT_MEASURED, self.why_not_measured()
         return found
@@ -172,5 +172,7 @@ class OptimizerOutput:
         others = self.tracker.other_optimizers
         lines += [f"its parameters were also moved by {each}, which was not passed to the watch" for each in others]
         lines += [f"it ended with: {self.error}"] * bool(self.error and self.error not in reason)
-        unchecked = f", {len(found.unchecked)} could not be: diagnosis.json gives the reasons" if found.unchecked else ""
+        unchecked = (
+            f", {len(found.unchecked)} could not be: diagnosis.json gives the reasons" if found.unchecked else ""
+        )
         return [*lines, f"{len(found.checked)} rules were applied to the numbers{unchecked}"]

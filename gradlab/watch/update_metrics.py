@@ -48,7 +48,9 @@ class UpdateMetrics:
     ) -> None:
         """write: takes the metrics of an update, and the record of its layers if there is one."""
         self.write = write
-        self.observed = Observed(monitor, model, names, [local(p) for p in params], [], compiled=True)  # no module hooks
+        self.observed = Observed(
+            monitor, model, names, [local(p) for p in params], [], compiled=True
+        )  # no module hooks
         self.device = params[0].device
         self.set_parameters(names, params)
         self.attempts = self.written = self.applied = self.clipped = 0
@@ -167,7 +169,7 @@ class UpdateMetrics:
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a tensor that is sharded over several."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def clip_coefficient(norm: float, line: dict[str, Any]) -> float:
@@ -177,4 +179,5 @@ def clip_coefficient(norm: float, line: dict[str, Any]) -> float:
         return after / norm if norm and math.isfinite(norm) else 1.0 if not norm else 0.0
     if "clip/bound" not in line:
         return 1.0
-    return min(1.0, line["clip/bound"] / (line["clip/total"] + 1e-6))  # as PyTorch computes it; NaN stays 1.0
+    coefficient: float = line["clip/bound"] / (line["clip/total"] + 1e-6)  # as PyTorch computes it
+    return min(1.0, coefficient)  # 1 for NaN

@@ -43,7 +43,7 @@ def test_page_of_a_watched_loop(chromium, watch, dark, width):
         assert f"test_watch_page.py:{marked(adversaries)} GL305" in loop
         assert "first.step()  # here" in loop
         assert "first at update 2, 11 times" in loop
-        assert "Instead: call optimizer.zero_grad() once an update" in loop
+        assert "Instead: call optimizer.zero_grad() once per update" in loop
         assert seen.page.locator("#loop pre.right").inner_text().rstrip().endswith("optimizer.zero_grad()")
         assert "mend" not in seen.text("#verdict")
         overflow = seen.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -1,12 +1,11 @@
 """Loops with DistributedDataParallel on two ranks."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import socket
 
 import pytest
+import watched_ranks
+from in_fork import fork
 from watched_scripts import AUDITED, expected
 
 EXPECTED = {
@@ -32,19 +31,14 @@ NOT_IN_THIS_DATA = {"GL307", "GL308", "GL506"}
 
 @pytest.mark.distributed
 def test_two_ranks(tmp_path):
-    here = Path(__file__).parent
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    given = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])])}
-    done = subprocess.run(
-        [*command, str(here / "watched_ranks.py"), str(tmp_path)],
-        env=given,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    ranks = [fork(lambda: watched_ranks.main(tmp_path), tmp_path, f"rank{r}", RANK=f"{r}", **given) for r in range(2)]
+    codes = [rank.wait() for rank in ranks]
+    assert codes == [0, 0], ranks[0].err.read_text()[-3000:]
+    found = json.loads(ranks[0].out.read_text().strip().splitlines()[-1])
     assert {n: v for n, v in found.items() if n in EXPECTED} == {
         name: [codes, True, False, True, 4] for name, codes in EXPECTED.items()
     }

@@ -1,9 +1,7 @@
 """What test_watch_ranks.py runs under torchrun: loops with DDP, alone and watched; rank 0 prints what was found."""
 
 import json
-import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,8 +10,8 @@ from watched_loops import batches, half_loss, loss_of, net
 from watched_scripts import AUDITED, distributed, play, playable, told
 
 import gradlab
-from gradlab.watch.numbers import local
-from gradlab.watch.taps import TAPS
+from gradlab.watch.patches import PATCHES
+from gradlab.watch.update_metrics import local
 
 RANK = 0
 
@@ -197,7 +195,7 @@ def main(folder):
                 loop(model, optimizer)
             ends.append(torch.cat([local(p).detach().flatten() for p in model.parameters()]))
         codes = [seen.name for seen in watch.faults]
-        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.loop.outputs[0].lines]
+        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not PATCHES, watch.loop.outputs[0].num_updates]
     for path in sorted((AUDITED / "wrong").glob("*.py")) + sorted((AUDITED / "right").glob("*.py")):
         if playable(path) and distributed(path):
             watch, _ = play(path, folder / path.stem)
@@ -205,7 +203,3 @@ def main(folder):
     if RANK == 0:
         print(json.dumps(found))
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -14,7 +14,7 @@ from gradlab.audit.trace.events import Event
 from gradlab.audit.trace.scenarios import Run
 from gradlab.audit.trace.training_loop import Unit
 from gradlab.audit.trace.values import Value
-from gradlab.codes import bounds
+from gradlab.codes import clip_bounds
 
 BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
 
@@ -45,7 +45,7 @@ def by_value(run: Run) -> Iterator[Hit]:
 def extreme(run: Run) -> Iterator[Hit]:
     for clip in run.of("clip"):
         value = bound(clip.event)
-        if value is not None and bounds.extreme(value):
+        if value is not None and clip_bounds.extreme(value):
             yield Hit(clip)
 
 
@@ -92,7 +92,7 @@ def resnet(run: Run) -> Iterator[Hit]:
     if re.search(r"resnet", kind_of(run.unit), re.I):
         for clip in run.of("clip"):
             value = bound(clip.event)
-            if value is not None and bounds.tight(value):
+            if value is not None and clip_bounds.tight(value):
                 yield Hit(clip)
 
 
@@ -129,7 +129,7 @@ def trainer_extreme(module: Module) -> Iterator[ast.AST]:
     for call in trainers(module):
         for k in call.keywords:
             value = literal(k.value) if k.arg in BOUNDS else None
-            if value is not None and bounds.extreme(value):
+            if value is not None and clip_bounds.extreme(value):
                 yield k.value
 
 

@@ -84,10 +84,10 @@ def parse(given: str) -> Condition:
 
 def known_verdict(given: str, wanted: str) -> None:
     """Refuse a verdict that no run can have."""
-    from gradlab.codes import NAMED
+    from gradlab.codes import CODES_BY_NAME
     from gradlab.diagnosis.options import VERDICTS
 
-    known = [*VERDICTS, *STATES, "not_measured", *NAMED]  # those of a watched loop are its mistakes
+    known = [*VERDICTS, *STATES, "not_measured", *CODES_BY_NAME]  # those of a watched loop are its mistakes
     for word in wanted.split(","):
         if not any(fnmatchcase(verdict, word) for verdict in known):
             allowed = (

@@ -26,9 +26,7 @@ def at_schedule_step(
         yield "schedule-before-step" if tracker.attempts == 1 else "schedule-before-epoch", site, ""
 
 
-def at_end(
-    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, length: int | None
-) -> Iterator[Violation]:
+def at_end(tracker: OptimizerTracker, site: CallSite | None, num_steps: int, length: int | None) -> Iterator[Violation]:
     """At the end of a loop that accumulates: is the schedule as long as there were micro-batches?
 
     num_steps: steps of the schedule. length: steps until its end; None if unknown.

@@ -2,23 +2,22 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from in_fork import fork
 from watched_loops import batches, lines, loss_of, net, pair, train
 
 import gradlab
 from gradlab.runs import search
-from gradlab.watch.taps import TAPS
+from gradlab.watch.patches import PATCHES
 
 
 def test_a_folder_is_made_when_there_is_something_to_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, optimizer = pair()
     watch = gradlab.watch(model, optimizer, quiet=True)
-    assert "nothing was seen yet" in watch.report()
+    assert "nothing was observed yet" in watch.report()
     assert "outputs" not in watch.report()
     with gradlab.watch(net(), quiet=True):  # and no optimizer
         pass
@@ -37,7 +36,7 @@ def test_another_rank_writes(rank, ranks, writes, tmp_path, monkeypatch):
     with gradlab.watch(model, optimizer, folder=tmp_path / "run", quiet=True) as watch:
         train(model, optimizer)
     assert (tmp_path / "run").exists() is watch.main is writes
-    assert ("all of it" in watch.report()) is writes
+    assert ("all files" in watch.report()) is writes
 
 
 def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
@@ -69,9 +68,9 @@ def test_a_full_disk_ends_the_writing_alone(tmp_path, monkeypatch, capsys):
     assert not watch.broken
     assert [(seen.code, seen.update) for seen in watch.faults] == [("GL305", 7)]
     assert "(9 updates)" in watch.report()
-    assert "is not whole: [Errno 28] No space left" in watch.report()
+    assert "is incomplete: [Errno 28] No space left" in watch.report()
     assert capsys.readouterr().err.count("No space left") == 1
-    assert not TAPS
+    assert not PATCHES
 
 
 def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
@@ -81,11 +80,11 @@ def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", refuse)
     model, optimizer = pair()
     with (
-        pytest.raises(ValueError, match=r"^watch: folder is '.*', which cannot be made: .*Permission denied"),
+        pytest.raises(ValueError, match=r"^watch: folder is '.*', which cannot be created: .*Permission denied"),
         gradlab.watch(model, optimizer, folder=tmp_path / "run", quiet=True),
     ):
         pass
-    assert not TAPS
+    assert not PATCHES
 
 
 def test_what_another_watch_left_goes(tmp_path):
@@ -97,19 +96,13 @@ def test_what_another_watch_left_goes(tmp_path):
         assert search.state(tmp_path) == "running"
 
 
-KILLED = """
-import os, signal, torch, gradlab
-model = torch.nn.Linear(2, 2)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-with gradlab.watch(model, optimizer, folder="run"):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+def test_a_killed_watch_is_listed_as_killed(tmp_path):
+    def killed():
+        model, optimizer = pair()
+        with gradlab.watch(model, optimizer, folder="run"):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-
-def test_a_killed_watch_is_told_as_killed(tmp_path):
-    given = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=given)
-    assert done.returncode == -signal.SIGKILL
+    assert fork(killed, tmp_path).wait() == -signal.SIGKILL
     assert [search.read(run).verdict for run in search.find(tmp_path)] == ["killed"]
 
 

@@ -13,8 +13,8 @@ from watched_loops import batches, loss_of, net
 
 import gradlab
 from gradlab.base.json_lines import read_lines
-from gradlab.watch.taps import TAPS
-from gradlab.watch.where import told
+from gradlab.watch.call_site import format_site
+from gradlab.watch.patches import PATCHES
 
 
 def train(model, optimizer, count=6, seed=1):
@@ -52,7 +52,7 @@ def test_compiled(backend, form, tmp_path):
             with gradlab.watch(given, optimizer, folder=tmp_path, quiet=True) as watch:
                 train(called, optimizer)
             assert codes(watch) == []
-            assert watch.loop.outputs[0].lines == 6
+            assert watch.loop.outputs[0].num_updates == 6
         else:
             train(called, optimizer)
         ends.append(weights(model))
@@ -83,8 +83,8 @@ def test_optimizers_that_are_there_already(tmp_path):
     with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
         train(model, optimizer)
         train(other, foreign)
-    assert [f.optimizer for f in watch.loop.followers] == [optimizer]
-    assert watch.loop.outputs[0].lines == 6
+    assert [f.optimizer for f in watch.loop.trackers] == [optimizer]
+    assert watch.loop.outputs[0].num_updates == 6
 
 
 def test_nothing_is_met(tmp_path):
@@ -129,7 +129,7 @@ def test_an_optimizer_that_was_not_named_is_told(tmp_path):
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         two_optimizers(model, optimizer)
     line = train.__code__.co_firstlineno + 5
-    assert f"its parameters were also moved by Another at {told((train.__code__, line))}" in watch.report()
+    assert f"its parameters were also moved by Another at {format_site((train.__code__, line))}" in watch.report()
     assert watch.report().count("Another") == 1
 
 
@@ -168,7 +168,7 @@ def test_an_optimizer_of_optimizers(named, tmp_path):
             outer.step()
             outer.zero_grad()
     assert codes(watch) == []
-    assert [o.lines for o in watch.loop.outputs] == [6]
+    assert [o.num_updates for o in watch.loop.outputs] == [6]
     assert "also moved" not in watch.report()
 
 
@@ -239,7 +239,7 @@ def test_a_model_without_parameters(tmp_path):
             model(x).square().mean().backward()
             optimizer.step()
     assert codes(watch) == []
-    assert watch.loop.followers[0].names == ["parameter0"]
+    assert watch.loop.trackers[0].names == ["parameter0"]
 
 
 def test_a_watch_that_goes_on(tmp_path):
@@ -251,11 +251,11 @@ def test_a_watch_that_goes_on(tmp_path):
         with watch:
             train(model, optimizer, 5, epoch)
         train(model, optimizer, 1)
-        assert not TAPS
+        assert not PATCHES
     assert codes(watch) == []
     lines = list(read_lines(tmp_path / "metrics.jsonl"))
     assert [line["attempt"] for line in lines] == [*range(1, 16)]
-    with watch, pytest.raises(RuntimeError, match="under way"), watch:
+    with watch, pytest.raises(RuntimeError, match="running already"), watch:
         pass
 
 
@@ -268,7 +268,7 @@ def test_what_breaks_off_is_told_and_put_right(error, status, tmp_path):
         raise error
     assert watch.status == status
     assert error.__name__ in watch.report()
-    assert not TAPS
+    assert not PATCHES
     assert not optimizer._optimizer_step_pre_hooks
     assert (tmp_path / "report.html").is_file()
 
@@ -284,7 +284,7 @@ def test_strict_puts_all_right(tmp_path):
             loss_of(model, batch).backward()
             optimizer.step()
     assert caught.value.code == "GL305"
-    assert not TAPS
+    assert not PATCHES
     assert len(list(read_lines(tmp_path / "metrics.jsonl"))) == 1
 
 
@@ -300,7 +300,7 @@ def test_wrong_arguments(tmp_path):
         ({"model": model, "optimizer": optimizer, "scaler": optimizer}, "scaler is a SGD, expected a torch.amp.Grad"),
         ({"model": model, "optimizer": optimizer, "schedule": model}, "schedule is a Sequential, expected one of"),
         ({"model": model, "optimizer": []}, "optimizer is empty"),
-        ({"model": nn.LazyLinear(4)}, "model is a LazyLinear that is not made yet"),
+        ({"model": nn.LazyLinear(4)}, "model is a LazyLinear with uninitialized parameters"),
         ({"model": model, "optimizer": optimizer, "strict": "no"}, "strict is 'no', expected True or False"),
         ({"model": model, "optimizer": optimizer, "every": 0}, "every is 0, expected a whole number >= 1"),
         ({"model": model, "optimizer": optimizer, "folder": tmp_path / "file" / "a"}, "file is a file"),
@@ -308,7 +308,7 @@ def test_wrong_arguments(tmp_path):
     ):
         with pytest.raises((TypeError, ValueError), match=f"^watch: .*{says}"):
             gradlab.watch(**given)
-    assert not TAPS
+    assert not PATCHES
 
 
 def test_the_report_names_place_mistake_and_mend(tmp_path, capsys):
@@ -320,7 +320,7 @@ def test_the_report_names_place_mistake_and_mend(tmp_path, capsys):
             optimizer.step()
     said, (first, line, when, *_) = capsys.readouterr().err, watch.report().split("\n")
     assert first == "verdict: zero-grad-missing (4 updates)"
-    assert f"test_watch_robust.py:{watch.faults[0].site[1]}: GL305 error: gradients are never" in line
-    assert when == "    first at update 2, 3 times; call optimizer.zero_grad() once an update, after the step"
+    assert f"test_watch_usage.py:{watch.faults[0].site[1]}: GL305 error: gradients are never" in line
+    assert when == "    first at update 2, 3 times; call optimizer.zero_grad() once per update, after the step"
     assert said.count("\n") == 1
     assert line in said

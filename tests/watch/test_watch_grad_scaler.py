@@ -8,7 +8,7 @@ from torch.nn.utils import clip_grad_norm_
 from watched_loops import batches, half_loss, loss_of, marked, net, run
 
 import gradlab
-from gradlab.watch.precisions import types
+from gradlab.watch.graph_dtypes import graph_dtypes
 
 
 def found(watch):
@@ -123,8 +123,8 @@ def test_autocast_within_the_model(tmp_path):
 def test_what_cannot_be_seen_through_is_not_known():
     x = torch.randn(4, 8, requires_grad=True)
     whole = torch.utils.checkpoint.checkpoint(lambda v: v * 2, x, use_reentrant=True)
-    assert types([whole.sum()]) is None
-    assert types([(x.half() * 2).float().sum()]) == {torch.float16, torch.float32}
+    assert graph_dtypes([whole.sum()]) is None
+    assert graph_dtypes([(x.half() * 2).float().sum()]) == {torch.float16, torch.float32}
 
 
 def test_a_scaler_that_was_not_handed_over(tmp_path):

@@ -8,7 +8,7 @@ from watched_loops import batches, half_loss, loss_of, marked, net, refused, run
 
 import gradlab
 from gradlab.base.json_lines import read_lines
-from gradlab.codes import NAMED
+from gradlab.codes import CODES_BY_NAME
 
 WRONG, RIGHT = {}, {}
 
@@ -366,16 +366,21 @@ def test_wrong(name, tmp_path):
     told = [(seen.name, seen.site[1], seen.update) for seen in watch.faults]
     assert told == [(code, marked(loop), update)]
     assert not watch.broken
-    assert f"test_watch_faults.py:{marked(loop)}: {NAMED[code].code} {NAMED[code].severity}: " in watch.report()
+    assert (
+        f"test_watch_rules.py:{marked(loop)}: {CODES_BY_NAME[code].code} {CODES_BY_NAME[code].severity}: "
+        in watch.report()
+    )
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_strict(name, tmp_path):
     code, _, loop = WRONG[name]
-    if NAMED[code].severity != "error":
+    if CODES_BY_NAME[code].severity != "error":
         assert run(loop, tmp_path, strict=True).faults
         return
-    with pytest.raises(gradlab.watch.Fault, match=f"test_watch_faults.py:{marked(loop)}: {NAMED[code].code} error: "):
+    with pytest.raises(
+        gradlab.watch.Fault, match=f"test_watch_rules.py:{marked(loop)}: {CODES_BY_NAME[code].code} error: "
+    ):
         run(loop, tmp_path, strict=True)
 
 
@@ -641,7 +646,7 @@ def test_right(name, tmp_path):
     watch = run(RIGHT[name], tmp_path)
     assert watch.faults == []
     assert not watch.broken
-    assert watch.loop.outputs[0].lines >= 3
+    assert watch.loop.outputs[0].num_updates >= 3
 
 
 def test_a_line_is_told_once_and_counted(tmp_path):

@@ -5,11 +5,13 @@ import sys
 
 import pytest
 import torch
+from in_fork import fork
 from test_integrations import QUIET, Wrapped, loader
 from torch.nn import functional as F
 from watched_loops import batches, loss_of, marked, net
 
 import gradlab.integrations
+from gradlab.integrations.trainer_watch import TrainerWatch
 
 
 def told(watch):
@@ -114,18 +116,18 @@ def test_a_wrong_argument():
         gradlab.integrations.LightningWatch(scaler=None)
 
 
-def test_a_trainer_that_breaks_off_without_a_word_leaves_its_folder(tmp_path):
-    run = f"""
-import torch
-from gradlab.integrations.held import Held
-model = torch.nn.Linear(2, 1)
-Held(folder={str(tmp_path)!r}).begin(model, torch.optim.SGD(model.parameters(), lr=0.1))
-model(torch.ones(1, 2)).sum().backward()
-raise ZeroDivisionError
-"""
-    ended = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
-    assert "verdict: not_measured" in ended.stdout and "ZeroDivisionError" in ended.stderr
-    assert (tmp_path / "report.html").is_file()
+def test_a_trainer_that_fails_without_a_callback_leaves_its_folder(tmp_path):
+    def train():
+        model = net()
+        trainer_watch = TrainerWatch(folder="run")
+        trainer_watch.begin(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        model(torch.ones(1, 8)).sum().backward()
+        raise ZeroDivisionError
+
+    child = fork(train, tmp_path)
+    assert child.wait() == 1
+    assert "verdict: not_measured" in child.out.read_text() and "ZeroDivisionError" in child.err.read_text()
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def test_one_import_is_enough_and_brings_no_trainer():

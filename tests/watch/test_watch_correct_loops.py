@@ -269,4 +269,4 @@ def test_nothing_is_said(name, tmp_path, monkeypatch):
     watch = LOOPS[name]()
     assert not watch.broken
     assert [(seen.line, seen.update) for seen in watch.faults] == []
-    assert all(output.lines >= 3 for output in watch.loop.outputs)
+    assert all(output.num_updates >= 3 for output in watch.loop.outputs)

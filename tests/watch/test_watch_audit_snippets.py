@@ -53,5 +53,5 @@ def test_of_a_right_snippet_nothing_is_said_but_what_is_wrong(script, tmp_path):
     watch, refused = play(script, tmp_path / "run")
     assert refused is None
     assert not watch.broken
-    assert watch.loop.outputs[0].lines
+    assert watch.loop.outputs[0].num_updates
     assert told(watch) <= expected(script)

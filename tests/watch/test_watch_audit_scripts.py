@@ -34,4 +34,4 @@ def test_nothing_is_said_of_a_right_script(path, tmp_path):
     assert refused is None
     assert not watch.broken
     assert watch.faults == []
-    assert watch.loop.outputs[0].lines
+    assert watch.loop.outputs[0].num_updates

@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 from watched_loops import batches, lines, loss_of, pair, train, update
 
 import gradlab
-from gradlab.watch.taps import TAPS
+from gradlab.watch.patches import PATCHES
 
 
 def moved_too_early(schedule):
@@ -40,7 +40,7 @@ def test_the_gradients_of_other_threads_are_left_alone(tmp_path):
     (model, optimizer), (other, others) = pair(), pair(1)
     looked, here = set(), threading.get_ident()
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
-        follower = watch.loop.followers[0]
+        follower = watch.loop.trackers[0]
         versions = follower.versions
 
         def seen():
@@ -81,9 +81,9 @@ def test_watches_at_once(tmp_path):
     first.__exit__(None, None, None)
     train(other, others, 3)
     second.__exit__(None, None, None)
-    assert [watch.loop.outputs[0].lines for watch in (first, second)] == [3, 6]
+    assert [watch.loop.outputs[0].num_updates for watch in (first, second)] == [3, 6]
     assert [[seen.code for seen in watch.faults] for watch in (first, second)] == [[], ["GL305"]]
-    assert not TAPS
+    assert not PATCHES
 
 
 def test_an_exception_is_not_taken_for_a_failed_update(tmp_path):
@@ -137,7 +137,7 @@ def test_a_generator_that_is_left(tmp_path):
     assert "(2 updates)" in watches[0].report()
     loop.close()
     assert watches[0].status == "completed"
-    assert not TAPS
+    assert not PATCHES
 
 
 def test_reports_while_it_goes_on_count_the_latest_update(tmp_path):

@@ -9,7 +9,7 @@ from torch.optim import SGD
 from watched_loops import batches, lines, loss_of, net, pair, train, update
 
 import gradlab
-from gradlab.watch.graph import token
+from gradlab.watch.loss_graph import graph_token
 
 
 class Raises(SGD):
@@ -176,11 +176,11 @@ def test_a_loss_is_told_from_what_lives_on_by_itself():
     """The node of a parameter is as old as the parameter; a part that is used again is no loss that was kept."""
     weight = nn.Parameter(torch.ones(()))
     held = (weight * 2).exp()  # keeps the parameter's node alive
-    mark = token(weight / 2)
+    mark = graph_token(weight / 2)
     assert mark is not None and mark() is None
     shared = held.square()
-    first, loss = token(shared / 2), shared / 3
-    second = token(loss)
+    first, loss = graph_token(shared / 2), shared / 3
+    second = graph_token(loss)
     assert first() is None and second() is not None
     kept, loss = shared, None
     assert second() is not None and kept is not None

@@ -1,13 +1,13 @@
-"""Bounds of clipping that are seldom meant."""
+"""Values of max_norm that are seldom intended."""
 
 from __future__ import annotations
 
 
 def extreme(max_norm: float) -> bool:
-    """Every update is cut, or none ever is; above a million it is meant to measure only."""
+    """Every gradient is clipped, or none ever is; from a million on, clipping is a way to measure the norm."""
     return 0 < max_norm <= 0.02 or 1000 <= max_norm < 1e6
 
 
 def tight(max_norm: float) -> bool:
-    """For a ResNet."""
+    """Too small for a ResNet."""
     return max_norm <= 1

@@ -12,7 +12,7 @@ from watched_loops import batches, loss_of, net
 
 import gradlab.integrations
 from gradlab.base.json_lines import read_lines
-from gradlab.watch.taps import TAPS
+from gradlab.watch.patches import PATCHES
 
 QUIET = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 
@@ -60,7 +60,7 @@ def test_lightning(tmp_path, count, capsys):
     assert len(lines) == 12
     assert all(line["train/loss"] > 0 for line in lines)
     assert any("update/ratio" in line for line in lines)
-    assert not TAPS
+    assert not PATCHES
     assert "verdict" in capsys.readouterr().out
 
 
@@ -85,7 +85,7 @@ def test_lightning_that_breaks_off(tmp_path):
     with pytest.raises(ZeroDivisionError):
         trainer.fit(Module(), loader(8))
     assert callback.watch.status == "failed"
-    assert not TAPS
+    assert not PATCHES
     assert (tmp_path / "run" / "report.html").is_file()
 
 
@@ -129,7 +129,7 @@ def test_transformers(tmp_path):
     lines = list(read_lines(tmp_path / "run" / "metrics.jsonl"))
     assert len(lines) == 12
     assert all(0 < line["clip/coefficient"] < 1 or line["grad/norm"] <= 0.5 for line in lines)
-    assert not TAPS
+    assert not PATCHES
 
 
 @pytest.mark.parametrize("divided", [True, False])
@@ -159,5 +159,5 @@ def test_accelerate(tmp_path, divided):
     assert torch.equal(alone, seen)
     assert not watch.broken
     assert [s.name for s in watch.faults] == ([] if divided else ["loss-divided-twice"])
-    assert watch.loop.outputs[0].lines == 4
+    assert watch.loop.outputs[0].num_updates == 4
     copy.deepcopy(watch.loop.models[0])

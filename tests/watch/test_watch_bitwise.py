@@ -14,7 +14,7 @@ from watched_loops import batches, half_loss, loss_of, net
 
 import gradlab
 from gradlab.base.json_lines import read_lines
-from gradlab.watch.taps import TAPS
+from gradlab.watch.patches import PATCHES
 
 LOOPS = {}
 
@@ -208,9 +208,9 @@ def test_bitwise(name, tmp_path):
     before = everything()
     watch = both(LOOPS[name], tmp_path)
     assert everything() == before
-    assert not TAPS
+    assert not PATCHES
     lines = list(read_lines(tmp_path / "run" / "metrics.jsonl"))
-    assert len(lines) == watch.loop.outputs[0].lines >= 6
+    assert len(lines) == watch.loop.outputs[0].num_updates >= 6
     assert all(
         {"train/loss", "grad/norm", "clip/coefficient", "amp/scale", "update/skipped", "lr"} <= set(v) for v in lines
     )
@@ -218,7 +218,7 @@ def test_bitwise(name, tmp_path):
 
 @pytest.mark.slow
 def test_bitwise_compiled(tmp_path):
-    assert both(compiled_loop, tmp_path).loop.outputs[0].lines == 6
+    assert both(compiled_loop, tmp_path).loop.outputs[0].num_updates == 6
 
 
 def everything():
@@ -275,12 +275,12 @@ def test_an_error_in_backward_is_the_loops_own(tmp_path):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
             optimizer.step()
-    assert watch.loop.outputs[0].lines == 3
+    assert watch.loop.outputs[0].num_updates == 3
     assert not watch.faults
 
 
 def test_a_mistake_of_its_own_ends_the_watching_alone(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("gradlab.watch.rules.at_step", lambda *args: 1 / 0)
+    monkeypatch.setattr("gradlab.watch.rules.calls.at_step", lambda *args: 1 / 0)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradlab.watch(model, optimizer, folder=tmp_path) as watch:
@@ -289,7 +289,7 @@ def test_a_mistake_of_its_own_ends_the_watching_alone(tmp_path, capsys, monkeypa
             loss_of(model, batch).backward()
             optimizer.step()
     assert watch.broken
-    assert capsys.readouterr().err.count("ended by a mistake of its own") == 1
+    assert capsys.readouterr().err.count("stopped by an internal error") == 1
     assert (tmp_path / "diagnosis.json").is_file()
 
 
@@ -304,10 +304,10 @@ def test_copies_and_checkpoints_hold_nothing_of_it(tmp_path):
         assert model[0].weight.grad is not None
         optimizer.step()
         optimizer.zero_grad()
-        forwards = watch.loop.passes.count
+        forwards = watch.loop.forwards.count
         other(torch.zeros(1, 8))
         pickle.loads(pickle.dumps(model))(torch.zeros(1, 8))
-        assert watch.loop.passes.count == forwards
+        assert watch.loop.forwards.count == forwards
         file = io.BytesIO()
         states = [thing.state_dict() for thing in (model, optimizer, scaler, schedule)]
         torch.save(states, file)

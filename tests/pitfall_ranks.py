@@ -7,19 +7,20 @@ import torch
 from helpers import trainer, weights
 from test_pitfalls import RANKS, TINY
 
-from gradlab.base.distributed import World, leave, world
+from gradlab.base import distributed
+from gradlab.base.distributed import World
 from gradlab.pitfalls.impact import Effect
 
 OVERRIDES = (*TINY, "data.samples=48", "data.batch_size=4", "accumulation.steps=4", "optimizer=sgd", "trainer.epochs=1")
 """6 micro-batches a rank: windows of 4 and 2."""
 
 
-def fall(place: World, name: str) -> dict[str, Any]:
+def fall(world: World, name: str) -> dict[str, Any]:
     """The weights before, between and after the two updates, what was measured, and the weights without measuring."""
     found: dict[str, Any] = {"weights": [], "right_all_reduces": []}
     for every in (0, 1):
         chosen = [f"+pitfall={name}", f"pitfall.measure_every={every}"] if name != "none" else []
-        run = trainer(Path(name, str(every)), *OVERRIDES, "optimizer.momentum=0", *chosen, world=place)
+        run = trainer(Path(name, str(every)), *OVERRIDES, "optimizer.momentum=0", *chosen, world=world)
         if not every:
             run.run()
             found["unmeasured"] = weights(run.module)
@@ -40,10 +41,10 @@ def fall(place: World, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    place = world()
+    world = distributed.world()
     names = ("none", *sorted(RANKS), "unscaled_accumulation", "missing_zero_grad")
-    torch.save({name: fall(place, name) for name in names}, f"pitfalls.{place.rank}.pt")
-    leave()
+    torch.save({name: fall(world, name) for name in names}, f"pitfalls.{world.rank}.pt")
+    distributed.leave()
 
 
 if __name__ == "__main__":

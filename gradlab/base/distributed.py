@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True)
 class World:
-    """This process's place. A world of one needs no process group, and its collectives are identities."""
+    """This process's rank in its world. A world of one needs no process group, and its collectives are identities."""
 
     rank: int = 0
     size: int = 1

@@ -86,11 +86,11 @@ def run_job(cfg: DictConfig) -> int:
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
-    from gradlab.base.distributed import world
+    from gradlab.base import distributed
     from gradlab.sweep import unfinished
     from gradlab.sweep.launchers import processes
 
-    place = world()
+    world = distributed.world()
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     overrides: list[Any] = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # type: ignore[assignment]
@@ -98,13 +98,13 @@ def run_job(cfg: DictConfig) -> int:
     sweeping = hydra.mode == RunMode.MULTIRUN
     processes.enter()
     try:
-        with unfinished.turn(folder) if place.main else nullcontext():
-            return execute(cfg, folder, overrides, group, place)
+        with unfinished.turn(folder) if world.main else nullcontext():
+            return execute(cfg, folder, overrides, group, world)
     except (Exception, SystemExit) as error:  # a user's module may call sys.exit
-        return failed(error, folder, place, overrides if sweeping else None)
+        return failed(error, folder, world, overrides if sweeping else None)
 
 
-def failed(error: BaseException, folder: Path, place: World, overrides: list[str] | None) -> int:
+def failed(error: BaseException, folder: Path, world: World, overrides: list[str] | None) -> int:
     """One job (of a sweep, under these overrides) failed: say why, once, and leave the others their way.
 
     Returns the exit code."""
@@ -117,10 +117,10 @@ def failed(error: BaseException, folder: Path, place: World, overrides: list[str
     if overrides is not None and refused:
         code = 0  # an answer, and not a fault of the command
     shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
-    if place.size > 1 and not all_failed(place):
-        print(shown.replace("gradlab:", f"gradlab: rank {place.rank}:", 1), end="", file=sys.stderr, flush=True)
+    if world.size > 1 and not all_failed(world):
+        print(shown.replace("gradlab:", f"gradlab: rank {world.rank}:", 1), end="", file=sys.stderr, flush=True)
         os._exit(code)  # the launcher then ends the others, which would wait for this rank for ever
-    if not place.main:
+    if not world.main:
         return code
     print(shown, end="", file=sys.stderr, flush=True)
     if overrides is not None:
@@ -132,15 +132,15 @@ def failed(error: BaseException, folder: Path, place: World, overrides: list[str
     return code
 
 
-def all_failed(place: World, seconds: float = 10.0) -> bool:
+def all_failed(world: World, seconds: float = 10.0) -> bool:
     """Whether every rank says in time that this job failed. Not by a collective: a rank that did not fail is in one."""
     from torch.distributed import distributed_c10d
 
     from gradlab.cli import arguments as cli
 
     store = distributed_c10d._get_default_store()
-    names = [f"gradlab/failed/{len(cli.RESULTS)}/{rank}" for rank in range(place.size)]
-    store.set(names[place.rank], "1")
+    names = [f"gradlab/failed/{len(cli.RESULTS)}/{rank}" for rank in range(world.size)]
+    store.set(names[world.rank], "1")
     try:
         store.wait(names, timedelta(seconds=seconds))
     except Exception:
@@ -148,7 +148,7 @@ def all_failed(place: World, seconds: float = 10.0) -> bool:
     return True
 
 
-def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, place: World) -> int:
+def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, world: World) -> int:
     """Check the configuration, then run it; PyTorch is imported only in between."""
     from omegaconf import OmegaConf
 
@@ -166,10 +166,10 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
 
     def say_what_runs() -> None:
-        if remedy and place.main and (folder / ".hydra").is_dir():
+        if remedy and world.main and (folder / ".hydra").is_dir():
             OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")  # what runs; Hydra has written what was composed
 
-    if unfinished.resuming() and (code := unfinished.kept(folder, overrides, place)) is not None:
+    if unfinished.resuming() and (code := unfinished.kept(folder, overrides, world)) is not None:
         say_what_runs()
         return code
     from gradlab.report.pages import run as page
@@ -179,9 +179,9 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, pla
     config.trainer.progress = processes.progress(config.trainer.progress)
     with build.threads(config.trainer.threads or processes.threads()):
         try:
-            job = Job(config, plain, folder, overrides, group, place, remedy, write_page=page.finished)
+            job = Job(config, plain, folder, overrides, group, world, remedy, write_page=page.finished)
         except Invalid as error:
-            if remedy and builds(untreated, folder, place):  # then the remedy is what does not fit
+            if remedy and builds(untreated, folder, world):  # then the remedy is what does not fit
                 raise DoesNotApply(remedy["names"], str(error)) from None
             raise
         say_what_runs()

@@ -45,7 +45,7 @@ class Job:
         folder: Path,
         overrides: list[str],
         group: str,
-        place: World,
+        world: World,
         remedy: dict[str, Any] | None = None,
         make: Callable[..., Trainer] = Trainer,
         write_page: WritePage | None = None,
@@ -57,11 +57,11 @@ class Job:
         write_page: called when all else is written.
         """
         if config.pretrain and not config.resume and not config.init_from:
-            config.init_from = pretrained(config, place)
-        self.config, self.folder, self.overrides, self.place = config, folder, overrides, place
+            config.init_from = pretrained(config, world)
+        self.config, self.folder, self.overrides, self.world = config, folder, overrides, world
         self.remedy, self.write_page = remedy, write_page
-        self.progress = Progress(config.trainer.progress, 0, place.main)
-        self.trainer = make(config, folder, place, (self.observe,), plain, self.progress.say)
+        self.progress = Progress(config.trainer.progress, 0, world.main)
+        self.trainer = make(config, folder, world, (self.observe,), plain, self.progress.say)
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
@@ -72,7 +72,7 @@ class Job:
             for line, layers in read_run(folder, kept):
                 self.stream.observe(line, layers)
                 about.lines += 1
-        self.log_to = functools.partial(Loggers, config.logger if place.main else {}, about)
+        self.log_to = functools.partial(Loggers, config.logger if world.main else {}, about)
         self.loggers = self.log_to() if make is Trainer else None
         if self.loggers is not None:
             self.trainer.before_saving.append(self.loggers.catch_up)
@@ -109,21 +109,21 @@ class Job:
                 for line, layers in read_run(self.folder):
                     self.loggers.log(line, layers)
             self.loggers.finish(told, self.folder)
-        self.place.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
+        self.world.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
         return code
 
     def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
         """The exit code, and on rank 0 what diagnosis.json says."""
-        if self.place.main:
-            environment.record(self.folder, self.trainer.device, self.place.size, bool(self.config.resume))
+        if self.world.main:
+            environment.record(self.folder, self.trainer.device, self.world.size, bool(self.config.resume))
         try:
             outcome = run()
             diagnosis, overflow = self.diagnose(outcome)
         finally:
             self.progress.finish(self.trainer.outcome.applied)
         code, expectation = ending.judge(self.config.expect, diagnosis)
-        code = self.place.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
-        if not self.place.main:
+        code = self.world.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
+        if not self.world.main:
             return code, {}
         tries = remedies(diagnosis.verdict, self.config, self.overrides)
         of_the_job = {
@@ -152,9 +152,9 @@ class Job:
         """From the stream, from the failing update run again, and from a last look at the model; rank 0's counts."""
         run, precision = self.trainer, self.config.precision
         overflow = look = None
-        if self.place.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
+        if self.world.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
             overflow = snapshot.find_overflow(run)
-        elif self.place.main and outcome.status == "completed":
+        elif self.world.main and outcome.status == "completed":
             look = self.look()
         half = isinstance(precision, FP16)
         diagnosis = diagnose(
@@ -172,12 +172,12 @@ class Job:
         return diagnosis, overflow
 
 
-def builds(config: Config, folder: Path, place: World) -> bool:
+def builds(config: Config, folder: Path, world: World) -> bool:
     """Whether the parts of a configuration fit together."""
     try:
         if config.pretrain:
-            config.init_from = pretrained(config, place)
-        Trainer(config, folder, place, say=lambda text: None)
+            config.init_from = pretrained(config, world)
+        Trainer(config, folder, world, say=lambda text: None)
     except Invalid:
         return False
     return True

@@ -51,10 +51,10 @@ def finished(folder: Path, overrides: list[str]) -> int | None:
     return code if answered and same and type(code) is int and code != INTERRUPTED else None
 
 
-def kept(folder: Path, overrides: list[str], place: World) -> int | None:
+def kept(folder: Path, overrides: list[str], world: World) -> int | None:
     """Exit code of a job that has finished; else its folder is cleared, and None."""
-    code = place.broadcast(finished(folder, overrides))
-    if code is None and place.main:
+    code = world.broadcast(finished(folder, overrides))
+    if code is None and world.main:
         clear(folder)
     return code
 

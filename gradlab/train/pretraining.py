@@ -23,7 +23,7 @@ from gradlab.loggers.progress import Progress
 from gradlab.train.trainer import Trainer
 
 
-def pretrained(config: Config, place: World) -> str:
+def pretrained(config: Config, world: World) -> str:
     """Folder of the final weights of the experiment that `pretrain` names: run once, then found again.
 
     The key is the whole configuration and the versions that decide the numbers. Rank 0 runs it, alone; DDP hands its
@@ -32,7 +32,7 @@ def pretrained(config: Config, place: World) -> str:
     name = config.pretrain
     composed, key = compose_experiment(name, config.trainer, config.seed)
     folder = Path("outputs", "pretrained", f"{name}-{key}")
-    if place.main and not (folder / "checkpoint.pt").is_file():
+    if world.main and not (folder / "checkpoint.pt").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # of two runs at once, one trains and the other finds its weights
@@ -41,7 +41,7 @@ def pretrained(config: Config, place: World) -> str:
                 shutil.rmtree(partial, ignore_errors=True)
                 train(composed, partial, config.trainer.progress)
                 partial.rename(folder)
-    place.barrier()
+    world.barrier()
     return str(folder)
 
 

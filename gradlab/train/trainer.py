@@ -168,14 +168,14 @@ class Trainer:
                     break
                 yield self.one_update
                 if self.stop_asked():
-                    self.settle(0)
+                    self.drain(0)
                     self.save()
                     self.outcome.status = "interrupted"
                     return
                 if c.checkpoint_every and self.update.attempts % c.checkpoint_every == 0:
-                    self.settle(0)
+                    self.drain(0)
                     self.save()
-            self.settle(0)
+            self.drain(0)
             ended = self.cursor >= self.samples
             last = self.enough() or (ended and self.epoch + 1 == c.epochs)
             if last:
@@ -202,13 +202,13 @@ class Trainer:
         limit = self.config.trainer.updates
         if limit is None or self.update.attempts - self.skipped < limit:
             return False
-        self.settle(0)
+        self.drain(0)
         return self.update.attempts - self.skipped >= limit
 
     def one_update(self) -> None:
         """Try the update of the next window, and read what earlier ones measured."""
         if self.config.accumulation.varies:
-            self.settle(0)
+            self.drain(0)
         steps = build.steps_at(self.config, self.update.attempts - self.skipped, self.world.size)
         random, precision = randomness.random_state(), self.update.precision.state_dict()
         batches, following = self.batches(self.epoch, self.cursor, steps)
@@ -221,7 +221,7 @@ class Trainer:
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
-        self.settle(0 if self.device.type == "cpu" or self.failing or self.low else 1)
+        self.drain(0 if self.device.type == "cpu" or self.failing or self.low else 1)
 
     def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
         """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
@@ -236,7 +236,7 @@ class Trainer:
             batches.append(MicroBatch(inputs, targets, counts))
         return batches, following
 
-    def settle(self, lag: int) -> None:
+    def drain(self, lag: int) -> None:
         """Read what finished updates measured, all but the last `lag`, and act on it."""
         while len(self.under_way) > lag:
             self.observe(self.under_way.popleft())

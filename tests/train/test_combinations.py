@@ -20,19 +20,19 @@ import torch
 from gradlab import cli
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
-from gradlab.base.distributed import leave, world
+from gradlab.base import distributed
 from gradlab.train.trainer import Trainer
 
 torch.set_num_threads(1)
-place, folder = world(), Path(sys.argv[1])
+world, folder = distributed.world(), Path(sys.argv[1])
 for line in Path(sys.argv[2]).read_text().splitlines():
-    run = Trainer(to_config(compose(line.split())), folder / line.replace(" ", "_"), place, say=lambda text: None)
+    run = Trainer(to_config(compose(line.split())), folder / line.replace(" ", "_"), world, say=lambda text: None)
     outcome = run.run()
     finite = all(torch.isfinite(p).all() for p in run.module.parameters())
     assert outcome.status == "completed" and outcome.applied == 4 and finite, (line, outcome)
-    if place.main:
+    if world.main:
         print("ran", line, flush=True)
-leave()
+distributed.leave()
 """
 
 

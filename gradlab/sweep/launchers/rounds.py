@@ -21,13 +21,13 @@ class Launching:
     """Numbers jobs in the order in which they are asked for, and keeps what was seen of every list of overrides."""
 
     def __init__(
-        self, launch: Launch, check: Callable[[list[list[str]]], None], folder: Path, place: World | None = None
+        self, launch: Launch, check: Callable[[list[list[str]]], None], folder: Path, world: World | None = None
     ) -> None:
         """check: raises if jobs cannot be composed. folder: the sweep's; what it holds already is not run again."""
-        self.launch, self.check, self.folder, self.place = launch, check, folder, place or World()
+        self.launch, self.check, self.folder, self.world = launch, check, folder, world or World()
         self.seen: dict[Point, Seen] = {}
         self.returned: list[Sequence[Any]] = []
-        self.numbers, found = self.place.broadcast(earlier(folder) if self.place.main else None)
+        self.numbers, found = self.world.broadcast(earlier(folder) if self.world.main else None)
         self.seen |= found
         self.begun = self.numbers.keys() - found.keys()
         self.next = max(self.numbers.values(), default=-1) + 1
@@ -51,15 +51,15 @@ class Launching:
 
     def launch_batch(self, batch: list[Point]) -> None:
         first = self.numbers[batch[0]]
-        if self.place.main:
+        if self.world.main:
             for job in self.begun & set(batch):
                 clear(self.folder / str(self.numbers[job]))  # what a killed run has left
-        self.place.barrier()
+        self.world.barrier()
         returned = self.launch([list(job) for job in batch], first)
         self.returned.append(returned)
         codes = [one.return_value for one in returned]  # raises what a launcher kept to itself
         folders = [folder_of(one) or self.folder / str(first + i) for i, one in enumerate(returned)]
-        told = self.place.broadcast([read(path) for path in folders] if self.place.main else None)
+        told = self.world.broadcast([read(path) for path in folders] if self.world.main else None)
         for job, path, one in zip(batch, folders, told, strict=True):
             self.seen[job] = Seen(path.name, one)
         if INTERRUPTED in codes:

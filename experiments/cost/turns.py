@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from gradlab.cli.arguments import compose
 from gradlab.config.schema import to_config
-from gradlab.data import epoch_order
+from gradlab.data.order import epoch_order
 from gradlab.diagnosis.diagnose import Stream
 from gradlab.train.trainer import Trainer
 

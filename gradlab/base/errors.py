@@ -6,7 +6,7 @@ import difflib
 import re
 from pathlib import Path
 
-from gradlab.base.conf import conf_dir
+from gradlab.base import components
 from gradlab.base.option import FIELDS, Invalid
 
 APPENDED = ("experiment", "remedy", "pitfall", "sweep")
@@ -76,11 +76,6 @@ def two_lines(error: BaseException) -> str:
     return "\n  ".join(lines[:2])
 
 
-def shipped(group: str) -> list[str]:
-    """Names of a group's files; Hydra does not list them where one of several options is unknown."""
-    return sorted(p.stem for p in (conf_dir() / group).glob("*.yaml")) if group else []
-
-
 def ambiguous(error: BaseException) -> str | None:
     """`clip.max_norm=1,2` or `seed=range(0,3)` without -m."""
     found = re.search(r"Ambiguous value for argument '(.+)'", str(error))
@@ -111,7 +106,7 @@ def unknown_option(error: BaseException) -> str | None:
     if not missing:
         return None
     group, _, name = str(missing).removesuffix(".yaml").rpartition("/")
-    allowed = [str(o) for o in options or shipped(group)]
+    allowed = [str(o) for o in options or (components.names(group) if group else [])]  # of several, Hydra lists none
     if group == "hydra/launcher" and name in EXTRAS:
         return f"{group}={name}: needs an extra: pip install 'gradlab[{EXTRAS[name]}]'"
     if not group:

@@ -1,6 +1,8 @@
 """How a component enters the configuration: a dataclass, its group and its name.
 
-Free of Hydra and of PyTorch, so that every component can be imported alone and `--help` answers at once.
+Free of Hydra and of PyTorch, so that every component can be imported alone and `--help` answers at once. What a module
+under `@option` imports at its top is imported for every command: import PyTorch as `import torch`, which is put off
+until its first use (`gradlab.base.lazy`), and import its classes inside of methods.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 OPTIONS: dict[tuple[str, str], type] = {}
-"""(group, name) -> dataclass, in the order of definition; `gradlab.config.schema` hands them to Hydra."""
+"""(group, name) -> dataclass, of the modules that were imported: see `gradlab.base.components`."""
 
 FIELDS: list[str] = []
 """Names of the fields at the root of the configuration; `gradlab.config.schema` fills them in."""
@@ -21,6 +23,9 @@ def option(group: str, name: str) -> Callable[[type[T]], type[T]]:
     """Register a dataclass as `group=name`; its fields are the schema, `__post_init__` rejects bad values."""
 
     def register(cls: type[T]) -> type[T]:
+        other = OPTIONS.setdefault((group, name), cls)
+        if other is not cls and other.__module__ != cls.__module__:
+            raise Invalid(group, name, f"is defined twice: in {other.__module__} and in {cls.__module__}")
         OPTIONS[group, name] = cls
         return cls
 

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from gradlab.base import components
 from gradlab.base.command import INTERRUPTED
-from gradlab.base.conf import conf_dir, yaml_names
+from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED, EXTRAS, Usage, did_you_mean, package
 from gradlab.base.option import Invalid
 from gradlab.config.compose import SILENT, check, compose, register
@@ -60,13 +61,12 @@ Exit code: 0 ended as expected, 1 failed or something else was seen, 2 the comma
 
 
 def help_text() -> str:
-    """What --help prints, from the names of files alone: no import of Hydra or PyTorch."""
-    conf = conf_dir()
-    groups = [(d.name, yaml_names(d)) for d in sorted(conf.iterdir()) if d.is_dir() and d.name not in APPENDED]
+    """What --help prints, from the text of files alone: no import of Hydra or PyTorch."""
+    groups = [(group, components.names(group)) for group in components.groups() if group not in APPENDED]
     width = max(len(name) for name, _ in groups)
     listed = "\n".join(f"  {name:{width}}  {' '.join(names)}" for name, names in groups if names)
     fields = "seed expect pretrain init_from resume"
-    appended = {name: ",".join(yaml_names(conf / name)) for name in APPENDED if (conf / name).is_dir()}
+    appended = {name: ",".join(components.names(name)) for name in APPENDED}
     return HELP.format(groups=listed, fields=fields, launchers=",".join(EXTRAS), **appended)
 
 
@@ -114,7 +114,7 @@ def check_overrides(overrides: list[str], multirun: bool) -> None:
     from hydra.errors import HydraException
 
     parser, seen = OverridesParser.create(), dict[str, str]()
-    groups = {p.name for p in conf_dir().iterdir() if p.is_dir()}
+    groups = components.groups()
     for override in overrides:
         if override.removeprefix("hydra/launcher=") in EXTRAS and "RANK" in os.environ:
             raise Usage(f"{override}: not under torchrun, whose processes share each job")
@@ -129,7 +129,7 @@ def check_overrides(overrides: list[str], multirun: bool) -> None:
         if name not in groups or parsed.is_delete():
             continue
         if not parsed.is_sweep_override() and not names_options(name, parsed.value()):
-            raise Usage(f"{override}: must be one of {', '.join(yaml_names(conf_dir() / name))}")
+            raise Usage(f"{override}: must be one of {', '.join(components.names(name))}")
         if name == "sweep" and parsed.is_sweep_override():
             raise Usage(f"{override}: one sweep at a time")
         if name in seen and seen[name] != override:

@@ -11,17 +11,16 @@ from typing import Any, Optional
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-import gradlab.update.policy_gradient
-import gradlab.update.unstable_loss  # noqa: F401  (these register their options)
+from gradlab.base import components
 from gradlab.base.option import FIELDS, OPTIONS, Invalid, require
 from gradlab.config.remedy import Remedy
 from gradlab.config.trainer import TrainerOption
-from gradlab.data import Data
+from gradlab.data.base import Data
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.options import LoggerOption
 from gradlab.measure.monitor import Monitor
-from gradlab.models import Model
-from gradlab.pitfalls import Pitfall
+from gradlab.models.base import ModelOption
+from gradlab.pitfalls.base import Pitfall
 from gradlab.update.accumulation import Accumulation
 from gradlab.update.clip import Clip
 from gradlab.update.loss import Loss
@@ -30,12 +29,14 @@ from gradlab.update.optimizer import OptimizerOption
 from gradlab.update.precision import PrecisionOption
 from gradlab.update.schedule import Schedule
 
+components.load()
+
 
 @dataclass
 class Config:
     """Everything that decides a run."""
 
-    model: Model = MISSING
+    model: ModelOption = MISSING
     data: Data = MISSING
     loss: Loss = MISSING
     optimizer: OptimizerOption = MISSING
@@ -76,13 +77,21 @@ FIELDS.extend(f.name for f in fields(Config))
 
 
 def register() -> None:
-    """Hand every option's dataclass to Hydra, as `schema/<group>/<name>`."""
+    """Hand every option's dataclass to Hydra, once a process: as `<group>/<name>`, or `schema/<group>/<name>`."""
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
+    if "schema.yaml" in store.repo:
+        return
     store.store(name="schema", node=Config)
+    groups = [f.name for f in fields(Config)]
     for (group, name), cls in OPTIONS.items():
-        store.store(group=f"schema/{group}", name=name, node=cls)
+        if group not in groups:
+            continue
+        store.store(group=group, name=name, node=cls, package=f"logger.{name}" if group == "logger" else None)
+        if issubclass(cls, ModelOption) and cls.usual_data:
+            store.store(group="data/default", name=name, node={"defaults": [f"/data/{cls.usual_data}@_here_"]})
+    store.repo["schema"] = {group: store.repo[group] for group in groups if group in store.repo}  # for users' own files
 
 
 def to_config(composed: DictConfig, known: Config | None = None, differ: Collection[str] = ()) -> Config:

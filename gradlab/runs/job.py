@@ -28,7 +28,6 @@ from gradlab.train import checkpoint, environment, snapshot
 from gradlab.train.pretraining import pretrained
 from gradlab.train.trainer import Outcome, Trainer
 from gradlab.update.clip import NoClip
-from gradlab.update.precision import FP16
 from gradlab.update.recorder import Layers
 
 WritePage = Callable[[Path, dict[str, Any]], None]
@@ -156,14 +155,13 @@ class Job:
             overflow = snapshot.find_overflow(run)
         elif self.world.main and outcome.status == "completed":
             look = self.look()
-        half = isinstance(precision, FP16)
         diagnosis = diagnose(
             self.stream,
             outcome.status,
             outcome.error,
             scale_too_small=outcome.scale_too_small,
-            half=half,
-            scaled=isinstance(precision, FP16) and precision.enabled,
+            half=precision.half,
+            scaled=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             look=look,

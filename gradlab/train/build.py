@@ -15,8 +15,8 @@ from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.config.schema import Config, prefixed
-from gradlab.data import IGNORE, Splits, check
-from gradlab.data.check import pieces
+from gradlab.data.base import IGNORE, Splits
+from gradlab.data.check import check, pieces
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint
@@ -173,7 +173,8 @@ def build_update(
     update = Update(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
     if config.pitfall is not None:
         micro_batches = math.ceil(samples / (config.data.batch_size * world.size))
-        config.pitfall.apply(update, Setting(config, world.size, steps_at(config, 0, world.size), micro_batches))
+        chosen = (config.accumulation, config.loss, config.precision, config.clip, config.schedule)
+        config.pitfall.apply(update, Setting(*chosen, world.size, steps_at(config, 0, world.size), micro_batches))
     return update
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 from gradlab.base.distributed import World
-from gradlab.data import Split
+from gradlab.data.base import Split
 from gradlab.update.loss import Loss
 from gradlab.update.precision import Precision
 

@@ -16,7 +16,8 @@ import torch
 from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.config.schema import Config
-from gradlab.data import Split, Splits, epoch_order, window
+from gradlab.data.base import Split, Splits
+from gradlab.data.order import epoch_order, window
 from gradlab.loggers.local import RunFiles
 from gradlab.measure.attempt import FIELDS, Attempt, HostCopy, pack
 from gradlab.measure.record import Observed, totals
@@ -25,7 +26,7 @@ from gradlab.train import build, checkpoint, snapshot
 from gradlab.train.evaluation import evaluate
 from gradlab.train.interrupt import Interrupt
 from gradlab.update.loss import Loss
-from gradlab.update.precision import FP16, ScaleTooSmall
+from gradlab.update.precision import ScaleTooSmall
 from gradlab.update.recorder import NOTHING, Layers
 from gradlab.update.step import MicroBatch
 
@@ -179,7 +180,7 @@ class Trainer:
             ended = self.cursor >= self.samples
             last = self.enough() or (ended and self.epoch + 1 == c.epochs)
             if last:
-                self.check_scale(self.scale)
+                self.config.precision.check_scale(self.scale)
             if ended:
                 self.epoch, self.cursor = self.epoch + 1, 0
                 self.outcome.epochs_completed = self.epoch
@@ -288,8 +289,7 @@ class Trainer:
             self.warned = scale / 100
         elif scale >= 1:
             self.warned = 1.0
-        if isinstance(p, FP16) and attempts % p.check_every == 0:
-            self.check_scale(scale)
+        p.check_scale(scale, attempts)
         if (limit := self.config.trainer.hopeless) is not None:
             self.give_up(v["loss"], limit, where)
 
@@ -304,12 +304,6 @@ class Trainer:
             raise Hopeless(
                 f"given up: for {updates} updates the loss was over {limit:g} times its first, {first:.3g} ({where})"
             )
-
-    def check_scale(self, scale: float) -> None:
-        """Raise if the loss scale is under its floor; looked at every `check_every` updates and at the end."""
-        p = self.config.precision
-        if isinstance(p, FP16) and scale < p.min_scale:
-            raise ScaleTooSmall(scale)
 
     def evaluate(self) -> None:
         """Look at the test set, and log what is seen."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -26,6 +26,9 @@ class ScaleTooSmall(RuntimeError):
 class PrecisionOption:
     """Base of the options: full precision, a loss scale of 1 that never moves."""
 
+    half: ClassVar[bool] = False
+    """Whether the forward pass rounds to fp16."""
+
     nonfinite: str = "stop"
     """What a gradient that is not finite leads to: `stop` the run, or `skip` the update. Never a step."""
 
@@ -34,6 +37,17 @@ class PrecisionOption:
 
     def build(self, device: torch.device) -> Precision:
         return Precision(device)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether there is a loss scale that moves."""
+        return False
+
+    def check_scale(self, scale: float, attempts: int | None = None) -> None:
+        """Raise `ScaleTooSmall` for a loss scale below its floor.
+
+        attempts: updates tried so far, of which not all need to be followed by a check; None at the end of a run.
+        """
 
     @property
     def stops(self) -> bool:
@@ -63,6 +77,7 @@ class FP16(PrecisionOption):
     An overflow skips its update and halves the scale; `growth_interval` good updates in a row double it.
     """
 
+    half = True
     nonfinite: str = "skip"
     enabled: bool = True
     """false: no loss scale (it stays 1 and never moves), which lets small gradients flush to zero."""
@@ -95,6 +110,14 @@ class FP16(PrecisionOption):
 
     def build(self, device: torch.device) -> Precision:
         return Precision(device, torch.float16, LossScale(self, device), self.cpu_gemm)
+
+    @property
+    def scaled(self) -> bool:
+        return self.enabled
+
+    def check_scale(self, scale: float, attempts: int | None = None) -> None:
+        if (attempts is None or attempts % self.check_every == 0) and scale < self.min_scale:
+            raise ScaleTooSmall(scale)
 
 
 def updated_scale(

@@ -1,4 +1,4 @@
-"""Every option has a file, every file an option, and both say the same; every combination composes."""
+"""Every option composes to its dataclass, every file to a variant of one; every combination composes."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -12,15 +12,18 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from gradlab.base import components
 from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config import schema
 from gradlab.config.compose import check, compose, register
 from gradlab.diagnosis.options import VERDICTS
+from gradlab.models.base import ModelOption
 
 CONF = conf_dir()
-GROUPS = sorted({group for group, _ in OPTIONS})
+GROUPS = sorted({group for group, _ in OPTIONS} - {"rule"})
+OF_GROUPS = [(group, name) for group, name in OPTIONS if group in GROUPS]
 MODELS = schema.options("model")
 TARGET = {"model": "nets:Net", "data": "sets:make", "loss": "losses:focal"}
 
@@ -54,22 +57,22 @@ def defaults(cls: Any) -> dict[str, Any]:
     return {name: asdict(value) if is_dataclass(value) else value for name, value in values.items()}
 
 
-def test_every_option_has_a_file_and_every_file_an_option() -> None:
-    """A file of another name is a variant: it begins with an option's file, and composes to its dataclass."""
+def test_files_of_a_group_are_variants_of_its_options() -> None:
+    """They begin with an option, and compose to its dataclass."""
     files = {(p.parent.name, p.stem) for group in GROUPS for p in (CONF / group).glob("*.yaml")}
-    assert files >= set(OPTIONS)
-    for group, name in files - set(OPTIONS) - {("logger", "none")}:
+    assert not files & set(OPTIONS)
+    for group, name in files - {("logger", "none")}:
         (of,) = OmegaConf.load(CONF / group / f"{name}.yaml").defaults
         assert type(getattr(schema.to_config(composed(f"{group}={name}")), group)) is OPTIONS[group, of]
 
 
-@pytest.mark.parametrize(("group", "name"), list(OPTIONS))
-def test_file_spells_out_every_field_with_the_default_of_its_dataclass(group: str, name: str) -> None:
-    written = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"))
-    assert written == defaults(OPTIONS[group, name]) | {"defaults": [{f"/schema/{group}@_here_": name}]}
+def test_what_the_text_of_modules_says_is_what_importing_them_registers() -> None:
+    found = components.components()
+    assert len(found) == len(set(found))
+    assert {(c.group, c.name): c.module for c in found} == {key: cls.__module__ for key, cls in OPTIONS.items()}
 
 
-@pytest.mark.parametrize(("group", "name"), list(OPTIONS))
+@pytest.mark.parametrize(("group", "name"), OF_GROUPS)
 def test_option_composes_to_its_dataclass_with_its_defaults(group: str, name: str) -> None:
     node = getattr(schema.to_config(composed(*chosen(group, name))), group)
     node = node[name] if group == "logger" else node
@@ -88,8 +91,12 @@ def test_root_file_has_every_field_of_the_root() -> None:
     assert groups | set(values) | {"story", "remedy"} == {f.name for f in fields(schema.Config)}
 
 
-def test_every_model_has_data_that_fits_it() -> None:
-    assert {p.stem for p in (CONF / "data" / "default").glob("*.yaml")} == set(MODELS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_has_data_that_fits_it(model: str) -> None:
+    cls = OPTIONS["model", model]
+    assert issubclass(cls, ModelOption)
+    node = composed(*chosen("model", model)).data
+    assert OmegaConf.get_type(node) is OPTIONS["data", cls.usual_data]
 
 
 def combine(model: str, precision: str, clip: str) -> None:

@@ -20,24 +20,16 @@ from hypothesis import strategies as st
 
 from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid
-from gradlab.data import (
-    IGNORE,
-    AddingData,
-    CIFAR10Data,
-    CustomData,
-    DigitsData,
-    MNISTData,
-    Split,
-    Splits,
-    SyntheticData,
-    TensorSplit,
-    TextData,
-    TokenSplit,
-    check,
-    epoch_order,
-    window,
-)
+from gradlab.data.adding import AddingData
+from gradlab.data.base import IGNORE, Split, Splits, TensorSplit, TokenSplit
+from gradlab.data.check import check
+from gradlab.data.custom import CustomData
+from gradlab.data.digits import DigitsData
+from gradlab.data.order import epoch_order, window
 from gradlab.data.spec import Spec
+from gradlab.data.synthetic import SyntheticData
+from gradlab.data.text import TextData
+from gradlab.data.vision import CIFAR10Data, MNISTData
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -579,8 +571,8 @@ def test_importing_imports_no_pytorch() -> None:
     code = """
         from gradlab.base.lazy import lazy_import
         lazy_import("torch")
-        import sys, gradlab.data, gradlab.update.loss
-        gradlab.data.TextData(), gradlab.data.DigitsData(), gradlab.update.loss.CrossEntropy()
+        import sys, gradlab.data.digits, gradlab.data.text, gradlab.update.loss
+        gradlab.data.text.TextData(), gradlab.data.digits.DigitsData(), gradlab.update.loss.CrossEntropy()
         loaded = {"torch.nn", "torch._C", "sklearn", "torchvision", "numpy"} & set(sys.modules)
         assert not loaded, loaded
     """

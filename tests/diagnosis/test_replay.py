@@ -12,9 +12,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gradlab.cli.replay import main
+from gradlab.data.spec import Spec
 from gradlab.diagnosis.replay.replay import first_overflow, replay
-from gradlab.models import Model, Spec
-from gradlab.models.options import LSTMOptions, SigmoidMLPOptions, TransformerOptions
+from gradlab.models.base import ModelOption
+from gradlab.models.lstm import LSTMOption
+from gradlab.models.sigmoid_mlp import SigmoidMLPOption
+from gradlab.models.transformer import TransformerOption
 from gradlab.train.snapshot import find_overflow
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
@@ -128,16 +131,16 @@ class Times(torch.autograd.Function):
 
 
 PRECISIONS = {"fp16": FP16(init_scale=1.0), "bf16": BF16(), "fp32": FP32()}
-MLP = SigmoidMLPOptions(layers=6, width=8, activation="tanh", init="orthogonal")
+MLP = SigmoidMLPOption(layers=6, width=8, activation="tanh", init="orthogonal")
 MLP_AGAIN = replace(MLP, activation_checkpointing=True)
-GPT = TransformerOptions(layers=2, width=8, heads=2, activation="relu2")
+GPT = TransformerOption(layers=2, width=8, heads=2, activation="relu2")
 GPT_AGAIN = replace(GPT, activation_checkpointing=True)
 IMAGES = Spec("images", (1, 8, 8), "classes", 4)
 TOKENS = Spec("tokens", (6,), "tokens", 11, vocabulary=11)
 CASES = [(MLP, IMAGES), (MLP_AGAIN, IMAGES), (GPT, TOKENS), (GPT_AGAIN, TOKENS)]
 
 
-def build(options: Model, spec: Spec) -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+def build(options: ModelOption, spec: Spec) -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
     torch.manual_seed(0)
     model = options.build(spec)
     if spec is IMAGES:
@@ -161,7 +164,7 @@ def leaves(model: nn.Module) -> list[str]:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("how", ["forward", "backward"])
 @pytest.mark.parametrize(("options", "spec"), CASES, ids=["mlp", "mlp_again", "gpt", "gpt_again"])
-def test_names_the_very_module_at_every_depth(options: Model, spec: Spec, how: str, precision: str) -> None:
+def test_names_the_very_module_at_every_depth(options: ModelOption, spec: Spec, how: str, precision: str) -> None:
     """Every leaf of a deep MLP and of a transformer, with activations kept or computed again."""
     every = 3 if options.activation_checkpointing else 1
     for name in leaves(build(options, spec)[0])[::every]:
@@ -296,7 +299,7 @@ def test_modules_that_return_no_tensor() -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_recurrent_networks(cell: str, precision: str) -> None:
     """The head overflows, not the cells, whose states are bounded."""
-    model, batches = build(LSTMOptions(cell=cell, width=8), TOKENS)
+    model, batches = build(LSTMOption(cell=cell, width=8), TOKENS)
     limit = {"fp16": 65504.0, "bf16": 3e38, "fp32": 3e38}[precision]
     with torch.no_grad():
         model.head.bias.fill_(limit * 0.9)

@@ -10,18 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from gradlab.base.option import OPTIONS, Invalid
-from gradlab.models import Model, Spec
-from gradlab.models.options import (
-    CustomOptions,
-    LSTMOptions,
-    ResNetOptions,
-    SigmoidMLPOptions,
-    TransformerOptions,
-)
+from gradlab.base.option import Invalid
+from gradlab.data.spec import Spec
+from gradlab.models.base import ModelOption
+from gradlab.models.custom import CustomOption
+from gradlab.models.lstm import LSTMOption
+from gradlab.models.resnet import ResNetOption
+from gradlab.models.sigmoid_mlp import SigmoidMLPOption
+from gradlab.models.transformer import TransformerOption
 
 BATCH, STEPS, VOCABULARY, CLASSES, VALUES = 4, 6, 11, 3, 2
 SHAPES = {"tokens": (STEPS,), "sequences": (STEPS, 5), "images": (2, 8, 7), "vectors": (9,)}
@@ -32,22 +30,22 @@ FITS = {
     "resnet": (("images",), ("classes", "values")),
     "sigmoid_mlp": (("vectors", "images", "sequences"), ("classes", "values")),
 }
-MODELS: dict[str, list[Model]] = {
+MODELS: dict[str, list[ModelOption]] = {
     "transformer": [
-        TransformerOptions(layers=2, width=16, heads=2, dropout=0.1),
-        TransformerOptions(layers=2, width=16, heads=2, norm="post", activation="relu", init="gpt2"),
-        TransformerOptions(layers=2, width=16, heads=2, norm="none"),
+        TransformerOption(layers=2, width=16, heads=2, dropout=0.1),
+        TransformerOption(layers=2, width=16, heads=2, norm="post", activation="relu", init="gpt2"),
+        TransformerOption(layers=2, width=16, heads=2, norm="none"),
     ],
     "lstm": [
-        LSTMOptions(width=8, layers=2, dropout=0.1),
-        LSTMOptions(width=8, cell="gru", init="orthogonal"),
-        LSTMOptions(width=8, cell="rnn", nonlinearity="relu", gain=0.9),
+        LSTMOption(width=8, layers=2, dropout=0.1),
+        LSTMOption(width=8, cell="gru", init="orthogonal"),
+        LSTMOption(width=8, cell="rnn", nonlinearity="relu", gain=0.9),
     ],
-    "resnet": [ResNetOptions(), ResNetOptions(norm="group")],
+    "resnet": [ResNetOption(), ResNetOption(norm="group")],
     "sigmoid_mlp": [
-        SigmoidMLPOptions(layers=4, width=16),
-        SigmoidMLPOptions(layers=4, width=16, activation="tanh", norm="batch", residual=True),
-        SigmoidMLPOptions(layers=4, width=16, activation="gelu", norm="layer", init="he"),
+        SigmoidMLPOption(layers=4, width=16),
+        SigmoidMLPOption(layers=4, width=16, activation="tanh", norm="batch", residual=True),
+        SigmoidMLPOption(layers=4, width=16, activation="gelu", norm="layer", init="he"),
     ],
 }
 ALL_SPECS = [
@@ -66,7 +64,7 @@ def batch(spec: Spec, size: int = BATCH) -> Tensor:
     return torch.randn(size, *spec.shape)
 
 
-def build(model: Model, spec: Spec, seed: int = 0) -> nn.Module:
+def build(model: ModelOption, spec: Spec, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return model.build(spec)
 
@@ -109,41 +107,35 @@ def test_the_seed_decides_the_weights(name: str) -> None:
     assert not all(torch.equal(a[key], other[key]) for key in a)
 
 
-@pytest.mark.parametrize("name", [*FITS, "custom"])
-def test_the_yaml_spells_out_the_schema(name: str) -> None:
-    file = Path(__file__).parents[2] / "conf" / "model" / f"{name}.yaml"
-    values = OmegaConf.to_container(OmegaConf.load(file))
-    assert values.pop("defaults") == [{"/schema/model@_here_": name}]
-    schema = OmegaConf.structured(OPTIONS["model", name])
-    assert list(values) == list(schema) and values == OmegaConf.to_container(schema)
-    if name != "custom":
-        assert asdict(OmegaConf.to_object(schema)) == values
-
-
-def test_naming_the_models_does_not_import_torch() -> None:
-    code = "import sys, gradlab.models; assert 'torch' not in sys.modules, 'torch was imported'"
+def test_registering_the_options_does_not_load_torch() -> None:
+    code = """if True:
+        import sys
+        from gradlab.base import components, lazy
+        lazy.lazy_import("torch")
+        components.load()
+        assert type(sys.modules["torch"]) is lazy._Lazy and not {"torch.nn", "torchvision"} & set(sys.modules)"""
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.mark.parametrize(
     ("options", "values", "field"),
     [
-        (TransformerOptions, {"width": 30}, "width"),
-        (TransformerOptions, {"heads": 0}, "heads"),
-        (TransformerOptions, {"norm": "batch"}, "norm"),
-        (TransformerOptions, {"dropout": 1.0}, "dropout"),
-        (LSTMOptions, {"cell": "qrnn"}, "cell"),
-        (LSTMOptions, {"nonlinearity": "relu"}, "nonlinearity"),
-        (LSTMOptions, {"cell": "gru", "forget_bias": 1.0}, "forget_bias"),
-        (LSTMOptions, {"forget_bias": float("nan")}, "forget_bias"),
-        (LSTMOptions, {"gain": float("nan")}, "gain"),
-        (ResNetOptions, {"depth": 20}, "depth"),
-        (ResNetOptions, {"groups": 24}, "groups"),
-        (SigmoidMLPOptions, {"init": "lecun"}, "init"),
-        (SigmoidMLPOptions, {"norm": "batch", "activation_checkpointing": True}, "activation_checkpointing"),
+        (TransformerOption, {"width": 30}, "width"),
+        (TransformerOption, {"heads": 0}, "heads"),
+        (TransformerOption, {"norm": "batch"}, "norm"),
+        (TransformerOption, {"dropout": 1.0}, "dropout"),
+        (LSTMOption, {"cell": "qrnn"}, "cell"),
+        (LSTMOption, {"nonlinearity": "relu"}, "nonlinearity"),
+        (LSTMOption, {"cell": "gru", "forget_bias": 1.0}, "forget_bias"),
+        (LSTMOption, {"forget_bias": float("nan")}, "forget_bias"),
+        (LSTMOption, {"gain": float("nan")}, "gain"),
+        (ResNetOption, {"depth": 20}, "depth"),
+        (ResNetOption, {"groups": 24}, "groups"),
+        (SigmoidMLPOption, {"init": "lecun"}, "init"),
+        (SigmoidMLPOption, {"norm": "batch", "activation_checkpointing": True}, "activation_checkpointing"),
     ],
 )
-def test_bad_values_are_refused(options: type[Model], values: dict, field: str) -> None:
+def test_bad_values_are_refused(options: type[ModelOption], values: dict, field: str) -> None:
     with pytest.raises(Invalid) as error:
         options(**values)
     assert "must be" in one_line(error, field)
@@ -154,7 +146,7 @@ def test_bad_values_are_refused(options: type[Model], values: dict, field: str) 
 
 @pytest.mark.parametrize("options", [*MODELS["transformer"], *MODELS["lstm"]])
 @pytest.mark.parametrize("changed", [1, STEPS - 1])
-def test_a_later_token_does_not_change_earlier_logits(options: Model, changed: int) -> None:
+def test_a_later_token_does_not_change_earlier_logits(options: ModelOption, changed: int) -> None:
     model, x = build(options, TOKENS).eval(), batch(TOKENS)
     later = x.clone()
     later[:, changed:] = (later[:, changed:] + 1) % VOCABULARY
@@ -166,9 +158,9 @@ def test_a_later_token_does_not_change_earlier_logits(options: Model, changed: i
 
 @pytest.mark.parametrize(
     ("options", "spec"),
-    [(TransformerOptions(layers=2, dropout=0.2), TOKENS), (SigmoidMLPOptions(layers=4, norm="layer"), VECTORS)],
+    [(TransformerOption(layers=2, dropout=0.2), TOKENS), (SigmoidMLPOption(layers=4, norm="layer"), VECTORS)],
 )
-def test_checkpointing_changes_memory_and_nothing_else(options: Model, spec: Spec) -> None:
+def test_checkpointing_changes_memory_and_nothing_else(options: ModelOption, spec: Spec) -> None:
     torch.manual_seed(1)
     x = batch(spec)
     kept, results = [], []
@@ -198,10 +190,10 @@ def test_checkpointing_changes_memory_and_nothing_else(options: Model, spec: Spe
     [
         *[(options, TOKENS) for options in MODELS["transformer"][1:] + MODELS["lstm"][1:]],
         *[(options, VECTORS) for options in MODELS["sigmoid_mlp"]],
-        (ResNetOptions(norm="group"), Spec("images", (1, 8, 8), "classes", 10)),
+        (ResNetOption(norm="group"), Spec("images", (1, 8, 8), "classes", 10)),
     ],
 )
-def test_stacked_lanes_have_the_gradients_of_lone_runs(options: Model, spec: Spec) -> None:
+def test_stacked_lanes_have_the_gradients_of_lone_runs(options: ModelOption, spec: Spec) -> None:
     lanes, x = [build(options, spec, seed) for seed in (1, 2)], batch(spec)
     parameters, buffers = torch.func.stack_module_state(lanes)
 
@@ -220,20 +212,20 @@ def test_stacked_lanes_have_the_gradients_of_lone_runs(options: Model, spec: Spe
 
 def test_norm_decides_where_layer_norms_are() -> None:
     def norms(norm: str) -> int:
-        model = build(TransformerOptions(layers=3, norm=norm), TOKENS)
+        model = build(TransformerOption(layers=3, norm=norm), TOKENS)
         return sum("Norm" in type(module).__name__ for module in model.modules())
 
     assert (norms("pre"), norms("post"), norms("none")) == (7, 6, 0)
 
 
 def test_post_norm_normalises_the_stream() -> None:
-    model = build(TransformerOptions(layers=1, norm="post"), TOKENS)
+    model = build(TransformerOption(layers=1, norm="post"), TOKENS)
     x = model.blocks[0](torch.randn(2, STEPS, 64) * 50)
     torch.testing.assert_close(x.std(-1, correction=0), torch.ones(2, STEPS), rtol=1e-3, atol=1e-3)
 
 
 def test_gpt2_init() -> None:
-    model = build(TransformerOptions(layers=8, width=128, init="gpt2"), TOKENS)
+    model = build(TransformerOption(layers=8, width=128, init="gpt2"), TOKENS)
     assert model.blocks[0].expand.weight.std().item() == pytest.approx(0.02, rel=0.05)
     for weight in (model.blocks[3].project.weight, model.blocks[3].attention.project.weight):
         assert weight.std().item() == pytest.approx(0.02 / 4, rel=0.05)
@@ -241,15 +233,15 @@ def test_gpt2_init() -> None:
 
 
 def test_tied_embeddings_are_one_parameter() -> None:
-    model = build(TransformerOptions(tie_embeddings=True), TOKENS)
+    model = build(TransformerOption(tie_embeddings=True), TOKENS)
     assert model.head.weight is model.embedding.weight
     with pytest.raises(Invalid) as error:
-        TransformerOptions(tie_embeddings=True).build(Spec("sequences", (6, 5), "classes", 3))
+        TransformerOption(tie_embeddings=True).build(Spec("sequences", (6, 5), "classes", 3))
     one_line(error, "tie_embeddings")
 
 
 def test_attention_is_the_textbook_formula() -> None:
-    attention = build(TransformerOptions(layers=1, width=16, heads=4), TOKENS).blocks[0].attention
+    attention = build(TransformerOption(layers=1, width=16, heads=4), TOKENS).blocks[0].attention
     x = torch.randn(2, STEPS, 16)
     q, k, v = (part.view(2, STEPS, 4, 4).transpose(1, 2) for part in attention.qkv(x).split(16, dim=-1))
     scores = (q @ k.transpose(-1, -2) / 2).masked_fill(~torch.ones(STEPS, STEPS).tril().bool(), -torch.inf)
@@ -263,7 +255,7 @@ def test_attention_is_the_textbook_formula() -> None:
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
 @pytest.mark.parametrize("gain", [1.0, 0.5, 3.0])
 def test_orthogonal_recurrent_weights(cell: str, gain: float) -> None:
-    rnn = build(LSTMOptions(cell=cell, width=16, init="orthogonal", gain=gain, layers=2), TOKENS).rnn
+    rnn = build(LSTMOption(cell=cell, width=16, init="orthogonal", gain=gain, layers=2), TOKENS).rnn
     for weight in (rnn.weight_hh_l0, rnn.weight_hh_l1):
         for gate in weight.split(16):
             torch.testing.assert_close(gate @ gate.T, gain**2 * torch.eye(16), rtol=0, atol=1e-4)
@@ -271,7 +263,7 @@ def test_orthogonal_recurrent_weights(cell: str, gain: float) -> None:
 
 
 def test_default_init_is_pytorchs_and_gain_scales_its_recurrent_weights() -> None:
-    plain, scaled = (build(LSTMOptions(width=16, gain=gain), TOKENS).rnn for gain in (1.0, 2.0))
+    plain, scaled = (build(LSTMOption(width=16, gain=gain), TOKENS).rnn for gain in (1.0, 2.0))
     torch.manual_seed(0)
     nn.Embedding(VOCABULARY, 16)
     reference = nn.LSTM(16, 16)
@@ -282,9 +274,7 @@ def test_default_init_is_pytorchs_and_gain_scales_its_recurrent_weights() -> Non
 
 @pytest.mark.parametrize("init", ["default", "orthogonal"])
 def test_forget_bias_is_the_sum_of_both_biases_of_the_forget_gate_only(init: str) -> None:
-    rnn, plain = (
-        build(LSTMOptions(width=8, layers=2, init=init, forget_bias=bias), TOKENS).rnn for bias in (1.5, None)
-    )
+    rnn, plain = (build(LSTMOption(width=8, layers=2, init=init, forget_bias=bias), TOKENS).rnn for bias in (1.5, None))
     for layer in (0, 1):
         total, before = (getattr(m, f"bias_ih_l{layer}") + getattr(m, f"bias_hh_l{layer}") for m in (rnn, plain))
         assert torch.equal(total[8:16], torch.full((8,), 1.5))
@@ -293,7 +283,7 @@ def test_forget_bias_is_the_sum_of_both_biases_of_the_forget_gate_only(init: str
 
 def test_relu_rnn_passes_values_above_one() -> None:
     spec = Spec("sequences", (3, 1), "values", 1)
-    rnn = build(LSTMOptions(cell="rnn", nonlinearity="relu", width=32), spec).rnn
+    rnn = build(LSTMOption(cell="rnn", nonlinearity="relu", width=32), spec).rnn
     assert rnn(torch.full((1, 3, 1), 100.0))[0].max() > 1
 
 
@@ -305,20 +295,20 @@ def test_resnet_is_torchvisions_apart_from_the_stem(depth: int) -> None:
     models = pytest.importorskip("torchvision.models")
     torch.manual_seed(0)
     reference = getattr(models, f"resnet{depth}")(num_classes=10).state_dict()
-    ours = build(ResNetOptions(depth=depth), IMAGES).state_dict()
+    ours = build(ResNetOption(depth=depth), IMAGES).state_dict()
     assert list(ours) == list(reference)
     assert ours["conv1.weight"].shape == (64, 3, 3, 3)
     assert all(torch.equal(ours[key], reference[key]) for key in ours if key != "conv1.weight")
 
 
 def test_stem_keeps_the_resolution() -> None:
-    network = build(ResNetOptions(), Spec("images", (1, 8, 8), "classes", 10))
+    network = build(ResNetOption(), Spec("images", (1, 8, 8), "classes", 10))
     assert network.maxpool(network.conv1(torch.randn(2, 1, 8, 8))).shape == (2, 64, 8, 8)
 
 
 @pytest.mark.parametrize("norm", ["group", "none"])
 def test_no_statistics_over_the_batch(norm: str) -> None:
-    network = build(ResNetOptions(norm=norm, groups=16), IMAGES)
+    network = build(ResNetOption(norm=norm, groups=16), IMAGES)
     assert not list(network.buffers())
     norms = [module for module in network.modules() if isinstance(module, nn.GroupNorm)]
     assert all(module.num_groups == 16 for module in norms) and bool(norms) == (norm == "group")
@@ -328,7 +318,7 @@ def test_no_statistics_over_the_batch(norm: str) -> None:
 
 @pytest.mark.parametrize("depth", [18, 34, 50])
 def test_without_residual_a_block_is_its_convolutions_one_after_the_other(depth: int) -> None:
-    plain, residual = (build(ResNetOptions(depth=depth, residual=r), IMAGES).eval() for r in (False, True))
+    plain, residual = (build(ResNetOption(depth=depth, residual=r), IMAGES).eval() for r in (False, True))
     convolutions = [m for m in plain.modules() if isinstance(m, nn.Conv2d)]
     assert len(convolutions) + 1 == depth and not any("downsample" in n for n, _ in plain.named_parameters())
     residual.load_state_dict(plain.state_dict(), strict=False)
@@ -353,7 +343,7 @@ def test_without_residual_a_block_is_its_convolutions_one_after_the_other(depth:
     [("xavier", 2 / 768), ("he", 2 / 512), ("too_small", 0.01 / 512), ("too_large", 9 / 512)],
 )
 def test_variance_of_initial_weights(init: str, variance: float, gain: float) -> None:
-    options = SigmoidMLPOptions(layers=2, width=256, init=init, gain=gain)
+    options = SigmoidMLPOption(layers=2, width=256, init=init, gain=gain)
     model = build(options, Spec("vectors", (512,), "classes", 3))
     layer = model.layers[0].linear  # (256, 512): the two fans differ
     assert layer.weight.var().item() == pytest.approx(gain**2 * variance, rel=0.05)
@@ -362,13 +352,13 @@ def test_variance_of_initial_weights(init: str, variance: float, gain: float) ->
 
 
 def test_orthogonal_mlp() -> None:
-    model = build(SigmoidMLPOptions(width=32, init="orthogonal", gain=1.5), VECTORS)
+    model = build(SigmoidMLPOption(width=32, init="orthogonal", gain=1.5), VECTORS)
     weight = model.layers[1].linear.weight
     torch.testing.assert_close(weight @ weight.T, 2.25 * torch.eye(32), rtol=0, atol=1e-4)
 
 
 def test_default_init_is_pytorchs() -> None:
-    model = build(SigmoidMLPOptions(layers=1), VECTORS)
+    model = build(SigmoidMLPOption(layers=1), VECTORS)
     torch.manual_seed(0)
     reference = nn.Linear(9, 64)
     assert torch.equal(model.layers[0].linear.weight, reference.weight)
@@ -376,14 +366,14 @@ def test_default_init_is_pytorchs() -> None:
 
 
 def test_without_biases_a_relu_network_is_homogeneous() -> None:
-    net = build(SigmoidMLPOptions(activation="relu", init="he", layers=3, bias=False), VECTORS)
+    net = build(SigmoidMLPOption(activation="relu", init="he", layers=3, bias=False), VECTORS)
     x = torch.randn(5, 9)
     assert not any(name.endswith("bias") for name, _ in net.named_parameters())
     torch.testing.assert_close(net(3 * x), 3 * net(x))
 
 
 def test_residual_adds_the_input_from_the_second_layer_on() -> None:
-    plain, residual = (build(SigmoidMLPOptions(layers=6, residual=residual), VECTORS) for residual in (False, True))
+    plain, residual = (build(SigmoidMLPOption(layers=6, residual=residual), VECTORS) for residual in (False, True))
     x = torch.randn(2, 64)
     torch.testing.assert_close(residual.layers[5](x), x + plain.layers[5](x))
     assert torch.equal(residual.layers[0](x[:, :9]), plain.layers[0](x[:, :9]))
@@ -391,7 +381,7 @@ def test_residual_adds_the_input_from_the_second_layer_on() -> None:
 
 def test_gradients_vanish_towards_the_input_and_the_remedies_restore_them() -> None:
     def first_and_last(**values: object) -> tuple[float, float]:
-        model = build(SigmoidMLPOptions(layers=20, **values), VECTORS)
+        model = build(SigmoidMLPOption(layers=20, **values), VECTORS)
         torch.manual_seed(1)
         nn.functional.cross_entropy(model(batch(VECTORS, 32)), torch.randint(CLASSES, (32,))).backward()
         # The largest element: the fp32 norm of gradients below 1e-23 is zero.
@@ -414,9 +404,9 @@ def test_gradients_vanish_towards_the_input_and_the_remedies_restore_them() -> N
 
 
 def test_batch_norm_leaves_no_bias_that_cannot_learn() -> None:
-    model = build(SigmoidMLPOptions(norm="batch"), VECTORS)
+    model = build(SigmoidMLPOption(norm="batch"), VECTORS)
     assert all(layer.linear.bias is None for layer in model.layers)
-    assert all(layer.linear.bias is not None for layer in build(SigmoidMLPOptions(norm="layer"), VECTORS).layers)
+    assert all(layer.linear.bias is not None for layer in build(SigmoidMLPOption(norm="layer"), VECTORS).layers)
 
 
 # custom
@@ -464,22 +454,22 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_custom_builds_what_is_named(nets: str) -> None:
-    model = build(CustomOptions("mynets:Net", [9]), VECTORS)
+    model = build(CustomOption("mynets:Net", [9]), VECTORS)
     assert type(model).__name__ == "Net" and list(model.state_dict()) == ["head.weight", "head.bias"]
     assert model(batch(VECTORS)).shape == (BATCH, CLASSES)
-    assert build(CustomOptions("mynets:Net.wide"), VECTORS).head.in_features == 9
+    assert build(CustomOption("mynets:Net.wide"), VECTORS).head.in_features == 9
 
 
 def test_custom_builds_nested_targets_first(nets: str) -> None:
     linear = {"target": "torch.nn:Linear", "args": [9, 5], "kwargs": {"bias": False}}
     body = {"target": "torch.nn:Sequential", "args": [linear, {"target": "torch.nn:ReLU"}]}
-    model = build(CustomOptions("mynets:Net", kwargs={"width": 5, "body": body}), VECTORS)
+    model = build(CustomOption("mynets:Net", kwargs={"width": 5, "body": body}), VECTORS)
     assert model(batch(VECTORS)).shape == (BATCH, CLASSES)
     assert list(model.state_dict()) == ["body.0.weight", "head.weight", "head.bias"]
 
 
 def test_a_mapping_with_other_keys_is_data() -> None:
-    options = CustomOptions("torch.nn:ModuleDict", kwargs={"modules": {"a": {"target": "torch.nn:ReLU"}}})
+    options = CustomOption("torch.nn:ModuleDict", kwargs={"modules": {"a": {"target": "torch.nn:ReLU"}}})
     assert isinstance(build(options, VECTORS)["a"], nn.ReLU)
     from gradlab.models.custom import resolve
 
@@ -488,12 +478,12 @@ def test_a_mapping_with_other_keys_is_data() -> None:
 
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
 def test_custom_returns_the_logits(nets: str, kind: str) -> None:
-    model = build(CustomOptions("mynets:Answers", [9, kind]), VECTORS)
+    model = build(CustomOption("mynets:Answers", [9, kind]), VECTORS)
     assert model(batch(VECTORS)).shape == (BATCH, CLASSES)
 
 
 def test_custom_without_logits_says_so(nets: str) -> None:
-    model = build(CustomOptions("mynets:Answers", [9, "none"]), VECTORS)
+    model = build(CustomOption("mynets:Answers", [9, "none"]), VECTORS)
     with pytest.raises(Invalid) as error:
         model(batch(VECTORS))
     assert "NoneType" in one_line(error, "model.target")
@@ -516,14 +506,14 @@ def test_custom_without_logits_says_so(nets: str) -> None:
 )
 def test_bad_targets_are_refused_in_a_line(nets: str, target: str, kwargs: dict, field: str, says: str) -> None:
     with pytest.raises(Invalid) as error:
-        CustomOptions(target, kwargs=kwargs).build(VECTORS)
+        CustomOption(target, kwargs=kwargs).build(VECTORS)
     assert says in one_line(error, field)
 
 
 @pytest.mark.parametrize("target", ["", "mynets.Net"])
 def test_a_target_needs_a_colon(target: str) -> None:
     with pytest.raises(Invalid) as error:
-        CustomOptions(target)
+        CustomOption(target)
     one_line(error, "target")
 
 
@@ -533,7 +523,7 @@ def test_hugging_face_causal_lm() -> None:
         "target": "transformers:GPT2Config",
         "kwargs": {"vocab_size": VOCABULARY, "n_positions": STEPS, "n_embd": 8, "n_layer": 1, "n_head": 2},
     }
-    model = build(CustomOptions("transformers:AutoModelForCausalLM.from_config", [config]), TOKENS)
+    model = build(CustomOption("transformers:AutoModelForCausalLM.from_config", [config]), TOKENS)
     x = batch(TOKENS)
     logits = model(x)
     assert logits.shape == (BATCH, STEPS, VOCABULARY)

@@ -14,7 +14,7 @@ from helpers import HERE, composed, differences, load, of_the_run, run, torchrun
 from gradlab.base.errors import explain
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config.schema import options
-from gradlab.data import epoch_order, window
+from gradlab.data.order import epoch_order, window
 from gradlab.pitfalls.impact import compare
 from gradlab.pitfalls.stepping import scheduler_steps
 from gradlab.train.trainer import Trainer

@@ -28,7 +28,7 @@ from helpers import (
 )
 from ranks import EVERYTHING, SAME
 
-from gradlab.data import epoch_order
+from gradlab.data.order import epoch_order
 
 pytestmark = pytest.mark.distributed
 

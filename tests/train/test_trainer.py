@@ -13,7 +13,7 @@ from helpers import differences, load, losses, metrics, of_the_run, trainer, upd
 
 from gradlab.base.json_lines import read_lines
 from gradlab.base.option import Invalid
-from gradlab.data import epoch_order
+from gradlab.data.order import epoch_order
 from gradlab.train import build
 
 TINY = ("model=custom", "model.target=nets:Tiny", "optimizer=sgd", "trainer.evaluate_every=0")

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gradlab.base.option import OPTIONS, Invalid
-from gradlab.data import IGNORE
+from gradlab.base.option import Invalid
+from gradlab.data.base import IGNORE
 from gradlab.data.spec import Spec
 from gradlab.update.loss import AutoLoss, BinaryCrossEntropy, CrossEntropy, CustomLoss, Loss, MeanSquaredError
 
@@ -199,15 +199,6 @@ def test_bad_smoothing_is_refused() -> None:
     for bad in (-0.1, 1.0, math.nan):
         with pytest.raises(Invalid, match=r"^label_smoothing="):
             CrossEntropy(label_smoothing=bad)
-
-
-def test_every_option_has_its_file() -> None:
-    import gradlab.config.schema  # noqa: F401  which imports all of them
-
-    conf = Path(__file__).parents[2] / "conf"
-    for group in ("data", "loss"):
-        names = {name for g, name in OPTIONS if g == group}
-        assert names == {file.stem for file in (conf / group).glob("*.yaml")}
 
 
 def test_the_best_constant_answer_is_what_its_minimum_says() -> None:

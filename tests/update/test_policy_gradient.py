@@ -15,8 +15,8 @@ from gradlab.base.option import Invalid
 from gradlab.data.episodes import EpisodesData
 from gradlab.data.spec import Spec
 from gradlab.diagnosis.replay.replay import replay
-from gradlab.models.options import PolicyOptions
-from gradlab.models.policy import Policy, choose
+from gradlab.models.networks.policy import Policy, choose
+from gradlab.models.policy import PolicyOption
 from gradlab.update.policy_gradient import PolicyGradient, returns_to_go, standardised
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -33,7 +33,7 @@ SMALL = (
 
 def policy(spec: Spec = SPEC, **fields: int) -> Policy:
     torch.manual_seed(0)
-    return Policy(PolicyOptions(**fields), spec)
+    return Policy(spec, **vars(PolicyOption(**fields)))
 
 
 def test_an_episode_is_what_a_plain_loop_plays() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradlab.base.distributed import World
-from gradlab.data import epoch_order, window
+from gradlab.data.order import epoch_order, window
 from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
 from gradlab.update.loss import CrossEntropy
 from gradlab.update.noise import GaussianNoise, NoNoise

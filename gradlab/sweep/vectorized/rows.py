@@ -15,7 +15,7 @@ from torch import Tensor
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.kernels import Taps
 from gradlab.sweep.vectorized.stacking import Flat, chosen, stacked
-from gradlab.update.precision import FP16, LossScale
+from gradlab.update.precision import LossScale
 from gradlab.update.step import Update
 
 
@@ -53,8 +53,8 @@ class Rows(Update):
         self.schedule = stacked([update.schedule for update in alone], device)
         self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
         self.precision.one = torch.ones(lanes, device=device)
-        if isinstance(options[0].precision, FP16):
-            scale = LossScale(options[0].precision, device)
+        if first.precision.loss_scale is not None:
+            scale = LossScale(first.precision.loss_scale.option, device)
             scale.option = stacked([o.precision for o in options], device)
             scale.scale, scale.growth_tracker = (
                 torch.stack([getattr(u.precision.loss_scale, n) for u in alone]) for n in ("scale", "growth_tracker")

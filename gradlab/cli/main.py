@@ -87,7 +87,7 @@ def run_job(cfg: DictConfig) -> int:
     from omegaconf import OmegaConf
 
     from gradlab.base import distributed
-    from gradlab.sweep import unfinished
+    from gradlab.base.lock import turn
     from gradlab.sweep.launchers import processes
 
     world = distributed.world()
@@ -98,7 +98,7 @@ def run_job(cfg: DictConfig) -> int:
     sweeping = hydra.mode == RunMode.MULTIRUN
     processes.enter()
     try:
-        with unfinished.turn(folder) if world.main else nullcontext():
+        with turn(folder) if world.main else nullcontext():
             return execute(cfg, folder, overrides, group, world)
     except (Exception, SystemExit) as error:  # a user's module may call sys.exit
         return failed(error, folder, world, overrides if sweeping else None)
@@ -172,14 +172,14 @@ def execute(cfg: DictConfig, folder: Path, overrides: list[str], group: str, wor
     if unfinished.resuming() and (code := unfinished.kept(folder, overrides, world)) is not None:
         say_what_runs()
         return code
-    from gradlab.report.pages import run as page
+    from gradlab.report.pages import run_page
     from gradlab.runs.job import Job, builds
     from gradlab.train import build
 
     config.trainer.progress = processes.progress(config.trainer.progress)
     with build.threads(config.trainer.threads or processes.threads()):
         try:
-            job = Job(config, plain, folder, overrides, group, world, remedy, write_page=page.finished)
+            job = Job(config, plain, folder, overrides, group, world, remedy, write_page=run_page.finished)
         except Invalid as error:
             if remedy and builds(untreated, folder, world):  # then the remedy is what does not fit
                 raise DoesNotApply(remedy["names"], str(error)) from None

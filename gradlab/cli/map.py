@@ -38,7 +38,7 @@ def work(arguments: list[str]) -> int:
     require(args.margin is None or args.margin >= 1, "--margin", args.margin, ">= 1")
     if not args.folder.is_dir():
         raise Invalid("FOLDER", args.folder, "no such folder")
-    from gradlab.report.pages import sweep
+    from gradlab.report.pages import sweep_page
     from gradlab.sweep import results
     from gradlab.sweep.maps import map
 
@@ -51,5 +51,5 @@ def work(arguments: list[str]) -> int:
         raise Invalid("FOLDER", args.folder, f"must be the folder of a sweep (it holds {len(rows)} jobs)")
     results.write(rows, args.folder / "results.csv")
     drawn = map.make(args.folder, rows, args.x, args.y, args.metric, args.margin)
-    print(f"report: {sweep.write(args.folder, rows, drawn)}", flush=True)
+    print(f"report: {sweep_page.write(args.folder, rows, drawn)}", flush=True)
     return 0

@@ -56,17 +56,17 @@ class SweepEnd(Callback):
 def conclude(folder: Path) -> None:
     """Write and print what the jobs of a sweep have come to, however it ended."""
     from gradlab.loggers.wandb import sweep as wandb_sweep
-    from gradlab.report.pages import run, sweep
+    from gradlab.report.pages import run_page, sweep_page
     from gradlab.sweep import results, unfinished
 
     rows, planned = results.read(folder), PLANNED.get(folder) or []
     arguments.RESULTS.extend(row["exit_code"] for row in rows)
-    run.complete(folder / row["job"] for row in rows)
+    run_page.complete(folder / row["job"] for row in rows)
     if len(rows) < len(planned):  # jobs in other processes that left nothing
         arguments.RESULTS.append(1)
     if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
         results.write(rows, folder / "results.csv")
-        tell(sweep.written(folder, rows), folder)  # a search has said what its runs show, all together
+        tell(sweep_page.written(folder, rows), folder)  # a search has said what its runs show, all together
         wandb_sweep.write(folder, rows)
         return
     page = show(folder, rows, len(planned)) if rows else None
@@ -83,8 +83,8 @@ def tell(page: Path | None, folder: Path) -> None:
 
 def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
     """Write results.csv, and print it; remedies are compared, and what has axes is drawn. Returns the page."""
-    from gradlab.remedies import report
-    from gradlab.report.pages import sweep
+    from gradlab.remedies import comparison_table
+    from gradlab.report.pages import sweep_page
     from gradlab.sweep import results
     from gradlab.sweep.maps import map
 
@@ -98,6 +98,6 @@ def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
     if len(rows) > SHOWN:
         print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
     remedies = any("remedy=" in row["overrides"] for row in rows)
-    compared = report.report(folder, [row["job"] for row in rows]) if remedies else []
+    compared = comparison_table.report(folder, [row["job"] for row in rows]) if remedies else []
     drawn = map.sweep_ended(folder, rows)
-    return sweep.written(folder, rows, drawn=drawn, compared=compared, planned=planned)
+    return sweep_page.written(folder, rows, drawn=drawn, compared=compared, planned=planned)

@@ -11,7 +11,7 @@ from typing import Any
 from gradlab.base.json_lines import number
 from gradlab.base.statistics import quantile
 from gradlab.measure.levels import Levels
-from gradlab.runs.outcome import LOST
+from gradlab.runs.outcome_class import LOST
 
 CURVE = ("train/loss", "grad/norm")
 

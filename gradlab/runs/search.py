@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import number
+from gradlab.base.lock import locked
 from gradlab.runs.files import choices_of, fields_of, overrides_of, refused, swept, told_by, value
 from gradlab.runs.measured import evaluated, measured
 
@@ -143,23 +143,6 @@ def state(path: Path, sweep: Path | None = None) -> str:
         return "running"
     began = (path / ".hydra").is_dir() or (path / "environment.json").is_file()  # the second of a watched loop
     return "killed" if began else "pretrained"
-
-
-def locked(folder: Path) -> bool:
-    """Whether a process is at work in a folder: see `gradlab.sweep.unfinished.turn`."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(handle)
-    return False
 
 
 def numbers(path: Path, told: dict[str, Any]) -> dict[str, Any]:

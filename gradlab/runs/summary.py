@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from gradlab.base.command import command
 from gradlab.base.json_lines import number
+from gradlab.base.lock import locked
 from gradlab.base.option import Invalid
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.replay.overflow import Overflow
@@ -17,7 +18,7 @@ from gradlab.remedies.candidates import Try
 from gradlab.runs import ending
 from gradlab.runs.files import fields_of, refused, runs_below, told_by
 from gradlab.runs.measured import lines_of
-from gradlab.runs.search import locked, state, typed
+from gradlab.runs.search import state, typed
 from gradlab.train.trainer import Outcome
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from gradlab.base.command import key
 from gradlab.base.json_lines import number
 from gradlab.runs.files import jobs_of, overrides_of, refused, swept, told_by, value
 from gradlab.runs.measured import evaluated, lost_at, measured
-from gradlab.runs.outcome import learns, outcome_class
+from gradlab.runs.outcome_class import learns, outcome_class
 
 FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
 """Columns that come first; then whatever was swept, then the numbers, then `why`."""

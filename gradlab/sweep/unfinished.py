@@ -6,12 +6,9 @@ that it is to run under. All others run from their beginning.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,23 +54,6 @@ def kept(folder: Path, overrides: list[str], world: World) -> int | None:
     if code is None and world.main:
         clear(folder)
     return code
-
-
-@contextmanager
-def turn(folder: Path) -> Iterator[None]:
-    """Alone in a job's folder: processes that a killed launcher has left may still be at its last jobs."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"{folder}: another process runs this job; waiting for it", flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
 
 
 def clear(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import platform
 import shutil
@@ -15,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gradlab import __version__
 from gradlab.base.distributed import World
+from gradlab.base.lock import turn
 from gradlab.base.option import Invalid
 from gradlab.config.compose import compose
 from gradlab.config.schema import Config, to_config
@@ -34,8 +34,9 @@ def pretrained(config: Config, world: World) -> str:
     folder = Path("outputs", "pretrained", f"{name}-{key}")
     if world.main and not (folder / "checkpoint.pt").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of two runs at once, one trains and the other finds its weights
+        lock = folder.with_suffix(".lock")
+        lock.touch()
+        with turn(lock):  # of two runs at once, one trains and the other finds its weights
             if not (folder / "checkpoint.pt").is_file():
                 partial = folder.with_suffix(".partial")  # renamed when complete: a kill leaves no half-trained weights
                 shutil.rmtree(partial, ignore_errors=True)

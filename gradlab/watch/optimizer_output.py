@@ -12,7 +12,7 @@ from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
-from gradlab.report.pages import run as page
+from gradlab.report.pages import run_page
 from gradlab.runs.ending import write
 from gradlab.train import environment
 from gradlab.train.trainer import Outcome
@@ -24,7 +24,7 @@ from gradlab.watch.update_metrics import UpdateMetrics
 
 NOT_MEASURED = "not_measured"
 """The verdict if no update, or no loss, was observed."""
-FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", page.NAME)
+FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", run_page.NAME)
 """The files in an optimizer's folder."""
 
 
@@ -71,7 +71,7 @@ class OptimizerOutput:
         self.folder = folder = top / f"optimizer{index}" if index else top
         try:
             self.files = RunFiles(folder, self.metrics.observed.header(), self.file_sizes)
-            for name in ("diagnosis.json", page.NAME):  # of an earlier watch
+            for name in ("diagnosis.json", run_page.NAME):  # of an earlier watch
                 (folder / name).unlink(missing_ok=True)
         except OSError as error:
             path = str(self.output_folder.path)
@@ -154,7 +154,7 @@ class OptimizerOutput:
         outcome = Outcome(self.status, self.error, self.num_updates, self.metrics.applied, seconds=self.seconds)
         job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": watch}
         write(folder, final, outcome, None, int(final.ill or self.status == "failed"), job)
-        page.finished(folder, {})
+        run_page.finished(folder, {})
 
     def report(self, faults: list[FaultRecord], scaled: bool, several: bool) -> list[str]:
         """Lines of text, mistakes in the loop first. several: this is one of several optimizers."""

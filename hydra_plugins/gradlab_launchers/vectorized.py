@@ -44,7 +44,7 @@ class VectorizedLauncher(Launcher):
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from gradlab.report.pages.run import finished
+        from gradlab.report.pages.run_page import finished
         from gradlab.sweep.vectorized.launch import launch
 
         return launch(self, job_overrides, initial_job_idx, finished)

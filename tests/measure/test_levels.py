@@ -15,7 +15,7 @@ from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import Thresholds
 from gradlab.list import main as listed
 from gradlab.measure.levels import Levels
-from gradlab.remedies.treated_run import measure
+from gradlab.remedies.compared_job import measure
 from gradlab.runs.measured import measured
 
 

@@ -17,7 +17,7 @@ from forked import Commands
 from gradlab.loggers import thinning
 from gradlab.report import figures
 from gradlab.report.command import main
-from gradlab.report.pages import comparison, run, template
+from gradlab.report.pages import comparison_page, page_template, run_page
 from gradlab.runs.contents import read
 from gradlab.runs.files import choices_of
 from gradlab.show import main as show
@@ -49,12 +49,12 @@ def lines_of(page: Path, name: str = "metrics") -> list[dict[str, Any]]:
 
 
 def test_what_is_filled_in_is_not_filled_again() -> None:
-    assert template.filled("<{{a}}|{{b}}>", a="{{b}}", b="2") == "<{{b}}|2>"
+    assert page_template.filled("<{{a}}|{{b}}>", a="{{b}}", b="2") == "<{{b}}|2>"
 
 
 def test_embedded_reads_the_same_and_ends_no_element() -> None:
     content = {"name": HOSTILE, "amp": "a & b", "numbers": [1.5, math.nan, -math.inf], "line": "\u2028"}
-    text = template.embedded(content)
+    text = page_template.embedded(content)
     assert not set("<>&") & set(text)
     assert json.loads(text) == content | {"numbers": [1.5, "NaN", "-Infinity"]}
 
@@ -99,7 +99,7 @@ def test_short_runs_are_not_thinned_and_even_spreads() -> None:
 
 def test_page_of_a_long_run_is_small_and_says_what_it_left_out(tmp_path: Path) -> None:
     folder = made.run(tmp_path / "run", long_run(30_000), made.diagnosis())
-    page = run.write(folder)
+    page = run_page.write(folder)
     size = (folder / "metrics.jsonl").stat().st_size
     assert size > 5e6 and page.stat().st_size < 2.5e6
     shown, of = json.loads(held(page, "data"))["thinned"]["metrics.jsonl"]
@@ -111,7 +111,7 @@ def test_page_of_a_long_run_is_small_and_says_what_it_left_out(tmp_path: Path) -
 
 def test_page_holds_the_lines_as_they_are_and_nothing_from_elsewhere(tmp_path: Path) -> None:
     folder = made.collapse(tmp_path / "run")
-    page = run.write(folder)
+    page = run_page.write(folder)
     assert page == folder / "report.html"
     for name in ("metrics", "layers"):
         assert held(page, name) == (folder / f"{name}.jsonl").read_text()
@@ -129,7 +129,7 @@ def test_remedies_can_be_pasted(tmp_path: Path) -> None:
 def test_nothing_that_a_run_is_called_breaks_its_page(tmp_path: Path) -> None:
     told = made.diagnosis(HOSTILE, sentence=HOSTILE, overrides=[f"name={HOSTILE}"])
     folder = made.run(tmp_path / "<b>run", [made.line(1, 1.0, **{HOSTILE: 1.0})], told, config=f"note: '{HOSTILE}'\n")
-    page = run.write(folder)
+    page = run_page.write(folder)
     text = page.read_text()
     assert text.count("</script>") == 4 and "<img" not in text and "<b>run" not in text
     assert json.loads(held(page, "data"))["diagnosis"]["sentence"] == HOSTILE
@@ -140,7 +140,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     folder = made.run(tmp_path / "run", [made.line(1, 1.0), made.line(2, 2.0)])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"update":3,"att')
-    assert [line["attempt"] for line in lines_of(run.write(folder))] == [1, 2]
+    assert [line["attempt"] for line in lines_of(run_page.write(folder))] == [1, 2]
 
 
 def test_options_are_read_from_hydras_file(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_options_are_read_from_hydras_file(tmp_path: Path) -> None:
 def test_page_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = made.collapse(tmp_path / "run")
     (folder / "report.html").mkdir()
-    run.finished(folder)
+    run_page.finished(folder)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gradlab: ") and "report.html was not written" in line
     assert [p.name for p in folder.iterdir() if "partial" in p.name] == []
@@ -199,7 +199,7 @@ def test_run_leaves_its_page(gradlab: Commands, tmp_path: Path) -> None:
     assert facts["environment"]["device"] == "cpu" and facts["choices"]["clip"] == "norm"
     assert facts["config"]["clip"] == {"max_norm": 1.0}
     before = (folder / "report.html").read_text()
-    run.write(folder)
+    run_page.write(folder)
     assert held(folder / "report.html", "metrics") in before
 
 
@@ -231,7 +231,7 @@ def test_fields_that_differ(tmp_path: Path) -> None:
         tmp_path / "a", [], config=f"clip: {{max_norm: 1.5}}\nseed: 0\n{same}a\n", choices="      clip: norm\n"
     )
     b = made.run(tmp_path / "b", [], config=f"clip: {{}}\nseed: 0\n{same}b\n", choices="      clip: none\n")
-    assert comparison.differing([read(a), read(b)]) == [
+    assert comparison_page.differing([read(a), read(b)]) == [
         {"field": "clip", "values": ["norm", "none"]},
         {"field": "clip.max_norm", "values": ["1.5", None]},
     ]

@@ -12,13 +12,13 @@ import made
 import pytest
 from browser import Opened, opened
 
-from gradlab.report.pages import comparison, run, serve
+from gradlab.report.pages import comparison_page, live_page, run_page
 from gradlab.runs.measured import measured
 
 
 @pytest.fixture
 def collapsed(tmp_path: Path) -> Path:
-    return run.write(made.collapse(tmp_path / "run"))
+    return run_page.write(made.collapse(tmp_path / "run"))
 
 
 def charts(seen: Opened) -> dict[str, str]:
@@ -70,9 +70,9 @@ def test_pages_show_the_losses_that_lists_and_tables_show(chromium: Any, tmp_pat
     assert kept["loss/final"] != lines[-1]["train/loss"]
     folders = [made.run(tmp_path / name, lines, made.diagnosis(measured=kept)) for name in ("b", "c")]
     first, last = (f"{kept[name]:.4g}" for name in ("loss/initial", "loss/final"))
-    with opened(chromium, run.write(folders[0])) as seen:
+    with opened(chromium, run_page.write(folders[0])) as seen:
         assert f"{first} → {last}" in seen.text("header")
-    with opened(chromium, comparison.write(folders, tmp_path / "both.html")) as seen:
+    with opened(chromium, comparison_page.write(folders, tmp_path / "both.html")) as seen:
         head = seen.page.locator("#runs th[scope=col]").all_inner_texts()
         cells = seen.page.locator("#runs tbody tr").first.locator("th, td").all_inner_texts()
         shown = dict(zip(head, cells, strict=True))
@@ -229,7 +229,7 @@ def test_whatever_a_run_is_called_is_text(chromium: Any, tmp_path: Path) -> None
     folder = made.run(
         tmp_path / "run", [made.line(1, 1.0, **{hostile: 2.0})], told, layers, config=f"{json.dumps(hostile)}: 1\n"
     )
-    for page in (run.write(folder), comparison.write([folder, folder], tmp_path / "both.html")):
+    for page in (run_page.write(folder), comparison_page.write([folder, folder], tmp_path / "both.html")):
         with opened(chromium, page) as seen:
             assert hostile in seen.text("body") and seen.page.locator("img").count() == 0
             assert seen.page.title() != "broken" and seen.wrong == []
@@ -253,7 +253,7 @@ EMPTY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", EMPTY)
 def test_a_run_of_which_there_is_little(chromium: Any, tmp_path: Path, what: str) -> None:
-    with opened(chromium, run.write(made.run(tmp_path / "run", **EMPTY[what]))) as seen:
+    with opened(chromium, run_page.write(made.run(tmp_path / "run", **EMPTY[what]))) as seen:
         assert seen.wrong == []
         assert ("nothing to draw" in seen.text("#curves")) == (what == "no update")
         assert seen.page.locator(".chart").count() == 0 or min(painted(seen, ".chart canvas")) > 1
@@ -265,7 +265,7 @@ def test_hundred_thousand_updates_open_in_two_seconds(chromium: Any, tmp_path: P
         tmp_path / "run", lines, made.diagnosis(), made.layers(20, list(range(1, 100_001, 50)), lambda i, at: 1.0 + i)
     )
     began = time.monotonic()
-    page = run.write(folder)
+    page = run_page.write(folder)
     assert time.monotonic() - began < 20 and page.stat().st_size < 4e6
     began = time.monotonic()
     with opened(chromium, page) as seen:
@@ -277,7 +277,7 @@ def test_hundred_thousand_updates_open_in_two_seconds(chromium: Any, tmp_path: P
 def test_runs_over_each_other(chromium: Any, tmp_path: Path) -> None:
     lines = [made.line(at, 5.0) for at in range(1, 31)]
     other = made.run(tmp_path / "other", lines, made.diagnosis(), config="clip: {}\n", choices="      clip: none\n")
-    page = comparison.write([made.collapse(tmp_path / "run"), other], tmp_path / "both.html")
+    page = comparison_page.write([made.collapse(tmp_path / "run"), other], tmp_path / "both.html")
     with opened(chromium, page) as seen:
         assert "scale collapse" in seen.text("#runs") and "healthy" in seen.text("#runs")
         rows = [row.split() for row in seen.page.locator("#fields tbody tr").all_inner_texts()]
@@ -297,7 +297,7 @@ def test_page_follows_a_run_through_its_resumption_to_its_end(chromium: Any, tmp
         with (folder / "metrics.jsonl").open(mode) as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
 
-    with serve.Server(folder, 0) as server:
+    with live_page.Server(folder, 0) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         with opened(chromium, server.address) as seen:
             expect = seen.page.get_by_text

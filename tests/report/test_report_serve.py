@@ -12,7 +12,7 @@ import made
 import pytest
 
 from gradlab.base.option import Invalid
-from gradlab.report.pages import serve
+from gradlab.report.pages import live_page
 
 
 @pytest.fixture
@@ -21,14 +21,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(folder: Path) -> Iterator[serve.Server]:
-    with serve.Server(folder, 0) as server:
+def server(folder: Path) -> Iterator[live_page.Server]:
+    with live_page.Server(folder, 0) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
 
-def get(server: serve.Server, path: str, **headers: str) -> tuple[int, bytes]:
+def get(server: live_page.Server, path: str, **headers: str) -> tuple[int, bytes]:
     """As it is written: no client tidies the path."""
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=5)
     connection.putrequest("GET", path, skip_host="Host" in headers)
@@ -39,7 +39,7 @@ def get(server: serve.Server, path: str, **headers: str) -> tuple[int, bytes]:
     return answer.status, answer.read()
 
 
-def news(server: serve.Server, marks: dict[str, str] | None = None) -> dict[str, Any]:
+def news(server: live_page.Server, marks: dict[str, str] | None = None) -> dict[str, Any]:
     status, body = get(server, f"/news?{urlencode(marks or {})}")
     assert status == 200
     return json.loads(body)
@@ -62,7 +62,7 @@ def text(*lines: dict[str, Any]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def test_only_new_whole_lines_are_sent(server: serve.Server, folder: Path) -> None:
+def test_only_new_whole_lines_are_sent(server: live_page.Server, folder: Path) -> None:
     first = news(server)
     assert attempts(first) == [1, 2] and not first["metrics"]["anew"]
     assert attempts(news(server, marks(first))) == []
@@ -73,7 +73,7 @@ def test_only_new_whole_lines_are_sent(server: serve.Server, folder: Path) -> No
     assert attempts(news(server, marks(second))) == [4]
 
 
-def test_resumption_from_a_checkpoint_is_noticed(server: serve.Server, folder: Path) -> None:
+def test_resumption_from_a_checkpoint_is_noticed(server: live_page.Server, folder: Path) -> None:
     first = news(server)
     again = text(made.line(1, 3.0), made.line(2, 2.5), made.line(3, 2.0), made.line(4, 1.5))
     assert len(again) > (folder / "metrics.jsonl").stat().st_size
@@ -90,9 +90,9 @@ def test_resumption_from_a_checkpoint_is_noticed(server: serve.Server, folder: P
     assert attempts(news(server, marks(fourth))) == [1]
 
 
-def test_long_files_come_in_parts(server: serve.Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_files_come_in_parts(server: live_page.Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(folder, text(*(made.line(at, 1.0) for at in range(3, 200))))
-    monkeypatch.setattr(serve, "BYTES", 2000)
+    monkeypatch.setattr(live_page, "BYTES", 2000)
     answer, seen = news(server), []
     while True:
         seen += attempts(answer)
@@ -102,7 +102,9 @@ def test_long_files_come_in_parts(server: serve.Server, folder: Path, monkeypatc
     assert seen == list(range(1, 200))
 
 
-def test_a_verdict_is_told_when_it_comes_and_forgotten_when_the_run_goes_on(server: serve.Server, folder: Path) -> None:
+def test_a_verdict_is_told_when_it_comes_and_forgotten_when_the_run_goes_on(
+    server: live_page.Server, folder: Path
+) -> None:
     first = news(server)
     assert first["facts"]["content"]["diagnosis"] == {}
     assert news(server, marks(first) | {"facts": first["facts"]["mark"]})["facts"] is None
@@ -118,7 +120,7 @@ def test_a_verdict_is_told_when_it_comes_and_forgotten_when_the_run_goes_on(serv
     assert third["facts"]["content"]["diagnosis"] == {}
 
 
-def test_half_a_diagnosis_is_waited_for(server: serve.Server, folder: Path) -> None:
+def test_half_a_diagnosis_is_waited_for(server: live_page.Server, folder: Path) -> None:
     (folder / "diagnosis.json").write_text('{"verdict": ')
     answer = news(server)
     assert answer["facts"] is None and attempts(answer) == [1, 2]
@@ -128,26 +130,26 @@ def test_half_a_diagnosis_is_waited_for(server: serve.Server, folder: Path) -> N
     "path",
     ["/../secret", "/%2e%2e/secret", "//etc/passwd", "/metrics.jsonl", "/.hydra/config.yaml", "/news/../../secret"],
 )
-def test_nothing_but_the_page_and_its_news_is_served(server: serve.Server, folder: Path, path: str) -> None:
+def test_nothing_but_the_page_and_its_news_is_served(server: live_page.Server, folder: Path, path: str) -> None:
     (folder.parent / "secret").write_text("secret")
     status, body = get(server, path)
     assert status == 404 and b"secret" not in body
 
 
-def test_marks_that_nobody_gave_out_do_no_harm(server: serve.Server) -> None:
+def test_marks_that_nobody_gave_out_do_no_harm(server: live_page.Server) -> None:
     for mark in ("x", "-5:", "99999999999999999999:a", "10:zz", ":::"):
         answer = news(server, {"metrics": mark, "facts": mark})
         assert attempts(answer) == [1, 2]
 
 
-def test_only_this_machine_is_answered_under_its_own_name(server: serve.Server) -> None:
+def test_only_this_machine_is_answered_under_its_own_name(server: live_page.Server) -> None:
     assert server.server_address[0] == "127.0.0.1"
     assert get(server, "/")[0] == 200
     assert get(server, "/", Host="evil.example:80")[0] == 403
 
 
-def test_port_that_is_taken(folder: Path, server: serve.Server) -> None:
+def test_port_that_is_taken(folder: Path, server: live_page.Server) -> None:
     with pytest.raises(Invalid, match="is taken"):
-        serve.bound(folder, server.server_address[1])
-    with serve.bound(folder, 0) as other:
+        live_page.bound(folder, server.server_address[1])
+    with live_page.bound(folder, 0) as other:
         assert other.server_address[1] != server.server_address[1]

@@ -14,9 +14,9 @@ import sweeps
 from browser import Opened, opened
 
 from gradlab.cli.map import main
-from gradlab.report.pages import sweep as report
-from gradlab.report.pages.short import short
-from gradlab.report.pages.sweep import NUMBERS
+from gradlab.report.pages import sweep_page as report
+from gradlab.report.pages.short_numbers import short
+from gradlab.report.pages.sweep_page import NUMBERS
 from gradlab.sweep.maps.grid import METRICS
 from gradlab.sweep.results import read
 

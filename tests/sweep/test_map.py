@@ -237,7 +237,7 @@ def test_figures_show_each_point_in_the_colour_of_its_class(tmp_path: Path) -> N
     import matplotlib.image
     from matplotlib.colors import to_rgb
 
-    from gradlab.runs.outcome import OUTCOMES
+    from gradlab.runs.outcome_class import OUTCOMES
     from gradlab.sweep.maps.figure import draw
 
     made = grid(sweeps.sweep(tmp_path / "s", LRS, [1, 10, 100], lambda y, seed: 0.5))

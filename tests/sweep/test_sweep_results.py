@@ -16,7 +16,7 @@ from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import VERDICTS, Thresholds
 from gradlab.runs.files import swept
 from gradlab.runs.measured import curve, lines_of, lost_at, measured
-from gradlab.runs.outcome import LOST, NAMES, STABLE, learns, outcome_class, share, worst
+from gradlab.runs.outcome_class import LOST, NAMES, STABLE, learns, outcome_class, share, worst
 from gradlab.sweep.results import overrides_of, read, value, write
 from gradlab.sweep.search import judge
 

@@ -6,7 +6,6 @@ Whatever launcher runs the jobs, what they leave is the same.
 import csv
 import errno
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -23,7 +22,7 @@ from test_app import SHORT, told
 
 from gradlab.base.json_lines import write_whole
 from gradlab.sweep import unfinished
-from gradlab.sweep.unfinished import begun_with, clear, count, finished, turn
+from gradlab.sweep.unfinished import begun_with, clear, count, finished
 
 GRADLAB = [sys.executable, "-m", "gradlab"]
 LONGER = ("model.layers=2", "model.width=8", "data.samples=320", "trainer.epochs=40", "trainer.progress=none")
@@ -175,27 +174,6 @@ def test_the_command_of_a_sweep_is_found_again_but_for_where_and_how_its_jobs_ra
     assert after == [f"hydra.sweep.dir='{tmp_path}'", "hydra.callbacks.gradlab.goes_on=true"]
     assert begun_with(tmp_path, ["hydra/launcher=basic"])[1] == [*task, mine[-1]]
     assert begun_with(tmp_path, ["hydra.launcher.n_jobs=1"])[1] == [*task, mine[0], mine[-1]]
-
-
-def hold(folder: Path, seconds: float, entered: Any) -> None:
-    with turn(folder):
-        entered.set()
-        time.sleep(seconds)
-
-
-def test_two_processes_take_turns_in_a_jobs_folder_and_a_killed_one_frees_it(tmp_path: Path) -> None:
-    for end in (None, "kill"):
-        entered = multiprocessing.get_context("fork").Event()
-        other = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, 30 if end else 0.3, entered))
-        other.start()
-        assert entered.wait(10)
-        began = time.monotonic()
-        if end:
-            other.kill()
-        with turn(tmp_path):
-            waited = time.monotonic() - began
-        assert 0.2 < waited < 10 if end is None else waited < 10
-        other.join()
 
 
 def stopped(folder: Path, sweep: list[str], after: int, how: int, group: bool) -> tuple[int, str]:

@@ -82,7 +82,7 @@ def of_folders(folders: Sequence[Path]) -> Told:
             made.runs.append({"name": place.name_of(job, overrides)} | summary(told_by(job)))
         made.figures += [name for name in wandb_sweep.figures(folder) if name not in made.figures]
         if (folder / "comparison.json").is_file():
-            from gradlab.remedies.report import shown
+            from gradlab.remedies.comparison_table import shown
 
             rows = [
                 {k: number(v) for k, v in row.items()} for row in json.loads((folder / "comparison.json").read_text())

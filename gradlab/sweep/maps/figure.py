@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlab.runs.outcome import NAMES, OUTCOMES
+from gradlab.runs.outcome_class import NAMES, OUTCOMES
 from gradlab.sweep.maps.axis import Axis
 from gradlab.sweep.maps.edge import boundary
 from gradlab.sweep.maps.grid import METRICS, Grid, limits

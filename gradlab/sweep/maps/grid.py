@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradlab.runs.outcome import LEARNT, NAMES, share, worst
+from gradlab.runs.outcome_class import LEARNT, NAMES, share, worst
 from gradlab.sweep.maps.axis import Axis, Row, axis_of, label, swept_fields
 from gradlab.sweep.results import REPEATS
 

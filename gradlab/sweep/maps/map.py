@@ -14,7 +14,7 @@ from gradlab.base import table
 from gradlab.base.command import command, key
 from gradlab.base.json_lines import plain
 from gradlab.runs.files import overrides_of
-from gradlab.runs.outcome import NAMES
+from gradlab.runs.outcome_class import NAMES
 from gradlab.sweep.results import REPEATS
 
 if TYPE_CHECKING:

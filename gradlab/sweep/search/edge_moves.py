@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from math import exp, inf, isinf, sqrt
+from math import exp, inf, isinf
 from typing import TYPE_CHECKING, Any
 
-from gradlab.remedies.effect import SEEDS, T95
+from gradlab.remedies.paired_effect import SEEDS, half_width
 from gradlab.sweep.grid.axes import Point, axes, given, is_number, label, without
 from gradlab.sweep.search.edge import Edge
 from gradlab.sweep.search.lattice import Lattice
@@ -70,7 +70,7 @@ def moved(pairs: Sequence[tuple[float, float, int]], on: Lattice) -> Moved | Non
         direction = all(s > wide for s in steps) - all(s < -wide for s in steps)
         return Moved(unit(mean, on), unit(low, on), unit(high, on), len(steps), bound, direction)
     if len(steps) >= SEEDS:
-        margin = T95[min(len(steps) - 1, len(T95)) - 1] * statistics.stdev(steps) / sqrt(len(steps)) + wide
+        margin = half_width(steps) + wide
         low, high = mean - margin, mean + margin
         direction = (low > TINY) - (high < -TINY)
     else:

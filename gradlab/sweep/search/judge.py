@@ -8,9 +8,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gradlab.runs import outcome
+from gradlab.runs import outcome_class
 from gradlab.runs.files import told_by
-from gradlab.runs.outcome import LOST
+from gradlab.runs.outcome_class import LOST
 
 ERROR = "no verdict"
 """Class of a run that gave none."""
@@ -54,7 +54,7 @@ def stable(told: dict[str, Any]) -> bool | None:
 
 def learns(told: dict[str, Any]) -> bool | None:
     """Whether a stable run is not ill and learns."""
-    return stable(told) and not told["ill"] and outcome.learns(told)
+    return stable(told) and not told["ill"] and outcome_class.learns(told)
 
 
 JUDGES: dict[str, Callable[[dict[str, Any]], bool | None]] = {"stable": stable, "learns": learns}

@@ -17,11 +17,11 @@ from omegaconf import OmegaConf, open_dict
 
 from gradlab.base.command import identity
 from gradlab.base.errors import Usage
+from gradlab.base.lock import turn
 from gradlab.base.option import require
 from gradlab.config.remedy import treated
 from gradlab.runs import ending
 from gradlab.runs.job import WritePage
-from gradlab.sweep import unfinished
 from gradlab.sweep.grid.planning import plan, refused
 from gradlab.sweep.vectorized.grouping import Planned, groups
 from gradlab.sweep.vectorized.progress import PLAIN_SECONDS, SweepProgress
@@ -46,7 +46,7 @@ def launch(
     folders: dict[int, Path] = {}
     before = HydraConfig.instance().cfg
     try:
-        with unfinished.turn(folder):
+        with turn(folder):
             planned, said = [], time.monotonic()
             for i, overrides in enumerate(job_overrides):
                 planned.append(plan(launcher, list(overrides), first + i, codes, folders))

@@ -11,9 +11,9 @@ from typing import Any
 from gradlab.base import table
 from gradlab.base.json_lines import plain
 from gradlab.config.remedy import changes
-from gradlab.remedies.comparison import compare
-from gradlab.remedies.effect import LARGE, SEEDS, SMALL, seeds
-from gradlab.remedies.treated_run import read
+from gradlab.remedies.compared_job import read
+from gradlab.remedies.comparison_rows import compare
+from gradlab.remedies.paired_effect import LARGE, SEEDS, SMALL, seeds
 
 
 def shown(row: dict[str, Any]) -> dict[str, str]:

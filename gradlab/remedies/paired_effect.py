@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
-"""97.5% quantiles of Student's t for 1, 2, ... degrees of freedom; beyond, the last, which is wider than need be."""
 SEEDS = 3
 """Pairs from which an interval is taken; fewer are judged by LARGE alone."""
 SMALL = 0.01
@@ -38,13 +36,20 @@ class Effect:
 
 def paired(differences: Sequence[float]) -> Effect:
     """Effect of paired differences."""
-    mean, n = statistics.fmean(differences), len(differences)
-    if n < SEEDS:
+    mean = statistics.fmean(differences)
+    if len(differences) < SEEDS:
         return Effect(mean, None, None, None)
-    spread = statistics.stdev(differences)
-    margin = T95[min(n - 1, len(T95)) - 1] * spread / math.sqrt(n)
+    spread, margin = statistics.stdev(differences), half_width(differences)
     size = mean / spread if spread else math.copysign(math.inf, mean) if mean else 0.0
     return Effect(mean, size, mean - margin, mean + margin)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95% confidence interval of the mean of at least two values, by Student's t."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    return float(stdtrit(n - 1, 0.975)) * statistics.stdev(values) / math.sqrt(n)
 
 
 def direction(differences: Sequence[float]) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import write_whole
-from gradlab.report.pages.run import NAME
-from gradlab.report.pages.template import embedded, filled, joined, part
+from gradlab.report.pages.page_template import embedded, filled, joined, part
+from gradlab.report.pages.run_page import NAME
 from gradlab.runs import contents as folders
 from gradlab.runs.files import dotted
 

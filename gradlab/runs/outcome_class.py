@@ -11,7 +11,7 @@ LEARNING = 0.05
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OutcomeClass:
     """A class: its name, what it means, its colour (of Okabe and Ito's, told apart by all eyes) and its letter."""
 
     name: str
@@ -27,14 +27,14 @@ class Outcome:
 
 
 OUTCOMES = (
-    Outcome("learnt", "came to its end with a lower loss", "#0072B2", "L"),
-    Outcome("spiked", "learnt, through spikes of the loss", "#56B4E9", "P"),
-    Outcome("unlearnt", "came to its end, and has not learnt", "#B8B8B8", "U"),
-    Outcome("diverged", "the loss ended far above its beginning, or lost what was learnt", "#E69F00", "D"),
-    Outcome("exploded", "the gradient exploded, or something was not finite", "#D55E00", "X"),
-    Outcome("collapsed", "the fp16 loss scale fell to nothing, or fp16 overflowed", "#CC79A7", "C"),
-    Outcome("stopped", "was stopped before its end", "#F0E442", "I"),
-    Outcome("error", "gave no measurement", "#4D4D4D", "E"),
+    OutcomeClass("learnt", "came to its end with a lower loss", "#0072B2", "L"),
+    OutcomeClass("spiked", "learnt, through spikes of the loss", "#56B4E9", "P"),
+    OutcomeClass("unlearnt", "came to its end, and has not learnt", "#B8B8B8", "U"),
+    OutcomeClass("diverged", "the loss ended far above its beginning, or lost what was learnt", "#E69F00", "D"),
+    OutcomeClass("exploded", "the gradient exploded, or something was not finite", "#D55E00", "X"),
+    OutcomeClass("collapsed", "the fp16 loss scale fell to nothing, or fp16 overflowed", "#CC79A7", "C"),
+    OutcomeClass("stopped", "was stopped before its end", "#F0E442", "I"),
+    OutcomeClass("error", "gave no measurement", "#4D4D4D", "E"),
 )
 """From the best to the worst; repeats of one point count as their worst."""
 NAMES = tuple(o.name for o in OUTCOMES)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import number
-from gradlab.report.pages.short import short
+from gradlab.report.pages.short_numbers import short
 
 
 def remedies(
@@ -18,9 +18,9 @@ def remedies(
 
     index: of each job, its place among the page's.
     """
-    from gradlab.remedies import report
-    from gradlab.remedies.comparison import compare
-    from gradlab.remedies.treated_run import read
+    from gradlab.remedies import comparison_table
+    from gradlab.remedies.compared_job import read
+    from gradlab.remedies.comparison_rows import compare
 
     searched = (folder / "edges.json").is_file()  # its remedies have no rate in common
     if compared is None and not searched and any("remedy=" in row["overrides"] for row in rows):
@@ -30,18 +30,18 @@ def remedies(
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in compared:
         groups.setdefault(row["overrides"], []).append(remedy(row, index))
-    return {"note": report.NOTE, "groups": [{"overrides": k, "rows": v} for k, v in groups.items()]}
+    return {"note": comparison_table.NOTE, "groups": [{"overrides": k, "rows": v} for k, v in groups.items()]}
 
 
 def remedy(row: dict[str, Any], index: dict[str, int]) -> dict[str, Any]:
     """One remedy."""
     from gradlab.config.remedy import changes
-    from gradlab.remedies import report
+    from gradlab.remedies import comparison_table
 
     return {
         "remedy": row["remedy"],
         "judgement": row["judgement"],
-        "cells": report.shown(row),
+        "cells": comparison_table.shown(row),
         "says": "; ".join(filter(None, (changes(row["changed"]), row["why"]))),
         "effects": {name: effect(row[name]) for name in ("survived", "improved")},
         "jobs": [[run["seed"], index[run["job"]]] for run in row["runs"]],

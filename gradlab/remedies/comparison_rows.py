@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gradlab.remedies.effect import improvement, judge, paired
-from gradlab.remedies.treated_run import BASELINE, Run, measure
+from gradlab.remedies.compared_job import BASELINE, Run, measure
+from gradlab.remedies.paired_effect import improvement, judge, paired
 
 SPIKED = "loss_spike_recovered"
 """Well too, unless it is what the runs without a remedy show."""

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from gradlab.base.option import Invalid
-from gradlab.report.pages import run as pages
-from gradlab.report.pages.template import plain
+from gradlab.report.pages import run_page
+from gradlab.report.pages.page_template import plain
 from gradlab.runs import contents as folders
 
 HOST = "127.0.0.1"
@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(403, "text/plain", b"asked under another name than 127.0.0.1")  # a web page elsewhere may ask
         elif asked.path == "/":
             empty = folders.Folder(self.server.folder)
-            self.answer(200, "text/html", pages.page(empty, live=True).encode())
+            self.answer(200, "text/html", run_page.page(empty, live=True).encode())
         elif asked.path == "/news":
             marks = {name: values[-1] for name, values in parse_qs(asked.query).items()}
             self.answer(200, "application/json", json.dumps(news(self.server.folder, marks), allow_nan=False).encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import write_whole
-from gradlab.report.pages.template import embedded, filled, joined, part, safe
+from gradlab.report.pages.page_template import embedded, filled, joined, part, safe
 from gradlab.runs import contents as folders
 
 NAME = "report.html"

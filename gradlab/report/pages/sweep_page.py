@@ -11,13 +11,12 @@ from gradlab.base.command import command, key
 from gradlab.base.json_lines import write_whole
 from gradlab.base.option import Invalid
 from gradlab.config.compose import SILENT
-from gradlab.report.pages import map as sweep_map
-from gradlab.report.pages import sections
-from gradlab.report.pages.short import short
-from gradlab.report.pages.template import page
+from gradlab.report.pages import map_section, sweep_sections
+from gradlab.report.pages.page_template import page
+from gradlab.report.pages.short_numbers import short
 from gradlab.runs.files import REFUSED, overrides_of
 from gradlab.runs.measured import curve
-from gradlab.runs.outcome import NAMES, OUTCOMES, UNJUDGED
+from gradlab.runs.outcome_class import NAMES, OUTCOMES, UNJUDGED
 from gradlab.sweep.maps.axis import Axis, axis_of, swept_fields
 
 if TYPE_CHECKING:
@@ -116,10 +115,10 @@ def data(
         "unfinished": {"count": unfinished, "command": command([f"resume={folder}"]) if unfinished else ""},
         "jobs": jobs,
         "xs": [list(x) for x in xs],
-        "map": sweep_map.data(folder, rows, drawn, index),
-        "remedies": sections.remedies(folder, rows, compared, index),
-        "edges": sections.edges(folder, index),
-        "cells": sections.cells(folder),
+        "map": map_section.data(folder, rows, drawn, index),
+        "remedies": sweep_sections.remedies(folder, rows, compared, index),
+        "edges": sweep_sections.edges(folder, index),
+        "cells": sweep_sections.cells(folder),
     }
 
 

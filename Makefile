@@ -1,4 +1,4 @@
-.PHONY: test slow lint cost reproduce
+.PHONY: test slow lint docs cost reproduce
 
 test:  ## the default tests (minutes)
 	pytest
@@ -8,6 +8,9 @@ slow:  ## the tests that take longer
 
 lint:  ## format check, lint, types
 	ruff format --check . && ruff check . && mypy
+
+docs:  ## the documentation as a site, in site/
+	mkdocs build --strict
 
 cost:  ## time gradlab against a bare loop and other trainers
 	for name in update monitor fp16_cpu sweep; do python experiments/cost/$$name.py; done

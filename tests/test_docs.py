@@ -28,7 +28,7 @@ from gradlab.config.schema import to_config
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-ELSEWHERE = ("my_conf", "my_package", "my_gradlab")
+ELSEWHERE = ("my_conf", "my_package", "=mine")
 """Names of the reader's own files: such commands are not composed here."""
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from gradlab.codes.reference import reference as codes
 from gradlab.diagnosis.reference import reference as diagnosis
+
+from gradlab.codes.reference import reference as codes
 
 REFERENCES = {"codes": codes, "diagnosis": diagnosis}
 

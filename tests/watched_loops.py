@@ -1,4 +1,4 @@
-"""What the tests of watching share: a small task, and where a fault belongs: the line that ends in `# here`."""
+"""Shared by the tests of the watch: a small task, and the mark `# here` on the line of a mistake."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -37,15 +37,15 @@ def half_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def update(model: nn.Module, optimizer: Any, batch: Batch) -> None:
-    """One that is right."""
+    """A correct update."""
     optimizer.zero_grad()
     loss_of(model, batch).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
 
 
-def train(model: nn.Module, optimizer: Any, count: int = 6) -> None:
-    for batch in batches(count):
+def train(model: nn.Module, optimizer: Any, count: int = 6, seed: int = 1) -> None:
+    for batch in batches(count, seed):
         update(model, optimizer, batch)
 
 
@@ -59,13 +59,13 @@ def lines(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def marked(function: Callable[..., Any]) -> int:
-    """The line of a function that is marked."""
+    """The line of a function that is marked with `# here`."""
     lines, first = inspect.getsourcelines(function)
     return next(first + i for i, line in enumerate(lines) if line.rstrip().endswith("# here"))
 
 
-def refused(call: Callable[[], Any]) -> None:
-    """A call that PyTorch itself refuses."""
+def raises_in_torch(call: Callable[[], Any]) -> None:
+    """Make a call for which PyTorch itself raises."""
     try:
         call()
     except gradlab.watch.Fault:
@@ -73,17 +73,24 @@ def refused(call: Callable[[], Any]) -> None:
     except RuntimeError as error:
         assert "already been called" in str(error)
     else:
-        raise AssertionError("was not refused")
+        raise AssertionError("PyTorch did not raise")
 
 
-def run(loop: Callable[..., Any], tmp_path: Any, kept: list[Any] | None = None, **given: Any) -> Any:
-    """Watch a loop that takes a model, its optimizer and a scaler. kept: takes the watch of a loop that raises."""
+def run(loop: Callable[..., Any], tmp_path: Any, watches: list[Any] | None = None, **given: Any) -> Any:
+    """Watch a loop that takes a model, an optimizer, a scaler and a schedule. watches: receives the watch, for a loop
+    that raises."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
     with gradlab.watch(model, optimizer, scaler, schedule, tmp_path, quiet=True, **given) as watch:
-        if kept is not None:
-            kept.append(watch)
+        if watches is not None:
+            watches.append(watch)
         loop(model, optimizer, scaler, schedule)
     return watch
+
+
+def codes(watch: Any) -> list[str]:
+    """The codes of all mistakes that a watch has reported."""
+    assert not watch.broken
+    return [fault.code for fault in watch.faults]

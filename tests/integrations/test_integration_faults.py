@@ -1,4 +1,4 @@
-"""A mistake in each of other people's trainers, told at the user's own line."""
+"""A mistake in the trainer of each library, reported at the user's own line."""
 
 import subprocess
 import sys
@@ -14,9 +14,9 @@ import gradlab.integrations
 from gradlab.integrations.trainer_watch import TrainerWatch
 
 
-def told(watch):
+def reported(watch):
     assert not watch.broken
-    return [(seen.code, seen.site[0].co_filename, seen.site[1], seen.update) for seen in watch.faults]
+    return [(fault.code, fault.site[0].co_filename, fault.site[1], fault.update) for fault in watch.faults]
 
 
 def modules(lightning):
@@ -55,7 +55,7 @@ def test_lightning(which, code, tmp_path):
     given = {} if which else {"accumulate_grad_batches": 2}
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, callbacks=[callback], **QUIET, **given)
     trainer.fit(module, loader(8))
-    assert told(callback.watch) == [(code, __file__, marked(module.training_step), 1)]
+    assert reported(callback.watch) == [(code, __file__, marked(module.training_step), 1)]
 
 
 def test_transformers(tmp_path):
@@ -87,7 +87,7 @@ def test_transformers(tmp_path):
             use_cpu=True,
         )
         kind(model=Wrapped(), args=arguments, train_dataset=data, callbacks=[callback, *late]).train()
-        assert told(callback.watch) == [(code, __file__, line, 1)]
+        assert reported(callback.watch) == [(code, __file__, line, 1)]
 
 
 def test_accelerate(tmp_path):
@@ -105,7 +105,7 @@ def test_accelerate(tmp_path):
 
     with gradlab.integrations.accelerate_watch(accelerator, model, optimizer, folder=tmp_path, quiet=True) as watch:
         loop()
-    assert told(watch) == [("GL302", __file__, marked(loop), 1)]
+    assert reported(watch) == [("GL302", __file__, marked(loop), 1)]
 
 
 def test_a_wrong_argument():
@@ -130,7 +130,7 @@ def test_a_trainer_that_fails_without_a_callback_leaves_its_folder(tmp_path):
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-def test_one_import_is_enough_and_brings_no_trainer():
+def test_importing_gradlab_imports_no_trainer():
     run = (
         "import gradlab, sys; gradlab.integrations.LAZY; print({'torch', 'lightning', 'transformers'} & {*sys.modules})"
     )

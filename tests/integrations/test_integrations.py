@@ -1,4 +1,4 @@
-"""Other people's trainers with the one line added: silent, bitwise the same, and a folder is left."""
+"""Trainers of other libraries with one line added: no mistakes, bitwise the same, and a run folder."""
 
 import copy
 from contextlib import nullcontext
@@ -64,7 +64,7 @@ def test_lightning(tmp_path, count, capsys):
     assert "verdict" in capsys.readouterr().out
 
 
-def test_lightning_that_breaks_off(tmp_path):
+def test_a_lightning_training_that_raises(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
 
     class Module(lightning.LightningModule):
@@ -90,7 +90,7 @@ def test_lightning_that_breaks_off(tmp_path):
 
 
 class Wrapped(nn.Module):
-    """As Hugging Face's Trainer calls a model."""
+    """A model with the interface that Hugging Face's Trainer calls."""
 
     def __init__(self):
         super().__init__()
@@ -153,10 +153,10 @@ def test_accelerate(tmp_path, divided):
         return weights(model), watch
 
     alone, _ = train(lambda *parts: nullcontext())
-    seen, watch = train(
+    watched, watch = train(
         lambda *parts: gradlab.integrations.accelerate_watch(*parts, folder=tmp_path / "run", quiet=True)
     )
-    assert torch.equal(alone, seen)
+    assert torch.equal(alone, watched)
     assert not watch.broken
     assert [s.name for s in watch.faults] == ([] if divided else ["loss-divided-twice"])
     assert watch.loop.outputs[0].num_updates == 4

@@ -1,4 +1,4 @@
-"""Windows of micro-batches, schedules, and bounds: each mistake beside its right partner."""
+"""Windows of micro-batches, schedules and clip bounds: each mistake beside its correct counterpart."""
 
 import pytest
 import torch
@@ -11,12 +11,12 @@ from watched_loops import batches, loss_of, marked, net, run
 import gradlab
 
 
-def found(watch):
+def reported(watch):
     assert not watch.broken
-    return [(seen.code, seen.site[1], seen.update) for seen in watch.faults]
+    return [(fault.code, fault.site[1], fault.update) for fault in watch.faults]
 
 
-def divided_by_hand(model, optimizer, scaler, schedule, each=True):
+def divided_manually(model, optimizer, scaler, schedule, each=True):
     for i, batch in enumerate(batches(8)):
         loss_of(model, batch).backward()  # here
         if each or i % 4 == 3:
@@ -41,7 +41,7 @@ def two_losses_divided(model, optimizer, scaler, schedule):
     two_losses(model, optimizer, scaler, schedule, divided=True)
 
 
-def weighed_with_one(model, optimizer, scaler, schedule):
+def multiplied_by_one(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         loss_of(model, batch).backward()
         for p in model.parameters():
@@ -83,7 +83,7 @@ def tokens(model, optimizer, scaler, schedule, last=False):
             optimizer.zero_grad()
 
 
-def at_the_head(model, optimizer, scaler, schedule):
+def stepped_first(model, optimizer, scaler, schedule):
     for batch in batches(4):
         schedule.step()  # here
         optimizer.zero_grad()
@@ -91,7 +91,7 @@ def at_the_head(model, optimizer, scaler, schedule):
         optimizer.step()
 
 
-def at_the_epochs_head(model, optimizer, scaler, schedule):
+def stepped_first_in_epoch(model, optimizer, scaler, schedule):
     for _ in range(3):
         schedule.step()  # here
         for batch in batches(4):
@@ -100,7 +100,7 @@ def at_the_epochs_head(model, optimizer, scaler, schedule):
             optimizer.step()
 
 
-def an_epoch_by_its_number(model, optimizer, scaler, schedule):
+def stepped_with_epoch_number(model, optimizer, scaler, schedule):
     for epoch in range(3):
         schedule.step(epoch)
         for batch in batches(4):
@@ -127,7 +127,7 @@ def long_enough(model, optimizer, scaler, schedule):
     cosine(model, optimizer, 3)
 
 
-def within_another(model, optimizer, scaler, schedule):
+def sequential(model, optimizer, scaler, schedule):
     parts = [lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)]
     schedule = lr_scheduler.SequentialLR(optimizer, parts, [2])
     for batch in batches(6):
@@ -145,7 +145,7 @@ def by_value(model, optimizer, scaler, schedule):
         optimizer.step()
 
 
-def tiny_bound(model, optimizer, scaler, schedule, bound=0.01):
+def extreme_bound(model, optimizer, scaler, schedule, bound=0.01):
     for batch in batches(4):
         optimizer.zero_grad()
         loss_of(model, batch).backward()
@@ -154,59 +154,59 @@ def tiny_bound(model, optimizer, scaler, schedule, bound=0.01):
 
 
 WRONG = [
-    (divided_by_hand, "GL303", 1),
+    (divided_manually, "GL303", 1),
     (two_losses, "GL301", 1),
     (remainder_dropped, "GL307", 4),
     (tokens, "GL805", 1),
-    (at_the_head, "GL402", 2),
-    (at_the_epochs_head, "GL404", 5),
+    (stepped_first, "GL402", 2),
+    (stepped_first_in_epoch, "GL404", 5),
     (by_value, "GL801", 1),
-    (tiny_bound, "GL802", 1),
+    (extreme_bound, "GL802", 1),
 ]
 
 
 @pytest.mark.parametrize("loop, code, update", WRONG, ids=lambda v: getattr(v, "__name__", None))
-def test_wrong(loop, code, update, tmp_path):
-    assert found(run(loop, tmp_path)) == [(code, marked(loop), update)]
+def test_a_mistake_is_reported_at_its_line_and_first_update(loop, code, update, tmp_path):
+    assert reported(run(loop, tmp_path)) == [(code, marked(loop), update)]
 
 
 def test_a_schedule_that_counts_micro_batches(tmp_path):
-    assert found(run(too_long, tmp_path)) == [("GL403", marked(cosine), 4)]
+    assert reported(run(too_long, tmp_path)) == [("GL403", marked(cosine), 4)]
 
 
 RIGHT = [
-    lambda *parts: divided_by_hand(*parts, each=False),
+    lambda *parts: divided_manually(*parts, each=False),
     running_mean,
     two_losses_divided,
-    weighed_with_one,
+    multiplied_by_one,
     lambda *parts: remainder_dropped(*parts, count=8),
     lambda *parts: tokens(*parts, last=True),
-    an_epoch_by_its_number,
+    stepped_with_epoch_number,
     long_enough,
-    within_another,
-    lambda *parts: tiny_bound(*parts, bound=0.5),
+    sequential,
+    lambda *parts: extreme_bound(*parts, bound=0.5),
 ]
 
 
 @pytest.mark.parametrize("loop", RIGHT)
-def test_right(loop, tmp_path):
-    assert found(run(loop, tmp_path)) == []
+def test_a_correct_loop_has_no_mistakes(loop, tmp_path):
+    assert reported(run(loop, tmp_path)) == []
 
 
 class TinyResNet(nn.Sequential):
-    """By its name."""
+    """Recognized by its name."""
 
 
-def test_a_resnet(tmp_path):
+def test_a_tight_bound_is_reported_for_a_resnet(tmp_path):
     model = TinyResNet(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     for bound, codes in ((1.0, ["GL804"]), (5.0, [])):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
-            tiny_bound(model, optimizer, None, None, bound)
-        assert [seen.code for seen in watch.faults] == codes
+            extreme_bound(model, optimizer, None, None, bound)
+        assert [fault.code for fault in watch.faults] == codes
 
 
-def test_a_schedule_that_was_not_handed_over(tmp_path):
+def test_a_schedule_that_was_not_passed_to_the_watch(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = lr_scheduler.StepLR(optimizer, 5)
@@ -216,4 +216,4 @@ def test_a_schedule_that_was_not_handed_over(tmp_path):
             loss_of(model, batch).backward()
             schedule.step()
             optimizer.step()
-    assert [seen.code for seen in watch.faults] == ["GL402"]
+    assert [fault.code for fault in watch.faults] == ["GL402"]

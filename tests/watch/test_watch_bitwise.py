@@ -1,4 +1,4 @@
-"""Watching changes no number of the training, and is gone afterwards."""
+"""A watch leaves the training bitwise the same, and everything restored; what it records is right."""
 
 import copy
 import io
@@ -169,8 +169,8 @@ def compiled_loop(watched):
     return [model]
 
 
-class Nothing:
-    """In place of a watch."""
+class NoWatch:
+    """Stands in for a watch."""
 
     def __init__(self, *args, **kwargs):
         pass
@@ -182,32 +182,32 @@ class Nothing:
         pass
 
 
-def both(function, tmp_path):
-    """The same loop without a watch and with one."""
+def with_and_without(function, tmp_path):
+    """Run the same loop without a watch and with one: weights and random state must be equal."""
     torch.manual_seed(3)
-    alone = [weights(m) for m in function(Nothing)]
+    alone = [weights(m) for m in function(NoWatch)]
     drawn = torch.rand(1)
-    seen = []
+    watches = []
 
     def watched(*args, **kwargs):
         watch = gradlab.watch(*args, **kwargs, folder=tmp_path / "run", every=3, step_every=5, quiet=True)
-        seen.append(watch)
+        watches.append(watch)
         return watch
 
     torch.manual_seed(3)
     with_it = [weights(m) for m in function(watched)]
     assert torch.equal(drawn, torch.rand(1))
     assert all(torch.equal(a, b) for a, b in zip(alone, with_it, strict=True))
-    assert not seen[0].broken
-    assert [fault.code for fault in seen[0].faults if fault.code != "GL801"] == []
-    return seen[0]
+    assert not watches[0].broken
+    assert [fault.code for fault in watches[0].faults if fault.code != "GL801"] == []
+    return watches[0]
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_bitwise(name, tmp_path):
-    before = everything()
-    watch = both(LOOPS[name], tmp_path)
-    assert everything() == before
+    before = patched_functions()
+    watch = with_and_without(LOOPS[name], tmp_path)
+    assert patched_functions() == before
     assert not PATCHES
     lines = list(read_lines(tmp_path / "run" / "metrics.jsonl"))
     assert len(lines) == watch.loop.outputs[0].num_updates >= 6
@@ -218,11 +218,11 @@ def test_bitwise(name, tmp_path):
 
 @pytest.mark.slow
 def test_bitwise_compiled(tmp_path):
-    assert both(compiled_loop, tmp_path).loop.outputs[0].num_updates == 6
+    assert with_and_without(compiled_loop, tmp_path).loop.outputs[0].num_updates == 6
 
 
-def everything():
-    """What a watch might have left changed."""
+def patched_functions():
+    """What a watch might leave replaced."""
     clip, scaler = torch.nn.utils.clip_grad, torch.amp.GradScaler
     schedules = torch.optim.lr_scheduler
     return [
@@ -244,28 +244,28 @@ def hooks(model, optimizer):
     ]
 
 
-def test_all_is_put_back_after_an_exception(tmp_path):
+def test_everything_is_restored_after_an_exception(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler, schedule = torch.amp.GradScaler("cpu"), torch.optim.lr_scheduler.StepLR(optimizer, 5)
-    optimizer.step()  # PyTorch notes that it has
-    before, own = everything(), [*hooks(model, optimizer), sorted(vars(scaler)), sorted(vars(schedule))]
+    optimizer.step()  # PyTorch sets an attribute at the first step
+    before, own = patched_functions(), [*hooks(model, optimizer), sorted(vars(scaler)), sorted(vars(schedule))]
     with pytest.raises(ZeroDivisionError), gradlab.watch(model, optimizer, scaler, schedule, tmp_path, quiet=True):
         for batch in batches(3):
             loss_of(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
-        assert everything() != before
+        assert patched_functions() != before
         1 / 0  # noqa: B018
-    assert everything() == before
+    assert patched_functions() == before
     assert [*hooks(model, optimizer), sorted(vars(scaler)), sorted(vars(schedule))] == own
-    told = json.loads((tmp_path / "diagnosis.json").read_text())
-    assert told["outcome"]["status"] == "failed"
-    assert told["outcome"]["error"] == "ZeroDivisionError: division by zero"
+    diagnosis = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert diagnosis["outcome"]["status"] == "failed"
+    assert diagnosis["outcome"]["error"] == "ZeroDivisionError: division by zero"
     assert len(list(read_lines(tmp_path / "metrics.jsonl"))) == 3
 
 
-def test_an_error_in_backward_is_the_loops_own(tmp_path):
+def test_an_error_in_backward_reaches_the_loop(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
@@ -279,7 +279,7 @@ def test_an_error_in_backward_is_the_loops_own(tmp_path):
     assert not watch.faults
 
 
-def test_a_mistake_of_its_own_ends_the_watching_alone(tmp_path, capsys, monkeypatch):
+def test_an_internal_error_ends_the_watch_and_not_the_training(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("gradlab.watch.rules.calls.at_step", lambda *args: 1 / 0)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -293,7 +293,7 @@ def test_a_mistake_of_its_own_ends_the_watching_alone(tmp_path, capsys, monkeypa
     assert (tmp_path / "diagnosis.json").is_file()
 
 
-def test_copies_and_checkpoints_hold_nothing_of_it(tmp_path):
+def test_copies_and_checkpoints_contain_nothing_of_the_watch(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler, schedule = torch.amp.GradScaler("cpu"), torch.optim.lr_scheduler.StepLR(optimizer, 5)
@@ -317,8 +317,7 @@ def test_copies_and_checkpoints_hold_nothing_of_it(tmp_path):
     assert watch.faults == []
 
 
-def test_numbers(tmp_path):
-    """What is written is what plain PyTorch measures."""
+def test_recorded_numbers_equal_plain_pytorch(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -345,7 +344,7 @@ def test_numbers(tmp_path):
 
 
 def test_skipped_updates(tmp_path):
-    """By the scaler, fused or not."""
+    """Skipped by the scaler, with a fused optimizer or another."""
     for i, fused in enumerate((False, True)):
         model = net()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
@@ -375,9 +374,9 @@ def test_a_diverging_run_is_diagnosed(tmp_path):
             optimizer.zero_grad()
             (model(x)[:, 0] - y).square().mean().backward()
             optimizer.step()
-    told = json.loads((tmp_path / "diagnosis.json").read_text())
-    assert told["ill"]
-    assert told["verdict"] in watch.report()
+    diagnosis = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert diagnosis["ill"]
+    assert diagnosis["verdict"] in watch.report()
     assert {p.name for p in tmp_path.iterdir()} == {
         "metrics.jsonl",
         "layers.jsonl",
@@ -387,16 +386,16 @@ def test_a_diverging_run_is_diagnosed(tmp_path):
     }
 
 
-def test_a_fault_is_the_verdict(tmp_path):
+def test_a_mistake_is_the_verdict(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
         for batch in batches(3):
             loss_of(model, batch).backward()
             optimizer.step()
-    told = json.loads((tmp_path / "diagnosis.json").read_text())
-    assert told["verdict"] == "zero-grad-missing"
-    finding = told["findings"][0]
+    diagnosis = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert diagnosis["verdict"] == "zero-grad-missing"
+    finding = diagnosis["findings"][0]
     assert finding["began"] == 2
     assert finding["evidence"]["file"] == __file__
 

@@ -1,4 +1,4 @@
-"""Right loops of many kinds: nothing is said of them."""
+"""Correct loops of many kinds: no mistake is reported."""
 
 import copy
 
@@ -14,7 +14,7 @@ import gradlab
 LOOPS = {}
 
 
-def right(loop):
+def correct(loop):
     LOOPS[loop.__name__] = loop
     return loop
 
@@ -29,8 +29,8 @@ def adversaries():
     return maker, judge, torch.optim.Adam(maker.parameters(), 1e-3), torch.optim.Adam(judge.parameters(), 1e-3)
 
 
-@right
-def wasserstein_with_penalty_in_fp16():
+@correct
+def wasserstein_gan_with_penalty_in_fp16():
     maker, judge, m_optimizer, j_optimizer = adversaries()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     with watched([maker, judge], [m_optimizer, j_optimizer], scaler) as watch:
@@ -55,8 +55,8 @@ def wasserstein_with_penalty_in_fp16():
     return watch
 
 
-@right
-def one_scaler_for_both_at_the_end():
+@correct
+def gan_with_one_scaler_update():
     maker, judge, m_optimizer, j_optimizer = adversaries()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     with watched([maker, judge], [m_optimizer, j_optimizer], scaler) as watch:
@@ -80,8 +80,8 @@ def one_scaler_for_both_at_the_end():
     return watch
 
 
-@right
-def accumulating_adversaries():
+@correct
+def gan_with_accumulation():
     maker, judge, m_optimizer, j_optimizer = adversaries()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     with watched([maker, judge], [m_optimizer, j_optimizer], scaler) as watch:
@@ -109,8 +109,8 @@ def accumulating_adversaries():
     return watch
 
 
-@right
-def an_overflow_that_is_given_up_with_the_scaler():
+@correct
+def overflow_skipped_with_scaler_update():
     model = net()
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=2.0**40)
     with watched(model, optimizer, scaler) as watch:
@@ -126,8 +126,8 @@ def an_overflow_that_is_given_up_with_the_scaler():
     return watch
 
 
-@right
-def policy_over_the_same_batch():
+@correct
+def actor_and_critic_over_the_same_batch():
     actor, critic = net(), net(1)
     optimizers = [torch.optim.Adam(m.parameters(), 1e-3) for m in (actor, critic)]
     with watched([actor, critic], optimizers) as watch:
@@ -141,7 +141,7 @@ def policy_over_the_same_batch():
     return watch
 
 
-@right
+@correct
 def one_loss_for_two_optimizers():
     actor, critic = net(), net(1)
     first, second = (torch.optim.Adam(m.parameters(), 1e-3) for m in (actor, critic))
@@ -156,8 +156,8 @@ def one_loss_for_two_optimizers():
     return watch
 
 
-@right
-def two_passes_and_an_average():
+@correct
+def two_forward_passes_and_weight_averaging():
     model, teacher = net(), net(2)
     model.insert(2, nn.Dropout(0.2))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
@@ -178,8 +178,8 @@ def two_passes_and_an_average():
     return watch
 
 
-@right
-def gradients_of_two_tasks_put_together():
+@correct
+def averaged_gradients_of_two_tasks():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watched(model, optimizer) as watch:
@@ -195,8 +195,8 @@ def gradients_of_two_tasks_put_together():
     return watch
 
 
-@right
-def shared_weights_in_two_groups():
+@correct
+def two_parameter_groups():
     model = net()
     groups = [{"params": [p for p in model.parameters() if p.dim() == d], "lr": 0.1 / d} for d in (1, 2)]
     optimizer = torch.optim.SGD(groups, momentum=0.9)
@@ -214,8 +214,8 @@ def shared_weights_in_two_groups():
     return watch
 
 
-@right
-def one_weight_group_after_the_other():
+@correct
+def two_optimizers_of_one_model():
     model = net()
     first, second = torch.optim.SGD(model[0].parameters(), 0.1), torch.optim.SGD(model[2].parameters(), 0.1)
     with watched(model, [first, second]) as watch:
@@ -227,8 +227,8 @@ def one_weight_group_after_the_other():
     return watch
 
 
-@right
-def a_scaler_that_is_off():
+@correct
+def disabled_scaler():
     model = net()
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", enabled=False)
     with watched(model, optimizer, scaler) as watch:
@@ -245,8 +245,8 @@ def a_scaler_that_is_off():
     return watch
 
 
-@right
-def validated_in_the_window():
+@correct
+def validation_inside_the_window():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watched(model, optimizer) as watch:
@@ -264,9 +264,9 @@ def validated_in_the_window():
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_nothing_is_said(name, tmp_path, monkeypatch):
+def test_no_mistake_is_reported(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     watch = LOOPS[name]()
     assert not watch.broken
-    assert [(seen.line, seen.update) for seen in watch.faults] == []
+    assert [(fault.line, fault.update) for fault in watch.faults] == []
     assert all(output.num_updates >= 3 for output in watch.loop.outputs)

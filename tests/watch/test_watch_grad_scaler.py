@@ -1,4 +1,4 @@
-"""Types of numbers and loss scales, beyond the order of calls."""
+"""Loss scales and precision: needless, missing, updated too often, or not passed to the watch."""
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ import gradlab
 from gradlab.watch.graph_dtypes import graph_dtypes
 
 
-def found(watch):
+def reported(watch):
     assert not watch.broken
-    return [(seen.code, seen.site[1], seen.update) for seen in watch.faults]
+    return [(fault.code, fault.site[1], fault.update) for fault in watch.faults]
 
 
 def scaled_outside(model, optimizer, scaler, schedule):
@@ -36,7 +36,7 @@ def scaled_bf16(model, optimizer, scaler, schedule):
 
 
 def unscaled_and_updated_each(model, optimizer, scaler, schedule):
-    """PyTorch lets it pass: the update forgets that the gradient was unscaled."""
+    """PyTorch does not raise: update() resets the record that the gradient was unscaled."""
     for i, batch in enumerate(batches(4)):
         scaler.scale(half_loss(model, batch) / 2).backward()
         scaler.unscale_(optimizer)  # here
@@ -46,7 +46,7 @@ def unscaled_and_updated_each(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-def guarded_without_clearing(model, optimizer, scaler, schedule):
+def skipped_without_zeroing(model, optimizer, scaler, schedule):
     scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
     for batch in batches(4):
         scaler.scale(half_loss(model, batch)).backward()  # here
@@ -66,21 +66,21 @@ def guarded_without_clearing(model, optimizer, scaler, schedule):
         (unscaled_and_updated_each, ["GL203", "GL213"]),
     ],
 )
-def test_wrong(loop, codes, tmp_path):
+def test_a_mistake_is_reported(loop, codes, tmp_path):
     watch = run(loop, tmp_path)
-    assert [seen.code for seen in watch.faults] == codes
-    assert found(watch)[0] == (codes[0], marked(loop), 1)
+    assert [fault.code for fault in watch.faults] == codes
+    assert reported(watch)[0] == (codes[0], marked(loop), 1)
 
 
-def test_a_guard_that_clears_nothing(tmp_path):
+def test_a_check_that_skips_without_zeroing(tmp_path):
     watches = []
     with pytest.raises(RuntimeError, match="already been called"):
-        run(lambda *parts: guarded_without_clearing(*parts), tmp_path, kept=watches)
-    assert found(watches[0]) == [("GL206", marked(guarded_without_clearing), 1)]
+        run(lambda *parts: skipped_without_zeroing(*parts), tmp_path, watches=watches)
+    assert reported(watches[0]) == [("GL206", marked(skipped_without_zeroing), 1)]
 
 
-class Inside(nn.Module):
-    """Autocast in its own forward pass."""
+class AutocastInside(nn.Module):
+    """Enters autocast in its own forward pass."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -106,28 +106,28 @@ def scaled_inside(model, optimizer, scaler):
         scaler.update()
 
 
-def test_autocast_within_the_model(tmp_path):
+def test_autocast_inside_the_model(tmp_path):
     for dtype, code in ((torch.float16, ["GL210"]), (torch.bfloat16, [])):
-        model = Inside(dtype)
+        model = AutocastInside(dtype)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with gradlab.watch(model, optimizer, folder=tmp_path / "a", quiet=True) as watch:
             fp16_inside(model, optimizer)
-        assert [seen.code for seen in watch.faults] == code
-    model = Inside(torch.float16)
+        assert [fault.code for fault in watch.faults] == code
+    model = AutocastInside(torch.float16)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**8)
     with gradlab.watch(model, optimizer, scaler, folder=tmp_path / "b", quiet=True) as watch:
         scaled_inside(model, optimizer, scaler)
     assert watch.faults == []
 
 
-def test_what_cannot_be_seen_through_is_not_known():
+def test_the_types_of_an_opaque_graph_are_unknown():
     x = torch.randn(4, 8, requires_grad=True)
     whole = torch.utils.checkpoint.checkpoint(lambda v: v * 2, x, use_reentrant=True)
     assert graph_dtypes([whole.sum()]) is None
     assert graph_dtypes([(x.half() * 2).float().sum()]) == {torch.float16, torch.float32}
 
 
-def test_a_scaler_that_was_not_handed_over(tmp_path):
+def test_a_scaler_that_was_not_passed_to_the_watch(tmp_path):
     model = net()
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**8)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
@@ -137,10 +137,10 @@ def test_a_scaler_that_was_not_handed_over(tmp_path):
             clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
             scaler.update()
-    assert [seen.code for seen in watch.faults] == ["GL201"]
+    assert [fault.code for fault in watch.faults] == ["GL201"]
 
 
-def cleared_before(model, optimizer, scaler, schedule):
+def zeroed_before_step(model, optimizer, scaler, schedule):
     for batch in batches(4):
         scaler.scale(half_loss(model, batch)).backward()
         optimizer.zero_grad()  # here
@@ -148,8 +148,8 @@ def cleared_before(model, optimizer, scaler, schedule):
         scaler.update()
 
 
-def test_what_pytorch_refuses_is_explained(tmp_path):
+def test_an_error_of_pytorch_is_explained(tmp_path):
     watches = []
     with pytest.raises(AssertionError, match="No inf checks"):
-        run(cleared_before, tmp_path, kept=watches)
-    assert found(watches[0]) == [("GL103", marked(cleared_before), 1)]
+        run(zeroed_before_step, tmp_path, watches=watches)
+    assert reported(watches[0]) == [("GL103", marked(zeroed_before_step), 1)]

@@ -1,11 +1,13 @@
-"""Where a watch writes: which folder, which rank, and what becomes of it."""
+"""The folder of a watch: when it is created, by which rank, and what happens if it cannot be written."""
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from in_fork import fork
+from torch.optim import SGD
 from watched_loops import batches, lines, loss_of, net, pair, train
 
 import gradlab
@@ -13,13 +15,13 @@ from gradlab.runs import search
 from gradlab.watch.patches import PATCHES
 
 
-def test_a_folder_is_made_when_there_is_something_to_write(tmp_path, monkeypatch):
+def test_a_folder_is_created_when_there_is_something_to_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, optimizer = pair()
     watch = gradlab.watch(model, optimizer, quiet=True)
     assert "nothing was observed yet" in watch.report()
     assert "outputs" not in watch.report()
-    with gradlab.watch(net(), quiet=True):  # and no optimizer
+    with gradlab.watch(net(), quiet=True):  # without an optimizer
         pass
     assert not list(tmp_path.iterdir())
     with watch:
@@ -28,8 +30,8 @@ def test_a_folder_is_made_when_there_is_something_to_write(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("rank, ranks, writes", [("1", "2", False), ("0", "2", True), ("1", "1", True)])
-def test_another_rank_writes(rank, ranks, writes, tmp_path, monkeypatch):
-    """Before the process group is there too."""
+def test_rank_0_writes(rank, ranks, writes, tmp_path, monkeypatch):
+    """Also before the process group is initialized."""
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", ranks)
     model, optimizer = pair()
@@ -51,7 +53,7 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_full_disk_ends_the_writing_alone(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_ends_the_writing_and_not_the_watch(tmp_path, monkeypatch, capsys):
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path) as watch:
         train(model, optimizer)
@@ -66,14 +68,14 @@ def test_a_full_disk_ends_the_writing_alone(tmp_path, monkeypatch, capsys):
             loss_of(model, batch).backward()
             optimizer.step()
     assert not watch.broken
-    assert [(seen.code, seen.update) for seen in watch.faults] == [("GL305", 7)]
+    assert [(fault.code, fault.update) for fault in watch.faults] == [("GL305", 7)]
     assert "(9 updates)" in watch.report()
     assert "is incomplete: [Errno 28] No space left" in watch.report()
     assert capsys.readouterr().err.count("No space left") == 1
     assert not PATCHES
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_created(tmp_path, monkeypatch):
     def refuse(*args, **given):
         raise PermissionError(13, "Permission denied")
 
@@ -87,7 +89,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
     assert not PATCHES
 
 
-def test_what_another_watch_left_goes(tmp_path):
+def test_files_of_an_earlier_watch_are_removed(tmp_path):
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
         train(model, optimizer)
@@ -106,7 +108,7 @@ def test_a_killed_watch_is_listed_as_killed(tmp_path):
     assert [search.read(run).verdict for run in search.find(tmp_path)] == ["killed"]
 
 
-def test_a_copy_of_the_process_writes_nothing(tmp_path):
+def test_a_forked_process_writes_nothing(tmp_path):
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         train(model, optimizer)
@@ -122,3 +124,19 @@ def test_a_copy_of_the_process_writes_nothing(tmp_path):
         assert not (tmp_path / "diagnosis.json").exists()
         train(model, optimizer)
     assert [line["attempt"] for line in lines(tmp_path)] == [*range(1, 13)]
+
+
+def test_watches_of_the_same_second_have_different_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "strftime", lambda form: "now")
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for count in (3, 4):
+        with gradlab.watch(model, optimizer, quiet=True) as watch:
+            train(model, optimizer, count)
+    assert watch.folder == Path("outputs/watch/now_2")
+    kept = [len(lines(Path("outputs/watch", name))) for name in ("now", "now_2")]
+    assert kept == [3, 4]
+    with pytest.raises(TypeError):
+        gradlab.watch(optimizer, quiet=True)
+    assert len(list(Path("outputs/watch").iterdir())) == 2  # wrong arguments leave nothing

@@ -1,10 +1,10 @@
-"""Each fault at its line, at the update where it first occurs, and nothing else."""
+"""Each mistake is reported at its line and first update, and nothing else is; correct loops have none."""
 
 import pytest
 import torch
 import torch.utils.checkpoint
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from watched_loops import batches, half_loss, loss_of, marked, net, refused, run
+from watched_loops import batches, half_loss, loss_of, marked, net, raises_in_torch, run
 
 import gradlab
 from gradlab.base.json_lines import read_lines
@@ -45,7 +45,7 @@ def clip_values_late(model, optimizer, scaler, schedule):
 
 
 @wrong("clip-after-step")
-def clip_when_cleared(model, optimizer, scaler, schedule):
+def clip_after_zero_grad(model, optimizer, scaler, schedule):
     for batch in batches(4):
         loss_of(model, batch).backward()
         optimizer.step()
@@ -94,12 +94,12 @@ def clip_then_unscale(model, optimizer, scaler, schedule):
 
 
 @wrong("unscale-twice")
-def unscale_again(model, optimizer, scaler, schedule):
+def unscale_twice(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
         scaler.scale(half_loss(model, batch)).backward()
         scaler.unscale_(optimizer)
-        refused(lambda: scaler.unscale_(optimizer))  # here
+        raises_in_torch(lambda: scaler.unscale_(optimizer))  # here
         scaler.step(optimizer)
         scaler.update()
 
@@ -111,11 +111,11 @@ def unscale_each(model, optimizer, scaler, schedule):
         if i == 0:
             scaler.unscale_(optimizer)  # here
             continue
-        refused(lambda: scaler.unscale_(optimizer))
+        raises_in_torch(lambda: scaler.unscale_(optimizer))
 
 
 @wrong("step-past-scaler")
-def bypass(model, optimizer, scaler, schedule):
+def step_past_scaler(model, optimizer, scaler, schedule):
     for batch in batches(4):
         optimizer.zero_grad()
         scaler.scale(half_loss(model, batch)).backward()
@@ -125,7 +125,7 @@ def bypass(model, optimizer, scaler, schedule):
 
 
 @wrong("loss-not-scaled", 2)
-def then_not_scaled(model, optimizer, scaler, schedule):
+def scaled_only_at_first(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(4)):
         optimizer.zero_grad()
         loss = half_loss(model, batch) if i else scaler.scale(half_loss(model, batch))
@@ -142,11 +142,11 @@ def never_updated(model, optimizer, scaler, schedule):
         if i == 0:
             scaler.step(optimizer)  # here
             continue
-        refused(lambda: scaler.step(optimizer))
+        raises_in_torch(lambda: scaler.step(optimizer))
 
 
 @wrong("live-lock")
-def guarded(model, optimizer, scaler, schedule):
+def skipped_if_not_finite(model, optimizer, scaler, schedule):
     scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
     for batch in batches(4):
         optimizer.zero_grad()  # here
@@ -219,14 +219,14 @@ def clip_each(model, optimizer, scaler, schedule):
 
 
 @wrong("zero-grad-missing", 2)
-def never_cleared(model, optimizer, scaler, schedule):
+def never_zeroed(model, optimizer, scaler, schedule):
     for batch in batches(4):
         loss_of(model, batch).backward()
         optimizer.step()  # here
 
 
 @wrong("zero-grad-missing", 2)
-def never_cleared_accumulating(model, optimizer, scaler, schedule):
+def never_zeroed_accumulating(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         (loss_of(model, batch) / 4).backward()
         if (i + 1) % 4 == 0:
@@ -234,7 +234,7 @@ def never_cleared_accumulating(model, optimizer, scaler, schedule):
 
 
 @wrong("zero-grad-in-window")
-def cleared_each(model, optimizer, scaler, schedule):
+def zeroed_each(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         optimizer.zero_grad()  # here
         (loss_of(model, batch) / 4).backward()
@@ -243,7 +243,7 @@ def cleared_each(model, optimizer, scaler, schedule):
 
 
 @wrong("zero-grad-in-window")
-def module_cleared_each(model, optimizer, scaler, schedule):
+def module_zeroed_each(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         model.zero_grad()  # here
         (loss_of(model, batch) / 4).backward()
@@ -252,7 +252,7 @@ def module_cleared_each(model, optimizer, scaler, schedule):
 
 
 @wrong("zero-grad-in-window", 2)
-def cleared_each_undivided(model, optimizer, scaler, schedule):
+def zeroed_each_undivided(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(8)):
         optimizer.zero_grad()  # here
         loss_of(model, batch).backward()
@@ -261,7 +261,7 @@ def cleared_each_undivided(model, optimizer, scaler, schedule):
 
 
 @wrong("zero-before-step")
-def cleared_before_step(model, optimizer, scaler, schedule):
+def zeroed_before_step(model, optimizer, scaler, schedule):
     for batch in batches(4):
         loss_of(model, batch).backward()
         optimizer.zero_grad()  # here
@@ -269,7 +269,7 @@ def cleared_before_step(model, optimizer, scaler, schedule):
 
 
 @wrong("remainder-left", 4)
-def leaking(model, optimizer, scaler, schedule):
+def remainder_leaks(model, optimizer, scaler, schedule):
     for _ in range(2):
         for i, batch in enumerate(batches(7)):
             (loss_of(model, batch) / 2).backward()
@@ -279,7 +279,7 @@ def leaking(model, optimizer, scaler, schedule):
 
 
 @wrong("remainder-underscaled", 4)
-def last_is_small(model, optimizer, scaler, schedule):
+def remainder_divided_by_full_length(model, optimizer, scaler, schedule):
     for i, batch in enumerate(batches(7)):
         (loss_of(model, batch) / 2).backward()  # here
         if (i + 1) % 2 == 0 or i == 6:
@@ -360,11 +360,11 @@ def unscaled_half(model, optimizer, scaler, schedule):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong(name, tmp_path):
+def test_a_mistake_is_reported_at_its_line_and_first_update(name, tmp_path):
     code, update, loop = WRONG[name]
     watch = run(loop, tmp_path)
-    told = [(seen.name, seen.site[1], seen.update) for seen in watch.faults]
-    assert told == [(code, marked(loop), update)]
+    reported = [(fault.name, fault.site[1], fault.update) for fault in watch.faults]
+    assert reported == [(code, marked(loop), update)]
     assert not watch.broken
     assert (
         f"test_watch_rules.py:{marked(loop)}: {CODES_BY_NAME[code].code} {CODES_BY_NAME[code].severity}: "
@@ -373,7 +373,7 @@ def test_wrong(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_strict(name, tmp_path):
+def test_strict_raises_at_the_first_error(name, tmp_path):
     code, _, loop = WRONG[name]
     if CODES_BY_NAME[code].severity != "error":
         assert run(loop, tmp_path, strict=True).faults
@@ -396,7 +396,7 @@ def plain(model, optimizer, scaler, schedule):
 
 
 @right
-def cleared_by_hand(model, optimizer, scaler, schedule):
+def set_to_none_manually(model, optimizer, scaler, schedule):
     for batch in batches(12):
         loss_of(model, batch).backward()
         optimizer.step()
@@ -405,7 +405,7 @@ def cleared_by_hand(model, optimizer, scaler, schedule):
 
 
 @right
-def zeroed_by_hand(model, optimizer, scaler, schedule):
+def zeroed_manually(model, optimizer, scaler, schedule):
     for batch in batches(12):
         loss_of(model, batch).backward()
         clip_grad_norm_(model.parameters(), 0.1)
@@ -415,7 +415,7 @@ def zeroed_by_hand(model, optimizer, scaler, schedule):
 
 
 @right
-def zeros_kept(model, optimizer, scaler, schedule):
+def zeroed_without_none(model, optimizer, scaler, schedule):
     for batch in batches(12):
         model.zero_grad(set_to_none=False)
         loss_of(model, batch).backward()
@@ -436,7 +436,7 @@ def scaled(model, optimizer, scaler, schedule):
 
 @right
 def scaled_by_a_constant(model, optimizer, scaler, schedule):
-    """A loss scale of one's own, that the learning rate is divided by."""
+    """A manual loss scale, compensated by the learning rate."""
     optimizer.param_groups[0]["lr"] /= 64
     for batch in batches(12):
         optimizer.zero_grad()
@@ -501,7 +501,7 @@ def two_losses(model, optimizer, scaler, schedule):
 
 
 @right
-def several_of_one_pass(model, optimizer, scaler, schedule):
+def two_losses_of_one_forward_pass(model, optimizer, scaler, schedule):
     for x, y in batches(12):
         optimizer.zero_grad()
         out = model(x)
@@ -511,7 +511,7 @@ def several_of_one_pass(model, optimizer, scaler, schedule):
 
 
 @right
-def bad_losses_skipped(model, optimizer, scaler, schedule):
+def nan_losses_skipped(model, optimizer, scaler, schedule):
     for i, (x, y) in enumerate(batches(12)):
         loss = loss_of(model, (x * (torch.nan if i % 5 == 0 else 1), y))
         optimizer.zero_grad()
@@ -534,7 +534,7 @@ def large_norms_skipped(model, optimizer, scaler, schedule):
 
 
 @right
-def recomputed(model, optimizer, scaler, schedule):
+def activation_checkpointing(model, optimizer, scaler, schedule):
     for batch in batches(12):
         optimizer.zero_grad()
         hidden = torch.utils.checkpoint.checkpoint(model[0], batch[0].requires_grad_(), use_reentrant=True)
@@ -543,9 +543,9 @@ def recomputed(model, optimizer, scaler, schedule):
 
 
 @right
-def every_other_is_bad(model, optimizer, scaler, schedule):
+def every_other_loss_is_nan(model, optimizer, scaler, schedule):
     for _ in range(3):
-        schedule.step()  # goes on where an earlier run ended
+        schedule.step()  # resumes where an earlier run ended
     for i, (x, y) in enumerate(batches(12)):
         loss = loss_of(model, (x, y)) * (1 if i % 2 else torch.nan)
         optimizer.zero_grad()
@@ -556,7 +556,7 @@ def every_other_is_bad(model, optimizer, scaler, schedule):
 
 
 @right
-def every_other_is_bad_and_cleared_by_hand(model, optimizer, scaler, schedule):
+def every_other_loss_is_nan_and_zeroed_manually(model, optimizer, scaler, schedule):
     for i, (x, y) in enumerate(batches(12)):
         loss = loss_of(model, (x, y)) * (1 if i % 2 else torch.nan)
         loss.backward()
@@ -580,7 +580,7 @@ def sharpness_aware_in_one_line(model, optimizer, scaler, schedule):
 
 
 @right
-def penalised(model, optimizer, scaler, schedule):
+def gradient_penalty(model, optimizer, scaler, schedule):
     for x, y in batches(12):
         optimizer.zero_grad()
         x = x.requires_grad_()
@@ -603,7 +603,7 @@ def scaled_and_accumulated(model, optimizer, scaler, schedule):
 
 
 @right
-def shares_of_the_window(model, optimizer, scaler, schedule):
+def weighted_by_share_of_the_window(model, optimizer, scaler, schedule):
     for i, (x, y) in enumerate(batches(12)):
         few = 4 if i % 3 else 16
         (loss_of(model, (x[:few], y[:few])) * (few / 24)).backward()
@@ -628,7 +628,7 @@ def sharpness_aware(model, optimizer, scaler, schedule):
 
 
 @right
-def evaluated_between(model, optimizer, scaler, schedule):
+def evaluated_between_epochs(model, optimizer, scaler, schedule):
     for _ in range(4):
         for i, batch in enumerate(batches(4)):
             (loss_of(model, batch) / 2).backward()
@@ -642,19 +642,19 @@ def evaluated_between(model, optimizer, scaler, schedule):
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_right(name, tmp_path):
+def test_a_correct_loop_has_no_mistakes(name, tmp_path):
     watch = run(RIGHT[name], tmp_path)
     assert watch.faults == []
     assert not watch.broken
     assert watch.loop.outputs[0].num_updates >= 3
 
 
-def test_a_line_is_told_once_and_counted(tmp_path):
+def test_a_mistake_is_reported_once_and_counted(tmp_path):
     watch = run(clip_late, tmp_path)
     assert watch.faults[0].times == 4
 
 
-def test_the_norm_is_the_true_gradients_where_it_is_clipped_too_early(tmp_path):
+def test_the_recorded_norm_is_unscaled_when_clipping_comes_before_unscale(tmp_path):
     norms = {}
     for loop in (clip_scaled, clip_then_unscale, scaled):
         run(loop, tmp_path / loop.__name__, every=3)
@@ -665,7 +665,7 @@ def test_the_norm_is_the_true_gradients_where_it_is_clipped_too_early(tmp_path):
     assert all(0.1 < line["grad/norm"] < 10 for line in lines)
 
 
-def test_one_module_in_two_watches(tmp_path):
+def test_one_loop_in_two_watches(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with (

@@ -1,4 +1,4 @@
-"""Several optimizers, and closures: each has its own diagnosis and its own faults."""
+"""Several optimizers, and closures: each optimizer has its own diagnosis and its own mistakes."""
 
 import json
 
@@ -23,7 +23,7 @@ def adversaries(judge, maker, first, second):
         second.step()  # here
 
 
-def test_the_fault_of_the_second_of_two_optimizers(tmp_path):
+def test_a_mistake_of_the_second_of_two_optimizers(tmp_path):
     torch.manual_seed(0)
     maker, judge = nn.Linear(4, 8), net()
     first, second = (torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker))
@@ -40,8 +40,8 @@ def test_the_fault_of_the_second_of_two_optimizers(tmp_path):
     assert "optimizer 1 (Adam): verdict: zero-grad-missing" in watch.report()
 
 
-def test_a_folder_that_is_used_again_holds_nothing_of_before(tmp_path):
-    """But for what is not a watch's own."""
+def test_a_reused_folder_contains_nothing_of_an_earlier_watch(tmp_path):
+    """Files of other programs stay."""
     torch.manual_seed(0)
     maker, judge = nn.Linear(4, 8), net()
     pair = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker)]
@@ -64,7 +64,7 @@ def test_a_folder_that_is_used_again_holds_nothing_of_before(tmp_path):
     assert (tmp_path / "optimizers" / "diagnosis.json").exists()
 
 
-def never_cleared(model, optimizer):
+def never_zeroed(model, optimizer):
     for batch in batches(4):
 
         def closure(batch=batch):
@@ -75,17 +75,17 @@ def never_cleared(model, optimizer):
         optimizer.step(closure)  # here
 
 
-def test_a_closure_that_never_clears(tmp_path):
+def test_a_closure_that_never_zeroes(tmp_path):
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
-        never_cleared(model, optimizer)
-    assert [(s.name, s.site[1], s.update) for s in watch.faults] == [("zero-grad-missing", marked(never_cleared), 2)]
+        never_zeroed(model, optimizer)
+    assert [(s.name, s.site[1], s.update) for s in watch.faults] == [("zero-grad-missing", marked(never_zeroed), 2)]
     assert all("train/loss" in line for line in read_lines(tmp_path / "metrics.jsonl"))
 
 
 def test_one_loss_for_several_optimizers(tmp_path):
-    """Each has it; one that is named twice is one."""
+    """Both record it; an optimizer that is passed twice is one."""
     model = net()
     matrices, vectors = ([p for p in model.parameters() if p.dim() == d] for d in (2, 1))
     first, second = torch.optim.SGD(matrices, lr=0.1), torch.optim.Adam(vectors, lr=1e-2)
@@ -104,8 +104,8 @@ def test_one_loss_for_several_optimizers(tmp_path):
         assert [line["train/loss"] for line in read_lines(folder / "metrics.jsonl")] == pytest.approx(losses)
 
 
-def test_losses_that_are_added_up_over_gradients_written_by_hand(tmp_path):
-    """Evolution strategies and their like: gradients that no backward has made are nobody's fault."""
+def test_gradients_that_are_assigned_manually(tmp_path):
+    """As evolution strategies do: gradients that do not come from backward are no mistake."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
@@ -122,7 +122,7 @@ def test_losses_that_are_added_up_over_gradients_written_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_next_to_no_updates(tmp_path, steps):
+def test_zero_or_one_update(tmp_path, steps):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
@@ -133,8 +133,7 @@ def test_next_to_no_updates(tmp_path, steps):
     assert (tmp_path / "report.html").is_file()
 
 
-def test_no_loss_in_sight(tmp_path):
-    """A gradient that is handed to backward: no loss is known, and nothing is said of it."""
+def test_backward_with_a_gradient_instead_of_a_loss(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:

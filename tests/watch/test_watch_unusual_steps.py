@@ -1,4 +1,4 @@
-"""Steps, clips and parameters that are unlike those of most loops: what is measured of them."""
+"""Unusual steps, clip calls and parameters are measured correctly."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ from gradlab.watch.loss_graph import graph_token
 
 
 class Raises(SGD):
-    """Its third step fails."""
+    """Raises in its third step."""
 
     steps = 0
 
@@ -25,7 +25,7 @@ class Raises(SGD):
 
 
 def test_a_step_that_raises(tmp_path):
-    """What it would have used is forgotten: the next update is measured anew."""
+    """The next update is measured afresh."""
     model = net()
     optimizer, norms = Raises(model.parameters(), lr=0.1), []
     with gradlab.watch(model, optimizer, folder=tmp_path, every=1, step_every=1, quiet=True) as watch:
@@ -43,7 +43,7 @@ def test_a_step_that_raises(tmp_path):
 
 
 class Twice(SGD):
-    """Calls what it has from its base, which calls the hooks too."""
+    """Its step calls its base's, which runs the hooks too."""
 
     def step(self, closure=None):
         return super().step(closure)
@@ -72,12 +72,12 @@ def test_a_step_that_calls_another(closure, tmp_path):
     assert all("train/loss" in line for line in lines(tmp_path))
 
 
-def clip_once_through(model, norm):
+def clip_iterator(model, norm):
     nn.utils.clip_grads_with_norm_((p for p in model.parameters()), 0.1, norm, foreach=True)
 
 
-@pytest.mark.parametrize("clip", [clip_once_through, lambda model, norm: clip_once_through(model, norm / 2)])
-def test_parameters_that_can_be_gone_through_once(clip, tmp_path):
+@pytest.mark.parametrize("clip", [clip_iterator, lambda model, norm: clip_iterator(model, norm / 2)])
+def test_clipping_an_iterator_of_parameters(clip, tmp_path):
     model, optimizer = pair()
     norms = []
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
@@ -92,7 +92,7 @@ def test_parameters_that_can_be_gone_through_once(clip, tmp_path):
     assert watch.faults == []
     for line, (before, after) in zip(lines(tmp_path), norms, strict=True):
         assert after < before
-        if clip is clip_once_through:
+        if clip is clip_iterator:
             assert line["grad/norm"] == pytest.approx(before, rel=1e-5)
             assert line["clip/coefficient"] == pytest.approx(after / before, rel=1e-4)
 
@@ -105,17 +105,17 @@ def early_clip(model, optimizer):
         optimizer.step()
 
 
-def test_a_clip_of_what_can_be_gone_through_once_before_backward(tmp_path):
+def test_clipping_an_iterator_before_backward(tmp_path):
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         early_clip(model, optimizer)
-    assert [(seen.code, seen.site[1]) for seen in watch.faults] == [
+    assert [(fault.code, fault.site[1]) for fault in watch.faults] == [
         ("GL102", early_clip.__code__.co_firstlineno + 3),
     ]
 
 
 def test_parameters_that_are_replaced(tmp_path):
-    """A layer is exchanged within the same group."""
+    """A layer is replaced within the same group."""
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
         train(model, optimizer, 6)
@@ -129,7 +129,7 @@ def test_parameters_that_are_replaced(tmp_path):
     assert lines(tmp_path)[-1]["grad/norm"] == pytest.approx(norm, rel=1e-5)
 
 
-def test_all_is_frozen_at_the_beginning(tmp_path):
+def test_all_parameters_are_frozen_at_first(tmp_path):
     model, optimizer = pair()
     model.requires_grad_(False)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
@@ -140,8 +140,8 @@ def test_all_is_frozen_at_the_beginning(tmp_path):
     assert all(line["grad/norm"] > 0 for line in lines(tmp_path))
 
 
-def test_steps_within_the_backward_pass(tmp_path):
-    """A hook on each parameter steps: the loss is that of the pass under way."""
+def test_steps_inside_the_backward_pass(tmp_path):
+    """A hook on each parameter steps: the loss is that of the running pass."""
     model = net()
     optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
 
@@ -162,23 +162,23 @@ def test_steps_within_the_backward_pass(tmp_path):
         assert [line["train/loss"] for line in lines(folder)] == pytest.approx(losses, rel=1e-6)
 
 
-def test_losses_that_are_not_finite_from_the_first_on(tmp_path):
+def test_losses_that_are_never_finite(tmp_path):
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         for x, y in batches(60):
             update(model, optimizer, (x * torch.nan, y))
     assert "the loss is not finite since update 1, and these updates were applied all the same" in watch.report()
-    assert "not moved" not in watch.report()  # what is not finite has no level
+    assert "not moved" not in watch.report()  # a loss that is not finite has no level
     assert "never acted" not in watch.report()
 
 
-def test_a_loss_is_told_from_what_lives_on_by_itself():
-    """The node of a parameter is as old as the parameter; a part that is used again is no loss that was kept."""
+def test_a_kept_loss_is_distinguished_from_nodes_that_live_anyway():
+    """A parameter's node lives as long as the parameter; a part of the graph that is used again is no kept loss."""
     weight = nn.Parameter(torch.ones(()))
-    held = (weight * 2).exp()  # keeps the parameter's node alive
+    other = (weight * 2).exp()  # keeps the parameter's node alive
     mark = graph_token(weight / 2)
     assert mark is not None and mark() is None
-    shared = held.square()
+    shared = other.square()
     first, loss = graph_token(shared / 2), shared / 3
     second = graph_token(loss)
     assert first() is None and second() is not None

@@ -13,6 +13,8 @@ from watched_loops import batches, loss_of, marked, net
 import gradlab.integrations
 from gradlab.integrations.trainer_watch import TrainerWatch
 
+pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec")  # Lightning's
+
 
 def reported(watch):
     assert not watch.broken

@@ -14,6 +14,8 @@ import gradlab.integrations
 from gradlab.base.json_lines import read_lines
 from gradlab.watch.patches import PATCHES
 
+pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec")  # Lightning's
+
 QUIET = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 
 

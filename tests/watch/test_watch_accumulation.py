@@ -10,6 +10,12 @@ from watched_loops import batches, loss_of, marked, net, run
 
 import gradlab
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step"),
+    pytest.mark.filterwarnings("ignore:The epoch parameter in"),
+]
+"""Schedules are stepped too early, or with an epoch, on purpose."""
+
 
 def reported(watch):
     assert not watch.broken

@@ -3,6 +3,14 @@
 import pytest
 from watched_scripts import AUDITED, distributed, expected, play, playable, reported
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step"),
+    pytest.mark.filterwarnings("ignore:.torch.cuda.amp"),
+    pytest.mark.filterwarnings("ignore:CUDA is not available or torch_xla"),
+    pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled"),
+]
+"""The mistakes of the scripts."""
+
 TEXT_ONLY = {"GL212", "GL803", "GL806", "GL601", "GL602", "GL603", "GL604"}
 """About names in the source, or about what is measured instead."""
 NOT_IN_THIS_DATA = {"GL307", "GL308", "GL506", "GL805"}

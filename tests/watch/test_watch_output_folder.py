@@ -61,8 +61,12 @@ def test_a_full_disk_ends_the_writing_and_not_the_watch(tmp_path, monkeypatch, c
         def full(*args):
             raise OSError(28, "No space left on device")
 
+        def full_at_close(lines):
+            lines.file.close()
+            full()
+
         monkeypatch.setattr("gradlab.base.json_lines.Lines.write", full)
-        monkeypatch.setattr("gradlab.base.json_lines.Lines.close", full)
+        monkeypatch.setattr("gradlab.base.json_lines.Lines.close", full_at_close)
         monkeypatch.setattr("gradlab.runs.ending.write_whole", full)
         for batch in batches(3):
             loss_of(model, batch).backward()

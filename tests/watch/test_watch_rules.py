@@ -10,6 +10,9 @@ import gradlab
 from gradlab.base.json_lines import read_lines
 from gradlab.codes import CODES_BY_NAME
 
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
+"""Schedules are stepped too early on purpose."""
+
 WRONG, RIGHT = {}, {}
 
 

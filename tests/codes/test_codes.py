@@ -16,6 +16,11 @@ from gradlab.codes import CODES, CODES_BY_NAME, SEVERITIES, UNREADABLE
 
 ROOT = Path(__file__).parents[2]
 WATCH = Path(gradlab.__file__).parent / "watch"
+PITFALLS = {
+    name
+    for path in (Path(gradlab.__file__).parent / "pitfalls").glob("*.py")
+    for name in re.findall(r'@option\("pitfall", "(\w+)"\)', path.read_text())
+}
 
 
 def reported_by_watch() -> set[str]:
@@ -54,7 +59,7 @@ def test_rules_have_the_texts_of_the_table():
 @pytest.mark.parametrize("code", CODES)
 def test_pitfalls_and_experiments_that_it_names_exist(code):
     kind = CODES[code]
-    assert not kind.pitfall or (ROOT / "conf" / "pitfall" / f"{kind.pitfall}.yaml").is_file()
+    assert not kind.pitfall or kind.pitfall in PITFALLS
     for name in re.findall(r"experiments/(\w+)", kind.explanation):
         assert (ROOT / "experiments" / name / "README.md").is_file()
 

@@ -57,16 +57,13 @@ def test_a_full_disk_ends_the_writing_and_not_the_watch(tmp_path, monkeypatch, c
     model, optimizer = pair()
     with gradlab.watch(model, optimizer, folder=tmp_path) as watch:
         train(model, optimizer)
+        files = watch.loop.outputs[0].files
 
         def full(*args):
             raise OSError(28, "No space left on device")
 
-        def full_at_close(lines):
-            lines.file.close()
-            full()
-
         monkeypatch.setattr("gradlab.base.json_lines.Lines.write", full)
-        monkeypatch.setattr("gradlab.base.json_lines.Lines.close", full_at_close)
+        monkeypatch.setattr("gradlab.base.json_lines.Lines.close", full)
         monkeypatch.setattr("gradlab.runs.ending.write_whole", full)
         for batch in batches(3):
             loss_of(model, batch).backward()
@@ -76,6 +73,8 @@ def test_a_full_disk_ends_the_writing_and_not_the_watch(tmp_path, monkeypatch, c
     assert "(9 updates)" in watch.report()
     assert "is incomplete: [Errno 28] No space left" in watch.report()
     assert capsys.readouterr().err.count("No space left") == 1
+    for each in (files.metrics, files.layers):
+        each.file.close()
     assert not PATCHES
 
 

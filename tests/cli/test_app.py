@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import Commands, Result
+from forked import SHORT, Commands, Result, runs, told
 
 from gradlab.base import errors
 from gradlab.base.option import Invalid
@@ -22,23 +22,6 @@ from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import VERDICTS
 from gradlab.runs import ending
 from gradlab.sweep.results import read
-
-SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
-
-
-def runs(cwd: Path) -> list[Path]:
-    """Folders of runs and sweeps that a command left."""
-    return sorted(p for p in cwd.glob("outputs/*/*"))
-
-
-def told(result: Result, code: int = 2) -> str:
-    """What a failed command said: one or two lines, no traceback."""
-    assert result.code == code, result
-    assert "Traceback" not in result.err and result.out == "", result
-    lines = result.err.splitlines()
-    assert 1 <= len(lines) <= 2 and lines[0].startswith("gradlab: "), result.err
-    return result.err
-
 
 WRONG = {
     # what is given: what the answer names
@@ -307,7 +290,7 @@ def test_full_disk_is_told_with_its_path(gradlab: Commands, small_disk: Path, wi
     """With the large model the checkpoint fails; with the small one the lines of metrics."""
     long = ["trainer.epochs=400", "model.layers=1", f"model.width={width}", "monitor.every=1", "trainer.progress=none"]
     result = gradlab(*long, "trainer.evaluate_every=0", "hydra.run.dir=run", "trainer.updates=2000", cwd=small_disk)
-    said = told(Result(result.code, "", result.err, 0), code=1)
+    said = told(Result(result.code, "", result.err), code=1)
     assert "No space left on device" in said and str(small_disk / "run") in said
 
 
@@ -327,14 +310,15 @@ def test_explain_keeps_the_traceback_of_a_fault_and_the_code_of_its_kind() -> No
 
 
 @pytest.mark.distributed
-def test_under_torchrun_an_error_is_said_once_and_a_bad_job_does_not_end_the_sweep(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "gradlab"]
+def test_under_torchrun_an_error_is_said_once_and_a_bad_job_does_not_end_the_sweep(
+    gradlab: Commands, tmp_path: Path
+) -> None:
     sweep = ["-m", *SHORT, "expect=any", "data.batch_size=16,100000,32"]
-    result = subprocess.run([*command, *sweep], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert result.stderr.count("data.batch_size=100000: must be at most 64") == 1, result.stderr
+    result = gradlab.torchrun(2, "-m", "gradlab", *sweep, cwd=tmp_path)
+    assert result.code == 1 and result.err.count("data.batch_size=100000: must be at most 64") == 1, result.err
     rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").open()))
     assert [row["exit_code"] for row in rows] == ["0", "2", "0"] and len(runs(tmp_path)) == 1
-    assert "gradlab/cli/main.py" not in result.stderr  # the only traceback is torchrun's own
+    assert "Traceback" not in result.err
 
 
 PROBE = """

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import Commands, Result
 
 from gradlab.base.json_lines import Lines, read_lines
 from gradlab.loggers.options import About, WandbOption
@@ -32,13 +33,12 @@ SHORT = (
 )
 
 
-def run(cwd: Path, *overrides: str, **env: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "CI"} | env
-    command = [sys.executable, "-m", "gradlab", *SHORT, *overrides]
-    result = subprocess.run(
-        command, cwd=cwd, env=environment | {"HOME": str(cwd)}, capture_output=True, text=True, timeout=200
-    )
-    assert result.returncode == 0, result.stderr
+def run(gradlab: Commands, cwd: Path, *overrides: str, **env: str) -> tuple[Result, Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("WANDB_") or n == "CI"]:
+            patch.delenv(name)
+        result = gradlab(*SHORT, *overrides, cwd=cwd, HOME=str(cwd), **env)
+    assert result.code == 0, result.err
     return result, max((cwd / "outputs" / "run").iterdir(), key=lambda p: p.stat().st_mtime)
 
 
@@ -93,7 +93,7 @@ def read_back_at(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], di
     return config | {"_run": runs[0]}, history, summary, metrics
 
 
-def test_wandb_file_holds_configuration_every_update_and_the_verdict(tmp_path: Path) -> None:
+def test_wandb_file_holds_configuration_every_update_and_the_verdict(gradlab: Commands, tmp_path: Path) -> None:
     options = [
         "logger=wandb",
         "logger.wandb.project=mine",
@@ -102,8 +102,8 @@ def test_wandb_file_holds_configuration_every_update_and_the_verdict(tmp_path: P
         "clip=norm",
         "seed=3",
     ]
-    result, folder = run(tmp_path, *options)
-    assert result.stderr == "" and "wandb:" not in result.stdout
+    result, folder = run(gradlab, tmp_path, *options)
+    assert result.err == "" and "wandb:" not in result.out
     config, history, summary, metrics = read_back(folder)
     assert (config["seed"], config["clip"]["max_norm"]) == (3, 1.0)
     assert (config["_run"].project, list(config["_run"].tags)) == ("mine", ["a", "b"])
@@ -210,27 +210,25 @@ def test_a_server_that_never_answers_costs_no_more_than_the_timeout(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_changes_nothing_in_the_training(tmp_path: Path) -> None:
+def test_a_server_that_never_answers_changes_nothing_in_the_training(gradlab: Commands, tmp_path: Path) -> None:
     server = Silent()
     (tmp_path / "plain").mkdir()
     (tmp_path / "lost").mkdir()
-    reference, plain = run(tmp_path / "plain")
-    result, lost = run(tmp_path / "lost", "logger=wandb", "logger.wandb.timeout=3", **server.environment)
+    reference, plain = run(gradlab, tmp_path / "plain")
+    result, lost = run(gradlab, tmp_path / "lost", "logger=wandb", "logger.wandb.timeout=3", **server.environment)
     server.socket.close()
-    assert server.connections and "written offline" in result.stdout
+    assert server.connections and "written offline" in result.out
     models = [torch.load(folder / "checkpoint.pt", weights_only=True)["model"] for folder in (plain, lost)]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
-    spoken = [[line for line in r.stdout.splitlines() if str(tmp_path) not in line] for r in (reference, result)]
+    spoken = [[line for line in r.out.splitlines() if str(tmp_path) not in line] for r in (reference, result)]
     assert spoken[0] == [line for line in spoken[1] if "WARNING" not in line]
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_only_rank_0_logs(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "gradlab"]
-    options = [*SHORT, "logger=wandb", "logger.wandb.mode=offline"]
-    result = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert result.returncode == 0, result.stderr
+def test_only_rank_0_logs(gradlab: Commands, tmp_path: Path) -> None:
+    result = gradlab.torchrun(2, "-m", "gradlab", *SHORT, "logger=wandb", "logger.wandb.mode=offline", cwd=tmp_path)
+    assert result.code == 0, result.err
     assert len(list(tmp_path.rglob("*.wandb"))) == 1
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forked import Commands
-from helpers import environment, start, wait_for
+from helpers import wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
@@ -133,7 +132,7 @@ def test_what_is_not_finite_stays_visible(tmp_path: Path) -> None:
 def test_a_killed_run_that_was_resumed_has_every_update_once(gradlab: Commands, tmp_path: Path) -> None:
     """Also those that were logged after its last checkpoint, and are trained once more."""
     overrides = ("logger=tensorboard", "trainer.epochs=90", "trainer.checkpoint_every=137", "hydra.run.dir=r")
-    process = start([sys.executable, "-m", "gradlab", *SMALL, *overrides], tmp_path)
+    process = gradlab.start(*SMALL, *overrides, cwd=tmp_path)
     folder = tmp_path / "r"
     wait_for(lambda: sum(p.stat().st_size for p in folder.glob("tensorboard/*")) > 10_000, process)
     process.send_signal(signal.SIGKILL)
@@ -162,11 +161,10 @@ def test_lanes_write_theirs_at_their_end(gradlab: Commands, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_only_rank_0_logs(tmp_path: Path) -> None:
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "gradlab"]
-    command = [sys.executable, *ranks, *SMALL, "logger=tensorboard", "trainer.epochs=1", "hydra.run.dir=r"]
-    made = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
-    assert made.returncode == 0, made.stderr
+def test_only_rank_0_logs(gradlab: Commands, tmp_path: Path) -> None:
+    given = (*SMALL, "logger=tensorboard", "trainer.epochs=1", "hydra.run.dir=r")
+    made = gradlab.torchrun(2, "-m", "gradlab", *given, cwd=tmp_path)
+    assert made.code == 0, made.err
     assert len(list(tmp_path.rglob("*tfevents*"))) == 1
     check_metrics(tmp_path / "r")
 

@@ -15,7 +15,9 @@ import numpy
 import pytest
 import wandb
 import yaml
+from forked import Commands
 from helpers import run as run_command
+from helpers import wait_for
 from wandb_server import Service
 
 from gradlab.base import errors
@@ -257,12 +259,12 @@ def test_a_wrong_field_is_told_in_a_line(fields: dict[str, Any], said: str) -> N
 
 
 def test_a_mode_in_the_environment_that_there_is_not_is_a_wrong_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gradlab: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "sometimes")
-    done = run_command([sys.executable, "-m", "gradlab", *SMALL, "logger=wandb"], tmp_path)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert "logger.wandb.mode=auto with WANDB_MODE=sometimes: must be one of" in done.stderr
+    done = gradlab(*SMALL, "logger=wandb", cwd=tmp_path)
+    assert done.code == 2 and done.err.count("\n") == 1, done.err
+    assert "logger.wandb.mode=auto with WANDB_MODE=sometimes: must be one of" in done.err
     WandbOption(mode="offline").check()  # then the environment does not matter
 
 
@@ -366,7 +368,9 @@ def test_the_command_of_a_w_and_b_sweep_runs(tmp_path: Path, service: Service, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["online", "offline"])
-def test_a_run_that_was_killed_goes_on_in_the_same_w_and_b_run(tmp_path: Path, service: Service, mode: str) -> None:
+def test_a_run_that_was_killed_goes_on_in_the_same_w_and_b_run(
+    gradlab: Commands, tmp_path: Path, service: Service, mode: str
+) -> None:
     more = [
         "trainer.epochs=200",
         "trainer.updates=1500",
@@ -375,16 +379,13 @@ def test_a_run_that_was_killed_goes_on_in_the_same_w_and_b_run(tmp_path: Path, s
         "trainer.progress=none",
     ]
     fields = ["logger=wandb", f"logger.wandb.mode={mode}", "trainer.checkpoint_every=50", "trainer.evaluate_every=0"]
-    command = [sys.executable, "-m", "gradlab", "expect=any", *more, *fields, "hydra.run.dir=it"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (tmp_path / "it" / "checkpoint.pt").is_file():
-        assert process.poll() is None
-        time.sleep(0.02)
+    process = gradlab.start("expect=any", *more, *fields, "hydra.run.dir=it", cwd=tmp_path)
+    wait_for((tmp_path / "it" / "checkpoint.pt").is_file, process)
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     time.sleep(2)
-    done = run_command([sys.executable, "-m", "gradlab", "resume=it"], tmp_path)
-    assert done.returncode == 0 and "failed" not in done.stderr, done.stderr
+    done = gradlab("resume=it", cwd=tmp_path, timeout=200)
+    assert done.code == 0 and "failed" not in done.err, done.err
     if mode == "offline":
         sync(service, tmp_path / "it")
     assert steps(service) == [(i, i + 1) for i in range(1500)]
@@ -392,11 +393,13 @@ def test_a_run_that_was_killed_goes_on_in_the_same_w_and_b_run(tmp_path: Path, s
 
 
 @pytest.mark.slow
-def test_lanes_are_one_w_and_b_run_each_and_the_sweep_one_more(tmp_path: Path, service: Service) -> None:
+def test_lanes_are_one_w_and_b_run_each_and_the_sweep_one_more(
+    gradlab: Commands, tmp_path: Path, service: Service
+) -> None:
     given = ["-m", "+experiment=exploding", "+remedy=none,clip_norm", "trainer.updates=30", "logger=wandb"]
     more = ["logger.wandb.mode=offline", "trainer.progress=none", "hydra/launcher=vectorized"]
-    done = run_command([sys.executable, "-m", "gradlab", *given, *more], tmp_path)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+    done = gradlab(*given, *more, cwd=tmp_path, timeout=200)
+    assert done.code == 0 and done.err == "", done.err
     (folder,) = (tmp_path / "outputs" / "exploding").iterdir()
     sync(service, folder, *(folder / job for job in ("0", "1")))
     runs = {run.bucket["displayName"]: run for run in service.runs.values()}

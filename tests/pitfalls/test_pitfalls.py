@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import HERE, composed, differences, load, of_the_run, run, torchrun, trainer, updates, weights
+from forked import Commands
+from helpers import composed, differences, load, of_the_run, trainer, updates, weights
 
 from gradlab.base.errors import explain
 from gradlab.base.option import OPTIONS, Invalid
@@ -496,11 +497,11 @@ def test_the_clip_by_hand_is_the_shipped_one() -> None:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
+def two(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
     """Every pitfall of DDP, in one launch of two ranks; what each rank left."""
     folder = tmp_path_factory.mktemp("two")
-    ended = run(torchrun(2, str(HERE / "pitfall_ranks.py")), folder)
-    assert ended.returncode == 0, ended.stderr
+    ended = gradlab.torchrun(2, str(Path(__file__).parent / "pitfall_ranks.py"), cwd=folder)
+    assert ended.code == 0, ended.err
     found = [torch.load(folder / f"pitfalls.{rank}.pt", weights_only=False) for rank in range(2)]
     return lambda name: [rank[name] for rank in found]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import environment, start, wait_for
+from forked import Commands
+from helpers import environment, wait_for
 
 from gradlab.base.json_lines import Lines, read_lines
 from gradlab.base.option import Invalid
@@ -228,10 +229,9 @@ def test_nothing_there_and_no_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_process_at_work_is_running_and_a_killed_one_is_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gradlab: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-m", "gradlab", "trainer.epochs=100000", "trainer.progress=none", "hydra.run.dir=r"]
-    process = start(command, tmp_path)
+    process = gradlab.start("trainer.epochs=100000", "trainer.progress=none", "hydra.run.dir=r", cwd=tmp_path)
     try:
         wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").exists() and search.locked(tmp_path / "r"), process)
         wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").stat().st_size, process)  # can be followed

@@ -6,13 +6,12 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from forked import Commands, Result
-from helpers import HERE, run, start, wait_for
+from helpers import HERE, wait_for
 from test_vectorized import Left, same_states
 
 from gradlab.cli.replay import main as replay
@@ -206,10 +205,6 @@ LONG = ("model=sigmoid_mlp", "data.batch_size=16", "expect=any", "trainer.epochs
 SWEEP = ("-m", *LONG, "optimizer.lr=0.001,0.01", "seed=0,1", "hydra/launcher=vectorized", "hydra.sweep.dir=sweep")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gradlab", *arguments]
-
-
 def children(process: int) -> list[int]:
     found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return [int(child) for child in found]
@@ -234,10 +229,10 @@ def gone(processes: list[int], seconds: float = 20) -> bool:
     return not any(map(alive, processes))
 
 
-def test_a_process_that_is_killed_loses_its_jobs_and_no_others(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_loses_its_jobs_and_no_others(gradlab: Commands, tmp_path: Path) -> None:
     """Of two chunks that run at once; the other ends well, and resuming runs the lost one again."""
     short = [a.replace("trainer.epochs=100000", "trainer.epochs=8") for a in SWEEP]
-    process = start(command(*short, "hydra.launcher.workers=2", "hydra.launcher.lanes=2"), tmp_path)
+    process = gradlab.start(*short, "hydra.launcher.workers=2", "hydra.launcher.lanes=2", cwd=tmp_path, joined=True)
     wait_for(lambda: begun(tmp_path, 4), process)
     victim = children(process.pid)[0]
     os.kill(victim, signal.SIGKILL)
@@ -250,15 +245,15 @@ def test_a_process_that_is_killed_loses_its_jobs_and_no_others(tmp_path: Path) -
     assert "its process ended" in Left(tmp_path / "sweep" / str(lost)).diagnosis["sentence"]
     stale = tmp_path / "sweep" / str(lost) / "report.html"
     stale.write_text("of the run that was lost")
-    again = run(command("resume=sweep"), tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "2 jobs as lanes" in again.stdout and "of the run that was lost" not in stale.read_text()
+    again = gradlab("resume=sweep", cwd=tmp_path, timeout=200)
+    assert again.code == 0, again.err
+    assert "2 jobs as lanes" in again.out and "of the run that was lost" not in stale.read_text()
     assert [row["exit_code"] for row in rows(tmp_path / "sweep")] == ["0"] * 4
 
 
 @pytest.mark.parametrize("who", [pytest.param("launcher", marks=pytest.mark.slow), "everyone"])
-def test_ctrl_c_ends_at_once_and_resuming_goes_on(tmp_path: Path, who: str) -> None:
-    process = start(command(*SWEEP), tmp_path)
+def test_ctrl_c_ends_at_once_and_resuming_goes_on(gradlab: Commands, tmp_path: Path, who: str) -> None:
+    process = gradlab.start(*SWEEP, cwd=tmp_path, joined=True)
     wait_for(lambda: begun(tmp_path, 2), process)
     workers = children(process.pid)
     began = time.monotonic()
@@ -271,12 +266,12 @@ def test_ctrl_c_ends_at_once_and_resuming_goes_on(tmp_path: Path, who: str) -> N
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
+def test_a_sweep_that_is_killed_leaves_no_process_and_goes_on(gradlab: Commands, tmp_path: Path) -> None:
     """kill -9 of the one that launches, after some chunks have ended; finished jobs are not run again."""
     typed = [
         a.replace("trainer.epochs=100000", "trainer.epochs=5").replace("seed=0,1", "seed=range(0,6)") for a in SWEEP
     ]
-    process = start(command(*typed, "hydra.launcher.workers=2", "hydra.launcher.lanes=2"), tmp_path)
+    process = gradlab.start(*typed, "hydra.launcher.workers=2", "hydra.launcher.lanes=2", cwd=tmp_path, joined=True)
     wait_for(lambda: len(list(tmp_path.glob("sweep/*/diagnosis.json"))) >= 4, process)
     workers = children(process.pid)
     process.kill()
@@ -284,9 +279,9 @@ def test_a_sweep_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path) ->
     assert gone(workers), "orphans"
     done = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("sweep/*/diagnosis.json")}
     assert 4 <= len(done) < 12
-    again = run(command("resume=sweep"), tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert f"{12 - len(done)} jobs as lanes" in again.stdout
+    again = gradlab("resume=sweep", cwd=tmp_path, timeout=200)
+    assert again.code == 0, again.err
+    assert f"{12 - len(done)} jobs as lanes" in again.out
     assert [row["exit_code"] for row in rows(tmp_path / "sweep")] == ["0"] * 12
     for name, then in done.items():
         assert (tmp_path / "sweep" / name / "diagnosis.json").stat().st_mtime_ns == then

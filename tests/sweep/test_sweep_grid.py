@@ -6,12 +6,11 @@ from pathlib import Path
 
 import hydra
 import pytest
-from forked import Commands
+from forked import SHORT, Commands, runs, told
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig
-from test_app import SHORT, runs, told
 
 from gradlab.base.conf import conf_dir, yaml_names
 from gradlab.cli import arguments as cli

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import Commands, Result
-from helpers import environment, metrics, run, start, torchrun
-from test_app import SHORT, told
+from forked import SHORT, Commands, Result, told
+from helpers import environment, metrics, wait_for
 
 from gradlab.base.json_lines import write_whole
 from gradlab.sweep import unfinished
@@ -176,26 +175,14 @@ def test_the_command_of_a_sweep_is_found_again_but_for_where_and_how_its_jobs_ra
     assert begun_with(tmp_path, ["hydra.launcher.n_jobs=1"])[1] == [*task, mine[0], mine[-1]]
 
 
-def stopped(folder: Path, sweep: list[str], after: int, how: int, group: bool) -> tuple[int, str]:
+def stopped(gradlab: Commands, folder: Path, sweep: list[str], after: int, how: int, group: bool) -> tuple[int, str]:
     """Begin a sweep; once some jobs have finished, signal its process (or, as a terminal does, all of them)."""
     (folder / "stopped").mkdir(exist_ok=True)
-    said = folder / "stopped.log"
-    with said.open("w") as file:
-        process = subprocess.Popen(
-            [*GRADLAB, *sweep, "hydra.sweep.dir=stopped"],
-            cwd=folder,
-            env=environment(),
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-        end = time.monotonic() + 120
-        while len(answers(folder / "stopped")) < after:
-            assert process.poll() is None and time.monotonic() < end, said.read_text()
-            time.sleep(0.01)
-        (os.killpg if group else os.kill)(process.pid, how)
-        code = process.wait(60)
-    return code, said.read_text()
+    process = gradlab.start(*sweep, "hydra.sweep.dir=stopped", cwd=folder, joined=True)
+    wait_for(lambda: len(answers(folder / "stopped")) >= after, process)
+    (os.killpg if group else os.kill)(process.pid, how)
+    said, _ = process.communicate(timeout=60)
+    return process.wait(), said
 
 
 SWEEP = ["+sweep=seeds", "seed=0,1,2,3", *LONGER, "expect=healthy"]
@@ -216,19 +203,6 @@ JOBLIB = pytest.param("joblib", id="joblib", marks=pytest.mark.slow)
 SUBMITIT = pytest.param("submitit_local", id="submitit", marks=pytest.mark.slow)
 
 
-def command(folder: Path, *arguments: str) -> Result:
-    """A command in a process of its own, which may start others."""
-    ended = run([*GRADLAB, *arguments], folder)
-    return Result(ended.returncode, ended.stdout, ended.stderr, 0)
-
-
-def again(gradlab: Commands, folder: Path, launcher: str) -> Result:
-    """Go on with what was stopped; a launcher that starts processes does so from one of its own."""
-    if launcher == "basic":
-        return gradlab("resume=stopped", cwd=folder, timeout=200)
-    return command(folder, "resume=stopped")
-
-
 def need(launcher: str) -> str:
     """The override that chooses a launcher; skip where its extra is not installed."""
     if launcher != "basic":
@@ -240,13 +214,13 @@ def need(launcher: str) -> str:
 def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
     gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str
 ) -> None:
-    code, _ = stopped(tmp_path, [*SWEEP, need(launcher)], 2, signal.SIGKILL, group=False)
+    code, _ = stopped(gradlab, tmp_path, [*SWEEP, need(launcher)], 2, signal.SIGKILL, group=False)
     assert code == -signal.SIGKILL
     sweep = tmp_path / "stopped"
     done = answers(sweep)
     assert not (sweep / "results.csv").exists() and 2 <= len(done) < 4
     (sweep / "1" / "diagnosis.json").write_text('{"verdict": "hea')  # torn, as no kill leaves it
-    result = again(gradlab, tmp_path, launcher)
+    result = gradlab("resume=stopped", cwd=tmp_path, timeout=200)
     assert result.code == whole[1], result
     same(sweep, whole[0])
     after = answers(sweep)
@@ -260,13 +234,13 @@ def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
 def test_ctrl_c_ends_it_with_what_there_is_and_how_to_go_on(
     gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str
 ) -> None:
-    code, said = stopped(tmp_path, [*SWEEP, need(launcher)], 1, signal.SIGINT, group=True)
+    code, said = stopped(gradlab, tmp_path, [*SWEEP, need(launcher)], 1, signal.SIGINT, group=True)
     done = len([job for job in answers(tmp_path / "stopped") if finished_as_planned(tmp_path / "stopped" / job)])
     assert code == 130, said
     assert "Traceback" not in said or launcher == "submitit_local", said  # submitit's own processes end in one
     assert f"{done} of 4 jobs have finished; the others run with: python -m gradlab resume=stopped" in said
     assert (tmp_path / "stopped" / "results.csv").is_file()
-    assert again(gradlab, tmp_path, launcher).code == whole[1]
+    assert gradlab("resume=stopped", cwd=tmp_path, timeout=200).code == whole[1]
     same(tmp_path / "stopped", whole[0])
 
 
@@ -398,8 +372,8 @@ def test_one_run_of_a_sweep_is_resumed_alone(gradlab: Commands, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_two_at_once_are_two_sweeps(tmp_path: Path) -> None:
-    both = [start([*GRADLAB, "-m", *SHORT, "expect=any", "seed=0,1"], tmp_path) for _ in range(2)]
+def test_two_at_once_are_two_sweeps(gradlab: Commands, tmp_path: Path) -> None:
+    both = [gradlab.start("-m", *SHORT, "expect=any", "seed=0,1", cwd=tmp_path) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]
     sweeps = sorted((tmp_path / "outputs" / "run").iterdir())
     assert len(sweeps) == 2
@@ -435,11 +409,13 @@ def custom(folder: Path, launcher: str, whats: str) -> Result:
         text=True,
         timeout=200,
     )
-    return Result(ended.returncode, ended.stdout, ended.stderr, 0)
+    return Result(ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.mark.parametrize("launcher", [JOBLIB, SUBMITIT])
-def test_processes_share_the_cores_and_a_fault_in_one_ends_no_other(tmp_path: Path, launcher: str) -> None:
+def test_processes_share_the_cores_and_a_fault_in_one_ends_no_other(
+    gradlab: Commands, tmp_path: Path, launcher: str
+) -> None:
     need(launcher)
     result = custom(tmp_path, launcher, "good,fault,exit,well")
     rows = list(csv.DictReader((tmp_path / launcher / "results.csv").open()))
@@ -448,8 +424,8 @@ def test_processes_share_the_cores_and_a_fault_in_one_ends_no_other(tmp_path: Pa
     threads = [int(p.read_text()) for p in tmp_path.glob("threads_*")]
     cores = len(os.sched_getaffinity(0))
     assert threads and max(threads) == 1, f"as many processes as cores ({cores}), one core each"
-    again = run([*GRADLAB, f"resume={launcher}", "hydra/launcher=basic"], tmp_path)
-    assert again.returncode == 1 and "ZeroDivisionError" in again.stderr and again.stdout.count("== verdict") == 0
+    again = gradlab(f"resume={launcher}", "hydra/launcher=basic", cwd=tmp_path)
+    assert again.code == 1 and "ZeroDivisionError" in again.err and again.out.count("== verdict") == 0
 
 
 @pytest.mark.parametrize("launcher", [JOBLIB, SUBMITIT])
@@ -467,7 +443,7 @@ def test_every_launcher_leaves_the_same(gradlab: Commands, tmp_path: Path, launc
     """Remedies too, with their comparison, and jobs that fail; seconds a sample are of the machine."""
     given = ["-m", *SHORT, "+remedy=none,relu,pre_norm", "clip=norm", "clip.max_norm=1,-1"]
     here = gradlab(*given, "hydra.sweep.dir=in_one", cwd=tmp_path)
-    there = command(tmp_path, *given, need(launcher))
+    there = gradlab(*given, need(launcher), cwd=tmp_path, timeout=200)
     assert here.code == there.code == 2, there
     (in_many,) = (tmp_path / "outputs" / "run").iterdir()  # all of them named it alike
     same(in_many, tmp_path / "in_one")
@@ -482,7 +458,7 @@ def test_every_launcher_leaves_the_same(gradlab: Commands, tmp_path: Path, launc
 
 
 @pytest.mark.slow
-def test_jobs_that_need_the_same_pretrained_weights_train_them_once(tmp_path: Path) -> None:
+def test_jobs_that_need_the_same_pretrained_weights_train_them_once(gradlab: Commands, tmp_path: Path) -> None:
     need("joblib")
     experiment = tmp_path / "conf" / "experiment"
     experiment.mkdir(parents=True)
@@ -490,28 +466,30 @@ def test_jobs_that_need_the_same_pretrained_weights_train_them_once(tmp_path: Pa
     (experiment / "first.yaml").write_text(f"{head}model: {{layers: 2, width: 8}}\ntrainer: {{epochs: 60}}\n")
     (experiment / "second.yaml").write_text(f"{head}pretrain: first\nmodel: {{layers: 2, width: 8}}\n")
     given = ["--config-dir", "conf", "-m", "+experiment=second", "trainer.epochs=1", "seed=0", "expect=any"]
-    sweep = [*GRADLAB, *given, "optimizer.lr=0.001,0.002", "hydra/launcher=joblib", "trainer.progress=plain"]
-    ended = run([*sweep, "hydra.sweep.dir=sweep"], tmp_path)
-    assert ended.returncode == 0 and ended.stdout.count("pretraining, once") == 1, ended
+    sweep = [*given, "optimizer.lr=0.001,0.002", "hydra/launcher=joblib", "trainer.progress=plain"]
+    ended = gradlab(*sweep, "hydra.sweep.dir=sweep", cwd=tmp_path, timeout=200)
+    assert ended.code == 0 and ended.out.count("pretraining, once") == 1, ended
     assert len(list((tmp_path / "outputs" / "pretrained").glob("first-*/checkpoint.pt"))) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_under_torchrun_it_goes_on_too_and_takes_no_launcher_that_starts_processes(tmp_path: Path) -> None:
+def test_under_torchrun_it_goes_on_too_and_takes_no_launcher_that_starts_processes(
+    gradlab: Commands, tmp_path: Path
+) -> None:
     given = ("-m", "gradlab", "-m", *SHORT, "expect=any", "seed=0,1,2", "data.batch_size=16", "hydra.sweep.dir=sweep")
-    assert run(torchrun(2, *given), tmp_path).returncode == 0
+    assert gradlab.torchrun(2, *given, cwd=tmp_path).code == 0
     shutil.copytree(tmp_path / "sweep", tmp_path / "whole")
     (tmp_path / "sweep" / "results.csv").unlink()
     shutil.rmtree(tmp_path / "sweep" / "1")
     before = answers(tmp_path / "sweep")
-    ended = run(torchrun(2, "-m", "gradlab", "resume=sweep"), tmp_path)
-    assert ended.returncode == 0 and ended.stdout.count("== verdict") == 1, ended
+    ended = gradlab.torchrun(2, "-m", "gradlab", "resume=sweep", cwd=tmp_path)
+    assert ended.code == 0 and ended.out.count("== verdict") == 1, ended
     after = answers(tmp_path / "sweep")
     assert all(after[job] == before[job] for job in ("0", "2"))
     same(tmp_path / "sweep", tmp_path / "whole")
-    refused = run(torchrun(2, "-m", "gradlab", "resume=sweep", "hydra/launcher=joblib"), tmp_path)
-    assert refused.returncode != 0 and "not under torchrun" in refused.stderr
+    refused = gradlab.torchrun(2, "-m", "gradlab", "resume=sweep", "hydra/launcher=joblib", cwd=tmp_path)
+    assert refused.code != 0 and "not under torchrun" in refused.err
 
 
 HIDE = """

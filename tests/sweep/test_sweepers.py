@@ -2,11 +2,7 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from forked import Commands
-from helpers import environment, run, start, torchrun, wait_for
+from helpers import wait_for
 
 from gradlab.sweep.launchers.rounds import earlier, stretches
 from gradlab.sweep.search.cells import dense
@@ -247,7 +243,7 @@ def test_a_finer_map_in_the_same_folder_runs_what_is_new(gradlab: Commands, here
 @pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_to_the_same_end(gradlab: Commands, here: Path) -> None:
     search = [*GD, "+data.kwargs.curvature=2", "trainer.updates=100", "hydra/sweeper=boundary", "seed=0,1"]
-    process = start([sys.executable, "-m", "gradlab", *search, "hydra.sweep.dir=killed"], here)
+    process = gradlab.start(*search, "hydra.sweep.dir=killed", cwd=here)
     wait_for(lambda: len(list(here.glob("killed/*/diagnosis.json"))) >= 5, process)
     process.kill()
     process.communicate()
@@ -259,15 +255,12 @@ def test_a_search_that_was_killed_goes_on_to_the_same_end(gradlab: Commands, her
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_search_with_what_is_known(here: Path) -> None:
+def test_ctrl_c_ends_the_search_with_what_is_known(gradlab: Commands, here: Path) -> None:
     search = [*GD, "trainer.updates=2000", "hydra/sweeper=boundary", "hydra.sweep.dir=edge"]
-    command = [sys.executable, "-m", "gradlab", *search]
-    process = subprocess.Popen(command, cwd=here, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    end = time.monotonic() + 100
-    while len(list(here.glob("edge/*/metrics.jsonl"))) < 3 and time.monotonic() < end:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=60)[0].decode()
+    process = gradlab.start(*search, cwd=here, joined=True)
+    wait_for(lambda: len(list(here.glob("edge/*/metrics.jsonl"))) >= 3, process)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[0]
     assert process.returncode == 130 and "Traceback" not in said and "it was interrupted" in said, said
     assert edges(here / "edge")["ended"] == "it was interrupted"
 
@@ -277,8 +270,8 @@ def test_ctrl_c_ends_the_search_with_what_is_known(here: Path) -> None:
 def test_two_ranks_find_the_edge_of_one(gradlab: Commands, here: Path) -> None:
     search = [*GD, "+data.kwargs.curvature=2", "trainer.updates=45", "hydra/sweeper=boundary", "hydra.sweeper.checks=0"]
     search += ["hydra.sweeper.low=0.5", "hydra.sweeper.high=2", "hydra.sweeper.tolerance=1.3"]
-    done = run(torchrun(2, "-m", "gradlab", *search, "data.batch_size=32", "hydra.sweep.dir=two"), here)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = gradlab.torchrun(2, "-m", "gradlab", *search, "data.batch_size=32", "hydra.sweep.dir=two", cwd=here)
+    assert done.code == 0, done.out + done.err
     assert gradlab(*search, "hydra.sweep.dir=one", cwd=here).code == 0
     one, two = (edges(here / name)["points"][0]["edges"][0] for name in ("one", "two"))
     assert (one["stable"], one["lost"]) == (two["stable"], two["lost"])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from forked import Commands
 from helpers import (
     HERE,
     differences,
@@ -33,31 +34,32 @@ from gradlab.data.order import epoch_order
 pytestmark = pytest.mark.distributed
 
 
-def cases(folder: Path, ranks: int, *names: str) -> Callable[[str], list[dict[str, Any]]]:
+def cases(gradlab: Commands, folder: Path, ranks: int, *names: str) -> Callable[[str], list[dict[str, Any]]]:
     """Run cases of ranks.py in one launch; what each rank left, by case."""
-    ended = run(torchrun(ranks, str(HERE / "ranks.py"), *names), folder)
-    assert ended.returncode == 0, ended.stderr
+    ended = gradlab.torchrun(ranks, str(HERE / "ranks.py"), *names, cwd=folder)
+    assert ended.code == 0, ended.err
     return lambda name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
+def two(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
     names = (*SAME, "everything", "interrupted", "overflow_of_one_rank", "buckets")
-    return cases(tmp_path_factory.mktemp("two"), 2, *names)
+    return cases(gradlab, tmp_path_factory.mktemp("two"), 2, *names)
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
-    return cases(tmp_path_factory.mktemp("four"), 4, *SAME)
+def four(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
+    return cases(gradlab, tmp_path_factory.mktemp("four"), 4, *SAME)
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def swept(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A multirun from the command line, on two ranks."""
     folder = tmp_path_factory.mktemp("swept")
-    ended = run(torchrun(2, "-m", "gradlab", "-m", *EVERYTHING, "seed=0,1", "hydra.sweep.dir=sweep"), folder)
-    assert ended.returncode == 0, ended.stderr
-    return folder, ended.stdout
+    sweep = ("-m", *EVERYTHING, "seed=0,1", "hydra.sweep.dir=sweep")
+    ended = gradlab.torchrun(2, "-m", "gradlab", *sweep, cwd=folder)
+    assert ended.code == 0, ended.err
+    return folder, ended.out
 
 
 def plain_loop(folder: Path, overrides: tuple[str, ...], windows: list[int]) -> tuple[list[float], torch.Tensor]:
@@ -113,10 +115,10 @@ def test_a_summed_loss_and_unused_parameters_are_as_on_one_rank(tmp_path: Path, 
         assert rank["weights"].numpy() == pytest.approx(weights(one.module).numpy(), abs=5e-6)
 
 
-def test_one_rank_under_torchrun_is_bitwise_the_plain_run(tmp_path: Path) -> None:
+def test_one_rank_under_torchrun_is_bitwise_the_plain_run(gradlab: Commands, tmp_path: Path) -> None:
     folder = tmp_path / "torchrun"
-    ended = run(torchrun(1, "-m", "gradlab", *EVERYTHING, f"hydra.run.dir={folder}"), tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    ended = gradlab.torchrun(1, "-m", "gradlab", *EVERYTHING, f"hydra.run.dir={folder}", cwd=tmp_path)
+    assert ended.code == 0, ended.err
     trainer(tmp_path / "plain", *EVERYTHING).run()
     assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "plain"))) == []
     assert differences(metrics(folder), metrics(tmp_path / "plain")) == []
@@ -186,10 +188,12 @@ FAILING = {
 
 
 @pytest.mark.parametrize("what", ["model", "unused", pytest.param("data", marks=pytest.mark.slow)])
-def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(tmp_path: Path, what: str) -> None:
+def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(
+    gradlab: Commands, tmp_path: Path, what: str
+) -> None:
     overrides, message = FAILING[what]
-    ended = run(torchrun(2, "-m", "gradlab", *overrides, "hydra.run.dir=run"), tmp_path)
-    assert ended.returncode != 0 and message in ended.stderr, ended.stderr
+    ended = gradlab.torchrun(2, "-m", "gradlab", *overrides, "hydra.run.dir=run", cwd=tmp_path)
+    assert ended.code != 0 and message in ended.err, ended.err
     if (failed_at := tmp_path / "failed_at").exists():
         seconds = time.time() - float(failed_at.read_text())
         assert seconds < 20, f"it took {seconds:.0f} s to end"
@@ -230,13 +234,15 @@ def test_rank_0_has_said_all_before_a_failed_run_is_ended(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_remedy_that_does_not_fit_the_weights_to_begin_with_does_not_end_a_sweep(tmp_path: Path) -> None:
+def test_a_remedy_that_does_not_fit_the_weights_to_begin_with_does_not_end_a_sweep(
+    gradlab: Commands, tmp_path: Path
+) -> None:
     """Rank 0 alone reads the weights: the others must not wait for it in the model's first collective."""
     short = ("model=sigmoid_mlp", "model.width=8", "model.layers=2", "data=digits", "trainer.updates=3")
     trainer(tmp_path / "begun", *short).run()
     given = ["-m", *short, "trainer.progress=none", "init_from=begun", "+remedy=smaller_model,lower_lr,none"]
-    ended = run(torchrun(2, "-m", "gradlab", *given, "hydra.sweep.dir=sweep"), tmp_path, timeout=100)
-    assert ended.returncode == 0, ended.stderr
+    ended = gradlab.torchrun(2, "-m", "gradlab", *given, "hydra.sweep.dir=sweep", cwd=tmp_path)
+    assert ended.code == 0, ended.err
     told = [json.loads((tmp_path / "sweep" / str(job) / "diagnosis.json").read_text()) for job in range(3)]
     assert [one["verdict"] for one in told] == [None, "healthy", "healthy"]
     assert not told[0]["remedy"]["applies"] and "does not fit the model" in told[0]["remedy"]["why_not"]

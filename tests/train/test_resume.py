@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import differences, load, metrics, of_the_run, start, trainer, wait_for
+from forked import Commands
+from helpers import differences, load, metrics, of_the_run, trainer, wait_for
 
 from gradlab.base.option import Invalid
 from gradlab.train import checkpoint
@@ -184,21 +184,17 @@ LONG = (
 )
 
 
-def gradlab(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gradlab", *arguments]
-
-
 def advanced(path: Path) -> Any:
     """Whether a checkpoint was written since this was asked first."""
     before = path.stat().st_mtime_ns if path.is_file() else 0
     return lambda: path.is_file() and path.stat().st_mtime_ns > before
 
 
-def test_interrupted_then_killed_then_resumed_from_the_command_line(tmp_path: Path) -> None:
+def test_interrupted_then_killed_then_resumed_from_the_command_line(gradlab: Commands, tmp_path: Path) -> None:
     """Ctrl-C, kill -9 and two resumptions, each at an arbitrary moment, against one uninterrupted run."""
     folder = tmp_path / "run"
     path, draw = folder / "checkpoint.pt", random.Random()
-    process = start(gradlab(*LONG, f"hydra.run.dir={folder}"), tmp_path)
+    process = gradlab.start(*LONG, f"hydra.run.dir={folder}", cwd=tmp_path, joined=True)
     wait_for(advanced(path), process)
     time.sleep(draw.uniform(0, 0.05))
     process.send_signal(signal.SIGINT)
@@ -208,7 +204,7 @@ def test_interrupted_then_killed_then_resumed_from_the_command_line(tmp_path: Pa
     state, lines = load(folder), metrics(folder)
     assert lines[-1]["attempt"] == state["update"]["attempts"], "it ended with a checkpoint of its last update"
 
-    process = start(gradlab(f"resume={folder}"), tmp_path)
+    process = gradlab.start(f"resume={folder}", cwd=tmp_path, joined=True)
     wait_for(advanced(path), process)
     time.sleep(draw.uniform(0, 0.05))
     process.kill()
@@ -216,7 +212,7 @@ def test_interrupted_then_killed_then_resumed_from_the_command_line(tmp_path: Pa
     update = load(folder)["update"]
     assert update["attempts"] >= 2 and update["applied"] < 200, "of the first updates some are skipped"
 
-    process = start(gradlab(f"resume={folder}"), tmp_path)
+    process = gradlab.start(f"resume={folder}", cwd=tmp_path, joined=True)
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 0, said
     trainer(tmp_path / "whole", *LONG).run()

@@ -1,4 +1,4 @@
-.PHONY: test slow lint docs cost reproduce
+.PHONY: test slow coverage lint docs cost reproduce
 
 test:  ## the default tests (minutes)
 	pytest
@@ -6,8 +6,13 @@ test:  ## the default tests (minutes)
 slow:  ## the tests that take longer
 	pytest -m slow
 
-lint:  ## format check, lint, types
-	ruff format --check . && ruff check . && mypy
+coverage:  ## lines and branches that the default tests run, in all processes
+	pytest --cov
+
+lint:  ## format check, lint, import contract, types
+	ruff format --check . && ruff check .
+	if grep -q '^\[tool.importlinter\]' pyproject.toml; then lint-imports; fi
+	mypy
 
 docs:  ## the documentation as a site, in site/
 	mkdocs build --strict

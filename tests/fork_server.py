@@ -17,18 +17,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import sklearn.datasets
-import torch
-import torch._dynamo  # the first optimizer imports it
-import torch.distributed
-
 from gradlab.config.compose import compose
 
+OTHERS = ("hydra.main", "sklearn.datasets", "torch._dynamo", "torch.distributed")
+"""The first optimizer imports torch._dynamo."""
 PACKAGES = ("base", "data", "models", "update", "measure", "diagnosis", "config", "train", "runs", "sweep", "cli")
 
 
 def load() -> None:
     """Import what commands import, and compose once: Hydra's parsers learn as they read."""
+    for name in OTHERS:
+        importlib.import_module(name)
     for package in PACKAGES:
         parent = importlib.import_module(f"gradlab.{package}")
         for module in pkgutil.walk_packages(parent.__path__, f"gradlab.{package}."):

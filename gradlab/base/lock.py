@@ -13,8 +13,11 @@ if sys.platform != "win32":
 
 
 @contextmanager
-def turn(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder or file that exists; wait while another process holds it, and say so."""
+def turn(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of a folder or file that exists.
+
+    wait: while another process holds it, print a line and wait; else continue without the lock.
+    """
     if sys.platform == "win32":
         yield
         return
@@ -23,8 +26,9 @@ def turn(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{path}: another process is at work here; waiting for it", flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            if wait:
+                print(f"{path}: another process is at work here; waiting for it", flush=True)
+                fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError:  # a file system without locks
             pass
         yield

@@ -14,10 +14,10 @@ from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
-from gradlab.watch.loss_scale import LossScale
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.scaler_tracker import ScalerTracker
 
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
@@ -53,7 +53,7 @@ class LoopState:
     ) -> None:
         self.models, self.schedules = models, schedules
         self.output_folder, self.monitor, self.faults = output_folder, monitor, faults
-        self.scale, self.forwards = LossScale(scaler), ForwardPasses()
+        self.scaler, self.forwards = ScalerTracker(scaler), ForwardPasses()
         self.ddp: Any = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
         self.fsdp1 = is_fsdp1(models)
         self.trackers: list[OptimizerTracker] = []
@@ -105,8 +105,8 @@ class LoopState:
     def finish_updates(self) -> None:
         """Complete the metrics of the latest updates, unless a scaler still has to move."""
         for output in self.outputs:
-            if not self.scale.enabled and not output.tracker.started:
-                output.metrics.finish_update(self.scale.value())
+            if not self.scaler.enabled and not output.tracker.started:
+                output.metrics.finish_update(self.scaler.value())
 
     def add_violations(self, tracker: OptimizerTracker, violations: Iterable[Violation]) -> None:
         for name, site, detail in violations:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gradlab.base.lock import turn
 from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis
 from gradlab.diagnosis.options import Thresholds
@@ -19,7 +20,7 @@ from gradlab.train.trainer import Outcome
 from gradlab.update.recorder import Layers
 from gradlab.watch.faults import FaultRecord
 from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.output_folder import OutputFolder, lock
+from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.update_metrics import UpdateMetrics
 
 NOT_MEASURED = "not_measured"
@@ -77,7 +78,7 @@ class OptimizerOutput:
             path = str(self.output_folder.path)
             raise ValueError(f"watch: folder is {path!r}, which cannot be written: {error}") from None
         environment.record(folder, self.metrics.device)
-        lock(folder, self.lock)
+        self.lock.enter_context(turn(folder, wait=False))  # lists of runs show it as running
 
     def take(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take the metrics of an update, and the record of its layers if there is one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
@@ -57,16 +56,6 @@ def create_unique(path: Path) -> Path:
         except FileExistsError:
             number += 1
             unique = path.with_name(f"{path.name}_{number}")
-
-
-def lock(folder: Path, until: contextlib.ExitStack) -> None:
-    """Show other programs that a process writes to this folder, on systems that have locks."""
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-        until.callback(os.close, handle)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_first_rank() -> bool:

@@ -31,7 +31,7 @@ def before_step(
     if by_scaler and not loop.fp16 and only:
         loop.add_violations(tracker, calls.needless_scale(tracker.unused))
     fused = getattr(tracker.optimizer, "grad_scale", None)
-    scale = fused if isinstance(fused, Tensor) else loop.scale.in_gradients(tracker)
+    scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
     metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
     if "clip/after" in metrics.clipping:
         metrics.clipping = {"clip/after": metrics.gradients().total}

@@ -133,15 +133,15 @@ class Watch:
         if self.instrumentation.forked:
             return
         self.status, self.error = end_status(error)
-        scale = self.loop.scale
+        scaler = self.loop.scaler
         for output in self.loop.outputs:
             try:
-                output.close(scale.value(), self.faults_of(output.tracker), self.status, self.error, scale.enabled)
+                output.close(scaler.value(), self.faults_of(output.tracker), self.status, self.error, scaler.enabled)
             except Exception as failed:
                 output.set_incomplete(f"{type(failed).__name__}: {failed}")
         for output in self.loop.outputs:
             faults, several = self.faults_of(output.tracker), len(self.loop.outputs) > 1
-            report = output.report(faults, scale.enabled, several)
+            report = output.report(faults, scaler.enabled, several)
             output.write(summary.facts(output, self.loop.outputs, faults, report))
         for message in dict.fromkeys(o.write_error for o in self.loop.outputs if o.write_error):
             self.report_now(message)
@@ -150,7 +150,7 @@ class Watch:
         """The verdicts, mistakes and findings so far, as text."""
         self.instrumentation.guarded(self.loop.finish_updates)
         outputs = self.loop.outputs
-        lines = summary.report_lines(outputs, self.faults_of, self.loop.scale.enabled)
+        lines = summary.report_lines(outputs, self.faults_of, self.loop.scaler.enabled)
         if outputs and not any(o.started for o in outputs):
             return "nothing was observed yet: the watch begins with `with`"
         if not lines:
@@ -158,7 +158,7 @@ class Watch:
         if self.faults:
             lines.append(f"python -m gradlab.audit --explain {self.faults[0].code} explains why")
         lines += dict.fromkeys(o.write_error for o in outputs if o.write_error)
-        return "\n".join([*lines, *[f"all files: {self.folder}"] * (self.output_folder.absolute is not None)])
+        return "\n".join([*lines, *[f"all of it: {self.folder}"] * (self.output_folder.absolute is not None)])
 
     def finish(self) -> None:
         """The loop is over."""

@@ -5,13 +5,11 @@ import sys
 
 import pytest
 import torch
-from in_fork import fork
 from test_integrations import QUIET, Wrapped, loader
 from torch.nn import functional as F
 from watched_loops import batches, loss_of, marked, net
 
 import gradlab.integrations
-from gradlab.integrations.trainer_watch import TrainerWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec")  # Lightning's
 
@@ -118,17 +116,19 @@ def test_a_wrong_argument():
         gradlab.integrations.LightningWatch(scaler=None)
 
 
-def test_a_trainer_that_fails_without_a_callback_leaves_its_folder(tmp_path):
-    def train():
-        model = net()
-        trainer_watch = TrainerWatch(folder="run")
-        trainer_watch.begin(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        model(torch.ones(1, 8)).sum().backward()
-        raise ZeroDivisionError
+FAILS = """
+import torch
+from gradlab.integrations.trainer_watch import TrainerWatch
+model = torch.nn.Linear(2, 1)
+TrainerWatch(folder="run").begin(model, torch.optim.SGD(model.parameters(), lr=0.1))
+model(torch.ones(1, 2)).sum().backward()
+raise ZeroDivisionError
+"""
 
-    child = fork(train, tmp_path)
-    assert child.wait() == 1
-    assert "verdict: not_measured" in child.out.read_text() and "ZeroDivisionError" in child.err.read_text()
+
+def test_a_trainer_that_fails_without_a_callback_leaves_its_folder(gradlab, tmp_path):
+    ended = gradlab.python("-c", FAILS, cwd=tmp_path).result()
+    assert "verdict: not_measured" in ended.out and "ZeroDivisionError" in ended.err
     assert (tmp_path / "run" / "report.html").is_file()
 
 

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from in_fork import fork
 from torch.optim import SGD
 from watched_loops import batches, lines, loss_of, net, pair, train
 
@@ -38,7 +37,7 @@ def test_rank_0_writes(rank, ranks, writes, tmp_path, monkeypatch):
     with gradlab.watch(model, optimizer, folder=tmp_path / "run", quiet=True) as watch:
         train(model, optimizer)
     assert (tmp_path / "run").exists() is watch.main is writes
-    assert ("all files" in watch.report()) is writes
+    assert ("all of it" in watch.report()) is writes
 
 
 def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
@@ -101,13 +100,17 @@ def test_files_of_an_earlier_watch_are_removed(tmp_path):
         assert search.state(tmp_path) == "running"
 
 
-def test_a_killed_watch_is_listed_as_killed(tmp_path):
-    def killed():
-        model, optimizer = pair()
-        with gradlab.watch(model, optimizer, folder="run"):
-            os.kill(os.getpid(), signal.SIGKILL)
+KILLED = """
+import os, signal, torch, gradlab
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with gradlab.watch(model, optimizer, folder="run"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
-    assert fork(killed, tmp_path).wait() == -signal.SIGKILL
+
+def test_a_killed_watch_is_listed_as_killed(gradlab, tmp_path):
+    assert gradlab.python("-c", KILLED, cwd=tmp_path).wait() == -signal.SIGKILL
     assert [search.read(run).verdict for run in search.find(tmp_path)] == ["killed"]
 
 

@@ -1,11 +1,9 @@
 """Loops with DDP, FSDP and fully_shard on two ranks."""
 
 import json
-import socket
+from pathlib import Path
 
 import pytest
-import watched_ranks
-from in_fork import fork
 from watched_scripts import AUDITED, expected
 
 EXPECTED = {
@@ -30,15 +28,10 @@ NOT_IN_THIS_DATA = {"GL307", "GL308", "GL506"}
 
 
 @pytest.mark.distributed
-def test_two_ranks(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    ranks = [fork(lambda: watched_ranks.main(tmp_path), tmp_path, f"rank{r}", RANK=f"{r}", **given) for r in range(2)]
-    codes = [rank.wait() for rank in ranks]
-    assert codes == [0, 0], ranks[0].err.read_text()[-3000:]
-    found = json.loads(ranks[0].out.read_text().strip().splitlines()[-1])
+def test_two_ranks(gradlab, tmp_path):
+    done = gradlab.torchrun(2, str(Path(__file__).parent / "watched_ranks.py"), str(tmp_path), cwd=tmp_path)
+    assert done.code == 0, done.err[-3000:]
+    found = json.loads(done.out.strip().splitlines()[-1])
     assert {n: v for n, v in found.items() if n in EXPECTED} == {
         name: [codes, True, False, True, 4] for name, codes in EXPECTED.items()
     }

@@ -1,7 +1,9 @@
 """Run by test_watch_ranks.py on each rank: loops with DDP, with and without a watch; rank 0 prints the results."""
 
 import json
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -203,3 +205,7 @@ def main(folder):
     if RANK == 0:
         print(json.dumps(found))
     torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

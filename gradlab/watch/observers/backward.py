@@ -65,7 +65,7 @@ class BackwardObserver:
         for tracker, output in zip(loop.trackers, loop.outputs, strict=True):
             if not tracker.in_closure:
                 compiled_steps.detect(loop, tracker)
-                output.metrics.finish_update(loop.scale.value())
+                output.metrics.finish_update(loop.scaler.value())
                 if tracker.started:  # its step has raised
                     output.metrics.start_update()
                     tracker.started = False
@@ -79,7 +79,7 @@ class BackwardObserver:
         loop, forwards = self.loop, self.loop.forwards
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors) if tensors is not None else []
         site = call_site()
-        loss, weight, scaled = loop.scale.unscaled_loss(roots[0]) if len(roots) == 1 else (None, LossWeight(), False)
+        loss, weight, scaled = loop.scaler.unscaled_loss(roots[0]) if len(roots) == 1 else (None, LossWeight(), False)
         first = roots[0] if roots else loop.trackers[0].params[0]
         dtypes = self.dtypes.of(site, roots)
         b = BackwardPass(
@@ -91,7 +91,7 @@ class BackwardObserver:
             num_forwards=forwards.count or int(new_compiled_forward(roots)),
             forward_site=forwards.site,
             synced=loop.ddp.require_backward_grad_sync if loop.ddp is not None else None,
-            num_scaler_updates=loop.scale.num_updates,
+            num_scaler_updates=loop.scaler.num_updates,
             dtypes=dtypes,
             graph_token=graph_token(first),
         )
@@ -108,7 +108,7 @@ class BackwardObserver:
         if tracker.in_closure:
             tracker.closure_passes.append(b)
             if len(tracker.closure_passes) == 1 and not error:  # before it is clipped, or the weights move
-                output.metrics.measure(self.loop.scale.in_gradients(tracker))
+                output.metrics.measure(self.loop.scaler.in_gradients(tracker))
 
     def judge(self, tracker: OptimizerTracker, b: BackwardPass, forwards: ForwardPasses, in_autocast: bool) -> None:
         loop = self.loop

@@ -137,7 +137,7 @@ class ClippingObserver:
             metrics = output.metrics
             compiled_steps.detect(loop, tracker)
             tracker.detect_writes()
-            loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scale.enabled, loop.forwards.count))
+            loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scaler.enabled, loop.forwards.count))
             if tracker.unused:
                 loop.add_violations(tracker, calls.at_bound(bound, site, self.resnet))
             tracker.clips.append(ClipCall(site, len(tracker.accumulated)))
@@ -146,7 +146,7 @@ class ClippingObserver:
                 continue
             first = isinstance(total, Tensor) and not tracker.sharded and not metrics.clipping
             whole = first and are_all_params(tracker, params)
-            metrics.measure(loop.scale.in_gradients(tracker), total if whole and self.is_l2 else None)
+            metrics.measure(loop.scaler.in_gradients(tracker), total if whole and self.is_l2 else None)
             if whole and bound is not None:
                 metrics.clipping = {"clip/bound": bound, "clip/total": total}
             else:

@@ -26,7 +26,7 @@ def state_versions(tracker: OptimizerTracker) -> list[int] | None:
 def detect(loop: LoopState, tracker: OptimizerTracker) -> None:
     """Before anything else happens: if the weights and the optimizer's state have changed, record a step."""
     unused: list[BackwardPass] = tracker.unused
-    if tracker.in_closure or tracker.started or not unused or loop.scale.enabled:
+    if tracker.in_closure or tracker.started or not unused or loop.scaler.enabled:
         return
     if all(tracker.unmoved_since(b) for b in unused):
         return
@@ -35,6 +35,6 @@ def detect(loop: LoopState, tracker: OptimizerTracker) -> None:
     if tracker.state_versions is None or state_versions(tracker) == tracker.state_versions:
         return
     tracker.detect_writes()
-    loop.outputs[tracker.index].metrics.finish_update(loop.scale.value())
+    loop.outputs[tracker.index].metrics.finish_update(loop.scaler.value())
     before_step(loop, tracker, unused[-1].site, None, weights_unmoved=False)
     after_step(loop, tracker, False)

@@ -22,10 +22,10 @@ class GradScalerObserver:
     """Follows the scaler's stage for each optimizer: ready, unscaled or stepped."""
 
     def __init__(self, loop: LoopState) -> None:
-        self.loop, self.scale = loop, loop.scale
+        self.loop, self.tracker = loop, loop.scaler
 
     def install(self, instrumentation: Instrumentation) -> None:
-        scaler = self.scale.scaler
+        scaler = self.tracker.scaler
         for name, observer in (
             ("scale", self.on_scale),
             ("unscale_", self.on_unscale),
@@ -36,22 +36,22 @@ class GradScalerObserver:
             instrumentation.patch(owner, name, observer)
 
     def is_followed(self, scaler: Any) -> bool:
-        if self.scale.scaler is None and scaler.is_enabled():
-            self.scale.scaler = scaler
-        return scaler is self.scale.scaler and self.scale.enabled
+        if self.tracker.scaler is None and scaler.is_enabled():
+            self.tracker.scaler = scaler
+        return scaler is self.tracker.scaler and self.tracker.enabled
 
     def on_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
         loss = args[1] if len(args) > 1 else kwargs.get("outputs")
         if not isinstance(loss, Tensor) or not self.is_followed(args[0]):
             return None
-        self.scale.num_scale_calls += 1
-        weight = loss_weight(loss, self.scale.tensor)
-        if (weight.num_scales or self.scale.has_scaled(loss)) and self.loop.trackers:
+        self.tracker.num_scale_calls += 1
+        weight = loss_weight(loss, self.tracker.tensor)
+        if (weight.num_scales or self.tracker.has_scaled(loss)) and self.loop.trackers:
             self.loop.add_fault("loss-scaled-twice", call_site(), self.loop.trackers[0])
 
         def after(result: Any, error: bool) -> None:
             if not error:
-                self.scale.remember(result, loss, weight)
+                self.tracker.remember(result, loss, weight)
 
         return after
 
@@ -78,19 +78,19 @@ class GradScalerObserver:
         loop, site = self.loop, call_site()
         if tracker.stage == "stepped":
             loop.add_fault("update-missing", tracker.scaler_step_site, tracker)
-        if tracker.unused and tracker.num_scale_calls == self.scale.num_scale_calls:
+        if tracker.unused and tracker.num_scale_calls == self.tracker.num_scale_calls:
             loop.add_fault("loss-not-scaled", tracker.unused[0].site, tracker)
-        tracker.num_scale_calls = self.scale.num_scale_calls
-        self.scale.stepping, attempts = tracker, tracker.attempts
+        tracker.num_scale_calls = self.tracker.num_scale_calls
+        self.tracker.stepping, attempts = tracker, tracker.attempts
 
         def after(result: Any, error: bool) -> None:
-            self.scale.stepping = None
+            self.tracker.stepping = None
             if error:  # PyTorch's message does not name the cause
                 loop.add_violations(tracker, accumulation.zeroed_before_step(tracker, site))
                 return
             tracker.stage, tracker.scaler_step_site = "stepped", site
             if tracker.attempts == attempts:  # the optimizer was not called
-                loop.outputs[tracker.index].metrics.finish_update(self.scale.value())
+                loop.outputs[tracker.index].metrics.finish_update(self.tracker.value())
                 before_step(loop, tracker, site, True)
                 after_step(loop, tracker, True)
 
@@ -107,7 +107,7 @@ class GradScalerObserver:
             tracker.early_update_site = site
 
         def after(result: Any, error: bool) -> None:
-            self.scale.num_updates += 1
+            self.tracker.num_updates += 1
             for tracker in trackers:
                 tracker.stage, tracker.overflow_abandoned = "ready", False
             for tracker in early if error else ():  # PyTorch raises

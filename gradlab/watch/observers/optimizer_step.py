@@ -41,7 +41,7 @@ class OptimizerStepObserver:
 
     def by_scaler(self, tracker: OptimizerTracker) -> bool | None:
         """Whether the scaler makes the running step; None without a scaler."""
-        return self.loop.scale.stepping is tracker if self.loop.scale.enabled else None
+        return self.loop.scaler.stepping is tracker if self.loop.scaler.enabled else None
 
     def on_add_param_group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
         tracker = next((t for t in self.loop.trackers if t.optimizer is args[0]), None)
@@ -54,7 +54,7 @@ class OptimizerStepObserver:
         tracker.nested = 0
         tracker.has_closure = any(callable(a) for a in args[1:]) or callable(kwargs.get("closure"))
         tracker.detect_writes()
-        self.loop.outputs[tracker.index].metrics.finish_update(self.loop.scale.value())
+        self.loop.outputs[tracker.index].metrics.finish_update(self.loop.scaler.value())
         tracker.started = tracker.calls_hooks = True
         tracker.in_closure, tracker.closure_passes = tracker.has_closure, []
         if not tracker.has_closure:
@@ -68,7 +68,7 @@ class OptimizerStepObserver:
             tracker.detect_writes()
             before_step(self.loop, tracker, call_site(), self.by_scaler(tracker))
         tracker.in_closure = tracker.started = False
-        scaled = self.loop.scale.stepping is tracker
+        scaled = self.loop.scaler.stepping is tracker
         found_inf = getattr(optimizer, "found_inf", None) if scaled else None  # a fused step skips inside its kernel
         after_step(self.loop, tracker, found_inf.clone() if isinstance(found_inf, Tensor) else False)
 

@@ -61,14 +61,14 @@ class ZeroGradObserver:
         loop, metrics, unused = self.loop, self.loop.outputs[tracker.index].metrics, tracker.unused
         if not all(tracker.unmoved_since(b) for b in unused):
             return
-        metrics.measure(loop.scale.in_gradients(tracker))
+        metrics.measure(loop.scaler.in_gradients(tracker))
         norm, total = float(metrics.norm), total_loss(unused)
         if math.isfinite(norm) and (total is None or math.isfinite(float(total))):
             loop.add_violations(tracker, accumulation.at_drop(tracker, site))
             metrics.start_update()
             return
-        no_update = all(b.scaled and b.num_scaler_updates == loop.scale.num_updates for b in unused)
-        if loop.scale.enabled and no_update and tracker.stage != "stepped":
+        no_update = all(b.scaled and b.num_scaler_updates == loop.scaler.num_updates for b in unused)
+        if loop.scaler.enabled and no_update and tracker.stage != "stepped":
             tracker.overflow_abandoned = True
             loop.add_fault("live-lock", site, tracker)
         after_step(loop, tracker, True)

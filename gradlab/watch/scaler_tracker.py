@@ -1,4 +1,4 @@
-"""The loss scale of a watched loop."""
+"""The state of the loss scaler in a watched loop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ REMEMBERED = 16
 """Scaled losses that are remembered at most."""
 
 
-class LossScale:
-    """Reads the loss scale of a scaler; without a scaler, or with a disabled one, it is 1."""
+class ScalerTracker:
+    """Reads the loss scale, and remembers scaled losses. Without a scaler, or with a disabled one, the scale is 1."""
 
     def __init__(self, scaler: Any) -> None:
         self.scaler = scaler

@@ -23,7 +23,7 @@ from gradlab.base.option import Invalid
 
 PACKAGES = ("config", "data", "diagnosis", "loggers", "measure", "models", "pitfalls", "update")
 """Packages of gradlab with components."""
-LINE = re.compile(r'^@(?:option\("(\w+)", |(rule)\()"(\w+)"', re.MULTILINE)
+LINE = re.compile(r'^(?:@|\w+ = )(?:option\("(\w+)", |(rule)\()"(\w+)"', re.MULTILINE)
 VARIABLE = "GRADLAB_PLUGINS"
 ENTRY_POINTS = "gradlab.plugins"
 

@@ -16,7 +16,7 @@ from gradlab.base.option import FIELDS, OPTIONS, Invalid, require
 from gradlab.config.remedy import Remedy
 from gradlab.config.trainer import TrainerOption
 from gradlab.data.base import Data
-from gradlab.diagnosis.options import Thresholds
+from gradlab.diagnosis.options import DiagnosisOption
 from gradlab.loggers.options import LoggerOption
 from gradlab.measure.monitor import Monitor
 from gradlab.models.base import ModelOption
@@ -46,7 +46,7 @@ class Config:
     accumulation: Accumulation = MISSING
     noise: Noise = MISSING
     monitor: Monitor = MISSING
-    diagnosis: Thresholds = MISSING
+    diagnosis: DiagnosisOption = MISSING
     trainer: TrainerOption = MISSING
     logger: dict[str, LoggerOption] = field(default_factory=dict)
     """Loggers by name, beside the local files: logger=wandb, or several, logger=[wandb,tensorboard]."""

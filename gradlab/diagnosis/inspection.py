@@ -1,26 +1,24 @@
-"""A last look at the model when a run has ended: what its modules give, and what fp16 takes from its gradients."""
+"""One forward and backward pass over the final model: its modules' outputs, and what fp16 flushes of its gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from gradlab.base.randomness import random_state, set_random_state
-from gradlab.diagnosis.rules.layers import late_to_early
+from gradlab.diagnosis.series import late_to_early
 from gradlab.measure.activations import Activations
 from gradlab.update.clip import layers_of
 from gradlab.update.gradients import tensor_norms
-
-if TYPE_CHECKING:
-    from gradlab.update.loss import Loss
-    from gradlab.update.precision import Precision
+from gradlab.update.loss import Loss
+from gradlab.update.precision import Precision
 
 
 @dataclass
-class Seen:
+class ModuleOutput:
     """One module's output on a batch of training data."""
 
     name: str
@@ -32,10 +30,10 @@ class Seen:
 
 
 @dataclass
-class Look:
-    """What was seen."""
+class Inspection:
+    """What was measured."""
 
-    modules: list[Seen] = field(default_factory=list)
+    modules: list[ModuleOutput] = field(default_factory=list)
     """In the order of execution."""
     flushed: float | None = None
     """Fraction of the gradient's elements, of those not zero in fp32, that are zero in fp16."""
@@ -43,47 +41,51 @@ class Look:
     """Late to early ratio of layers' gradient norms in fp32, where the run was in fp16."""
 
 
-def look_at(
+def inspect_model(
     model: torch.nn.Module,
     loss_fn: Loss,
     precision: Precision,
     batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
     modules: list[str],
     order: list[str],
-) -> Look:
+) -> Inspection:
     """Run one forward pass, under fp16 also two backward passes, and leave everything as it was.
 
-    batches: micro-batches, of which the first is looked at. modules: names in the order of execution. order: of layers.
+    batches: micro-batches, of which the first is used. modules: names in the order of execution. order: of layers.
     The random state is the caller's to keep.
     """
     inputs, targets = batches[0]
     buffers = [b.clone() for b in model.buffers()]
-    seen = Activations(model, modules)
-    look = Look()
+    activations = Activations(model, modules)
+    found = Inspection()
     try:
-        with torch.no_grad(), seen.watching(), precision.arithmetic(), precision.autocast():
+        with torch.no_grad(), activations.watching(), precision.arithmetic(), precision.autocast():
             model(inputs)
-        for name, row in zip(modules, seen.table(precision.device).tolist(), strict=True):
+        for name, row in zip(modules, activations.table(precision.device).tolist(), strict=True):
             rms, largest, saturated, dead = (None if v != v else v for v in row)
-            if name in seen.latest:
+            if name in activations.latest:
                 kind = type(model.get_submodule(name)).__name__
-                look.modules.append(Seen(name, kind, rms or 0.0, largest or 0.0, saturated, dead))
+                found.modules.append(ModuleOutput(name, kind, rms or 0.0, largest or 0.0, saturated, dead))
         if precision.dtype == torch.float16:
-            compare(look, model, loss_fn, precision, inputs, targets, order)
-        return look
+            compare_gradients(found, model, loss_fn, precision, inputs, targets, order)
+        return found
     finally:
         for b, before in zip(model.buffers(), buffers, strict=True):
             b.copy_(before)
         model.zero_grad(set_to_none=True)
 
 
-def compare(
-    look: Look, model: torch.nn.Module, loss_fn: Loss, half: Precision, inputs: Any, targets: Any, order: list[str]
+def compare_gradients(
+    inspection: Inspection,
+    model: torch.nn.Module,
+    loss_fn: Loss,
+    half: Precision,
+    inputs: Any,
+    targets: Any,
+    order: list[str],
 ) -> None:
     """The gradient in fp16, with its loss scale, beside that in fp32."""
-    from gradlab.update.precision import Precision
-
-    found: list[dict[str, torch.Tensor]] = []
+    gradients: list[dict[str, torch.Tensor]] = []
     state = random_state()
     for precision in (half, Precision(half.device)):
         set_random_state(state)
@@ -92,13 +94,13 @@ def compare(
             with precision.autocast():
                 total = loss_fn.sum(model(inputs), targets)
             (total * (precision.scale / loss_fn.divisor(loss_fn.count(targets).clamp(min=1)))).backward()
-        found.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
-    low, full = found
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    low, full = gradients
     names = [n for n in full if n in low]
     some = torch.stack([(full[n] != 0).sum() for n in names]).double()
     lost = torch.stack([((full[n] != 0) & (low[n] == 0)).sum() for n in names]).double()
     if some.sum() > 0:
-        look.flushed = (lost.sum() / some.sum()).item()
+        inspection.flushed = (lost.sum() / some.sum()).item()
     layers, index = layers_of(names)
     squares = [0.0] * len(layers)
     for i, norm in zip(index, tensor_norms([full[n] for n in names]).tolist(), strict=True):
@@ -106,4 +108,4 @@ def compare(
     place = {name: i for i, name in enumerate(order)}
     ordered = sorted(range(len(layers)), key=lambda i: place.get(layers[i], len(place)))
     if len(layers) > 1:
-        look.layer_ratio = late_to_early([squares[i] ** 0.5 for i in ordered])
+        inspection.layer_ratio = late_to_early([squares[i] ** 0.5 for i in ordered])

@@ -16,7 +16,7 @@ from gradlab.config.schema import Config, choices
 from gradlab.data.check import pieces
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
-from gradlab.diagnosis.inspection import Look
+from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.replay.replay import Overflow
 from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About
@@ -139,22 +139,22 @@ class Job:
         ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code, told
 
-    def look(self) -> Look | None:
-        """A last look at the model. One that fails costs the rules that need it, not the run."""
+    def inspection(self) -> Inspection | None:
+        """Of the final model. One that fails costs the rules that need it, not the run."""
         try:
-            return snapshot.last_look(self.trainer)
+            return snapshot.inspection(self.trainer)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            self.progress.say(f"the model could not be looked at once more: {' '.join(str(error).split())[:200]}")
+            self.progress.say(f"the final model could not be inspected: {' '.join(str(error).split())[:200]}")
             return None
 
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
-        """From the stream, from the failing update run again, and from a last look at the model; rank 0's counts."""
+        """From the stream, the failing update run again, and the inspection of the final model; rank 0's counts."""
         run, precision = self.trainer, self.config.precision
-        overflow = look = None
+        overflow = inspection = None
         if self.world.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
             overflow = snapshot.find_overflow(run)
         elif self.world.main and outcome.status == "completed":
-            look = self.look()
+            inspection = self.inspection()
         diagnosis = diagnose(
             self.stream,
             outcome.status,
@@ -164,7 +164,7 @@ class Job:
             scaled=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
-            look=look,
+            inspection=inspection,
             constant=run.loss.best_constant(lambda: (targets for _, targets in pieces(run.data.train))),
         )
         return diagnosis, overflow

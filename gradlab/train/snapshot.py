@@ -8,7 +8,7 @@ import torch
 
 from gradlab.base import randomness
 from gradlab.base.option import Invalid
-from gradlab.diagnosis.inspection import Look, look_at
+from gradlab.diagnosis.inspection import Inspection, inspect_model
 from gradlab.diagnosis.replay.replay import Overflow, first_overflow
 from gradlab.measure.attempt import Attempt, HostCopy
 from gradlab.train import checkpoint
@@ -143,13 +143,13 @@ def runs_alone(trainer: Trainer) -> bool:
     return trainer.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in trainer.module.modules())
 
 
-def last_look(trainer: Trainer) -> Look | None:
+def inspection(trainer: Trainer) -> Inspection | None:
     """What the model is like at the end, on the window of the last update."""
     if trainer.latest is None or not runs_alone(trainer) or not trainer.config.monitor.layers:
         return None
     after = randomness.random_state()
     batches, _ = window_of(trainer, trainer.latest)
-    found = look_at(
+    found = inspect_model(
         trainer.module,
         trainer.loss,
         trainer.update.precision,

@@ -10,7 +10,7 @@ import torch
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.history import Recent
-from gradlab.diagnosis.inspection import Look, Seen
+from gradlab.diagnosis.inspection import Inspection, ModuleOutput
 from gradlab.diagnosis.options import CODES, Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
@@ -161,8 +161,8 @@ def run(
     return {f.code: f.severity for f in diagnose(stream, **rest).findings}
 
 
-def seen(saturated: float | None = None, dead: float | None = None) -> Look:
-    return Look([Seen("layer", "ReLU", 1.0, 1.0, saturated, dead)])
+def seen(saturated: float | None = None, dead: float | None = None) -> Inspection:
+    return Inspection([ModuleOutput("layer", "ReLU", 1.0, 1.0, saturated, dead)])
 
 
 def blow_up(top: float) -> list[float]:
@@ -254,11 +254,19 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     ),
     "underflow_fp16": (
         "critical",
-        {"losses": FLAT, "half": True, "look": Look(flushed=0.31)},
-        {"losses": FLAT, "half": True, "look": Look(flushed=0.29)},
+        {"losses": FLAT, "half": True, "inspection": Inspection(flushed=0.31)},
+        {"losses": FLAT, "half": True, "inspection": Inspection(flushed=0.29)},
     ),
-    "dead_units": ("critical", {"losses": FLAT, "look": seen(dead=0.91)}, {"losses": FLAT, "look": seen(dead=0.89)}),
-    "saturated_units": ("critical", {"losses": FLAT, "look": seen(0.91)}, {"losses": FLAT, "look": seen(0.89)}),
+    "dead_units": (
+        "critical",
+        {"losses": FLAT, "inspection": seen(dead=0.91)},
+        {"losses": FLAT, "inspection": seen(dead=0.89)},
+    ),
+    "saturated_units": (
+        "critical",
+        {"losses": FLAT, "inspection": seen(0.91)},
+        {"losses": FLAT, "inspection": seen(0.89)},
+    ),
     "overclipped": (
         "critical",
         {"losses": FLAT, "coefficients": [0.09] * 96 + [1.0] * 4, "clips": True},

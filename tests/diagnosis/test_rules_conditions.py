@@ -7,7 +7,7 @@ import torch
 from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, codes, drift, evaluated, line, run, verdict
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
-from gradlab.diagnosis.inspection import Look
+from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
@@ -33,11 +33,8 @@ def test_evaluations_tell_whether_a_model_is_better_than_a_constant_answer() -> 
 
     def learns(last: float, *evals: float) -> bool:
         lines = [line(i, 2.0 + (last - 2.0) * min(i, 60) / 60) for i in range(100)]
-        return "underflow_fp16" not in {
-            f.code
-            for f in verdict([*lines, *evaluated(*evals)], constant=1.0, half=True, look=Look(flushed=0.5)).findings
-            if f.severity == "critical"
-        }
+        found = verdict([*lines, *evaluated(*evals)], constant=1.0, half=True, inspection=Inspection(flushed=0.5))
+        return "underflow_fp16" not in {f.code for f in found.findings if f.severity == "critical"}
 
     assert learns(0.9) and not learns(0.96)
     assert learns(0.96, 0.94) and not learns(0.9, 0.96), "the evaluation counts"
@@ -57,7 +54,7 @@ def test_what_a_run_that_has_not_learnt_has_come_to_is_told() -> None:
 
 
 def test_a_run_that_is_too_short_is_not_said_to_be_stuck() -> None:
-    half = {"half": True, "look": Look(flushed=0.5)}
+    half = {"half": True, "inspection": Inspection(flushed=0.5)}
     assert (
         run(FLAT[:39], **half)["underflow_fp16"] == "warning" and run(FLAT[:40], **half)["underflow_fp16"] == "critical"
     )

@@ -8,7 +8,7 @@ from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, line, overflow
 
 from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
-from gradlab.diagnosis.inspection import Look
+from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
@@ -39,17 +39,19 @@ def one(found: Diagnosis, code: str) -> Finding | None:
 
 def test_a_layer_that_died_is_not_said_to_vanish() -> None:
     cut = [0.0, 1.0, 1.0, 1.0]
-    assert "vanishing" in run(FLAT, layers=cut) and "vanishing" in run(FLAT, layers=cut, look=seen(dead=0.99))
-    assert "vanishing" in run(FLAT, layers=cut, look=seen())
-    assert "vanishing" not in run(FLAT, layers=cut, look=seen(dead=1.0))
-    assert "vanishing" in run(FLAT, layers=STEEP, look=seen(dead=1.0)), "something comes through"
+    assert "vanishing" in run(FLAT, layers=cut) and "vanishing" in run(FLAT, layers=cut, inspection=seen(dead=0.99))
+    assert "vanishing" in run(FLAT, layers=cut, inspection=seen())
+    assert "vanishing" not in run(FLAT, layers=cut, inspection=seen(dead=1.0))
+    assert "vanishing" in run(FLAT, layers=STEEP, inspection=seen(dead=1.0)), "something comes through"
 
 
 def test_what_fp16_flushes_to_zero_is_not_said_to_vanish() -> None:
     cut = [0.0, 1.0, 1.0, 1.0]
-    assert "vanishing" not in run(FLAT, layers=cut, look=Look(layer_ratio=999.0))
-    assert "vanishing" in run(FLAT, layers=cut, look=Look(layer_ratio=1001.0))
-    assert "vanishing" not in run(FLAT, layers=EVEN, look=Look(layer_ratio=1001.0)), "it is the run that is judged"
+    assert "vanishing" not in run(FLAT, layers=cut, inspection=Inspection(layer_ratio=999.0))
+    assert "vanishing" in run(FLAT, layers=cut, inspection=Inspection(layer_ratio=1001.0))
+    assert "vanishing" not in run(FLAT, layers=EVEN, inspection=Inspection(layer_ratio=1001.0)), (
+        "it is the run that is judged"
+    )
 
 
 def test_vanishing_is_of_weights_that_move_in_a_run_that_did_not_fail() -> None:
@@ -140,7 +142,7 @@ def test_an_overflow_of_fp16_is_one_of_the_forward_pass_that_fp32_holds() -> Non
     for phase, largest, found in (("forward", 7e4, True), ("loss", 7e4, False), ("forward", None, False)):
         given = overflow(phase, output_max=largest)
         assert ("overflow_fp16" in run(FLAT, half=True, **given)) is found
-    assert "underflow_fp16" not in run(FLAT, half=True, look=Look())
+    assert "underflow_fp16" not in run(FLAT, half=True, inspection=Inspection())
 
 
 def test_a_failing_update_that_was_not_run_again_leaves_its_cause_open() -> None:

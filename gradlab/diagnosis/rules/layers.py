@@ -9,32 +9,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History, Samples
-from gradlab.diagnosis.rules.rule import Rule, Run
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import Samples, late_to_early
 
 
-def late_to_early(norms: list[float]) -> float:
-    """Mean norm of the last tenth of the layers over that of the first tenth; infinite where early ones get nothing."""
-    tenth = max(1, len(norms) // 10)
-    early, late = statistics.fmean(norms[:tenth]), statistics.fmean(norms[-tenth:])
-    return late / early if early else math.inf if late else 1.0
-
-
-def dies(run: Run) -> bool:
+def dies(run: FinishedRun) -> bool:
     """Whether some layer passes nothing at all on, so that what comes before it gets no gradient."""
-    return run.look is not None and any((m.dead or 0.0) == 1.0 for m in run.look.modules)
+    return run.inspection is not None and any((m.dead or 0.0) == 1.0 for m in run.inspection.modules)
 
 
+@rule("vanishing", position=130)
 @dataclass
 class Vanishing(Rule):
     """Early layers, or early time steps, get next to nothing of the gradient, and the model does not learn."""
 
-    code = "vanishing"
     needs = ("long", "layers")
     causes = (
         "activations whose slope is below 1 (sigmoid, tanh) in a deep or long chain",
         "initial weights that are too small",
         "no residual connections or normalisation",
+    )
+    fixes = (
+        "use ReLU with He initialisation",
+        "add residual connections",
+        "normalise layers",
+        "use gated cells in a recurrent network",
     )
     ratio: float = 1000.0
     """Gradient norm of the late layers over that of the early ones."""
@@ -61,10 +62,12 @@ class Vanishing(Rule):
             self.latest.append(max(times))
             self.times.add(max(times))
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h, depth, time = run.history, self.ratios.median, self.times.median
-        if run.look is not None and run.look.layer_ratio is not None:
-            depth = min(depth, run.look.layer_ratio) if math.isinf(depth) else depth  # not fp16's flushing to zero
+        if run.inspection is not None and run.inspection.layer_ratio is not None:
+            depth = (
+                min(depth, run.inspection.layer_ratio) if math.isinf(depth) else depth
+            )  # not fp16's flushing to zero
         if run.learns or run.frozen or run.status == "failed" or (math.isinf(depth) and dies(run)):
             return None
         if depth > self.ratio:
@@ -80,18 +83,19 @@ class Vanishing(Rule):
             return self.found("critical", says, None, late_to_early_time=time)
         return None
 
-    def unable(self, run: Run) -> str | None:
+    def unable(self, run: FinishedRun) -> str | None:
         nothing = "the model has one layer" if len(run.history.layer_names) < 2 else None
         return super().unable(run) or (nothing if not self.times.count else None)
 
 
+@rule("dominant_layer", position=170)
 @dataclass
 class DominantLayer(Rule):
     """One layer's gradient dwarfs all others, and clipping the whole gradient starves them."""
 
-    code = "dominant_layer"
     needs = ("long", "layers", "steps")
     causes = ("one layer's outputs are on a far larger scale", "a loss term that only one layer feels")
+    fixes = ("clip each layer by itself", "normalise the layer's outputs, or weigh down its loss term")
     part: float = 0.9
     """Part of the squared norm of the whole gradient that is one layer's."""
     starved: float = 0.1
@@ -114,7 +118,7 @@ class DominantLayer(Rule):
         if norms[largest] ** 2 > self.part * math.fsum(n * n for n in norms):
             self.counts[largest] = self.counts.get(largest, 0) + 1
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         if not self.counts or not h.layer_ratios:
             return None
@@ -133,13 +137,14 @@ class DominantLayer(Rule):
         return self.found("critical" if run.stuck else "warning", says, None, **evidence)
 
 
+@rule("broken_graph", position=100)
 @dataclass
 class BrokenGraph(Rule):
     """Parameters that are to be trained and never get a gradient."""
 
-    code = "broken_graph"
     needs = ("layers",)
     causes = ("detach(), .data, no_grad or a conversion to NumPy on the way", "a part of the model that is not used")
+    fixes = ("remove what detaches the graph", "freeze parameters that are not meant to be trained")
     share: float = 0.1
     """Fraction of the parameters' tensors without a gradient beyond which it is no unused part."""
 
@@ -151,7 +156,7 @@ class BrokenGraph(Rule):
             without = {i for i, norm in enumerate(layers["grad/layer"]) if norm is None}
             self.missing = without if self.missing is None else self.missing & without
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         names = [run.history.names[i] for i in sorted(self.missing or ())]
         if not names:
             return None
@@ -162,17 +167,18 @@ class BrokenGraph(Rule):
         return self.found(severity, f"no gradient ever reaches {shown}", 1, parameters=names)
 
 
+@rule("update_too_large", position=180)
 @dataclass
 class UpdateTooLarge(Rule):
     """An update changes the weights by a large fraction of them, and the model does not learn."""
 
-    code = "update_too_large"
     needs = ("steps",)
     causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
+    fixes = ("lower the learning rate", "warm the learning rate up")
     ratio: float = 0.1
     """Norm of the update over that of the weights, after the optimizer; usual is 1e-4 to 1e-2."""
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h, usual = run.history, run.history.update_ratios.median
         largest = max(h.update_ratios.values)
         if not largest > self.ratio:

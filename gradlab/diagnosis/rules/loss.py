@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History, Recent, median
-from gradlab.diagnosis.rules.rule import Rule, Run
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import Recent, median
 
 
+@rule("diverged", position=90)
 @dataclass
 class Diverged(Rule):
     """The loss ends far above where it began, or back there after a fall; or the last evaluation is not finite."""
 
-    code = "diverged"
     causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
+    fixes = ("lower the learning rate", "clip the gradient norm", "warm the learning rate up")
     factor: float = 1.5
     """Final loss over the first."""
     fell: float = 0.2
@@ -25,7 +28,7 @@ class Diverged(Rule):
     lost: float = 0.9
     """Share of it that is lost at the end."""
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead:
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
@@ -44,7 +47,7 @@ class Diverged(Rule):
             return self.found("critical", f"{says}: what was learnt is lost", best=h.losses.best, last=h.losses.final)
         return None
 
-    def unable(self, run: Run) -> str | None:
+    def unable(self, run: FinishedRun) -> str | None:
         h = run.history
         lost = h.evaluations and not math.isfinite(h.evaluations[-1])
         return (
@@ -54,18 +57,19 @@ class Diverged(Rule):
         )
 
 
+@rule("stalled", position=190)
 @dataclass
 class Stalled(Rule):
     """The loss does not move, and none of the other rules says why."""
 
-    code = "stalled"
     fallback = True
     needs = ("long",)
     causes = ("the learning rate is too low", "the gradient does not reach the weights", "the targets are noise")
+    fixes = ("raise the learning rate", "check the targets: are they noise?")
     flat: float = 0.01
     """Relative improvement of the loss below this is none."""
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         evaluated = [e for e in h.evaluations if math.isfinite(e)]
         improved = len(evaluated) > 1 and min(evaluated[1:]) < evaluated[0] - self.flat / 2 * abs(evaluated[0])
@@ -81,6 +85,7 @@ class Stalled(Rule):
         return self.found("warning", says, ratio=ratio)
 
 
+@rule("loss_spike_recovered", position=200)
 @dataclass
 class SpikeRecovered(Rule):
     """The loss rose far above its usual range, and came back.
@@ -89,9 +94,9 @@ class SpikeRecovered(Rule):
     `smooth` losses in a row are above all of the hundred before them is as rare whatever their distribution is.
     """
 
-    code = "loss_spike_recovered"
     needs = ("long",)
     causes = ("the learning rate is near its limit", "a batch of outliers", "Adam's second moments lag (beta2)")
+    fixes = ("clip the gradient norm", "lower the learning rate", "lower Adam's beta2")
     factor: float = 1.5
     """Loss over the usual one, and beyond its spread, that is a spike."""
     spread: float = 8.0
@@ -130,7 +135,7 @@ class SpikeRecovered(Rule):
             if large and rise > self.spread * self.recent.spread:
                 self.before, self.at, self.height = usual, line["attempt"], level
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         if self.first is None or not run.learns:
             return None
         at, usual, height = self.first
@@ -139,16 +144,17 @@ class SpikeRecovered(Rule):
         return self.found("warning", says + more, at, usual=usual, height=height, count=self.count)
 
 
+@rule("small_but_healthy", position=210)
 @dataclass
 class SmallButHealthy(Rule):
     """Gradients are small and the model learns: nothing is wrong."""
 
-    code = "small_but_healthy"
+    fixes = ("change nothing",)
     needs = ("long",)
     norm: float = 1e-6
     """Usual norm of the gradient below which it is small."""
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         if not h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_late >= h.loss_early:
             return None

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
-from gradlab.diagnosis.rules.rule import Rule, Run
+from gradlab.diagnosis.rules.rule import Rule, rule
 
 
+@rule("scale_collapse", position=50)
 @dataclass
 class ScaleCollapse(Rule):
     """The loss scale fell under its floor, or was on its way there when the run ended."""
 
-    code = "scale_collapse"
     causes = ("the learning rate is too high for fine-tuning", "activations pass fp16's largest number, 65504")
+    fixes = ("lower the learning rate", "use bf16, which has fp32's range")
 
     fall: float = 1000.0
     """Scale before the descent over that of the end, if the descent still went on."""
@@ -41,7 +43,7 @@ class ScaleCollapse(Rule):
             self.descent = None
         self.scale, self.smallest = scale, min(self.smallest, scale)
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         falling = self.scale * self.fall < self.height and sum(self.recent) > self.often * len(self.recent)
         if not run.scale_too_small and not (falling and run.scaled):
             return None
@@ -60,12 +62,13 @@ class ScaleCollapse(Rule):
         return self.found("critical", says, at, **evidence)
 
 
+@rule("scale_livelock", position=40)
 @dataclass
 class ScaleLivelock(Rule):
     """Every update is skipped and the loss scale does not move: nothing will ever change."""
 
-    code = "scale_livelock"
     causes = ("the loop leaves an update that is not finite before the scale is updated",)
+    fixes = ("update the scale after every attempt, also after a skipped one",)
     updates: int = 20
     """Skipped updates in a row without a move of the scale."""
 
@@ -81,49 +84,51 @@ class ScaleLivelock(Rule):
             self.same += 1
         self.scale = line["amp/scale"]
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         if not run.scaled or self.same < self.updates:
             return None
         says = f"the last {self.same} updates were skipped, and the loss scale stayed at {self.scale:g} all the while"
         return self.found("critical", says, self.at, scale=self.scale, skipped=self.same)
 
-    def unable(self, run: Run) -> str | None:
+    def unable(self, run: FinishedRun) -> str | None:
         return None if run.scaled else "there is no loss scale"
 
 
+@rule("overflow_fp16", position=70)
 @dataclass
 class OverflowFP16(Rule):
     """A number in the forward pass is too large for fp16, and fine in fp32."""
 
-    code = "overflow_fp16"
     causes = ("activations grow with the weights: the learning rate", "sums over many elements in fp16")
+    fixes = ("lower the learning rate", "use bf16", "normalise before the module that overflows")
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         o = run.overflow
         if o is None or o.phase != "forward" or not o.output_max or not math.isfinite(o.output_max):
             return None
         return self.found("critical", str(o), None, module=o.module, output=o.output_max)
 
-    def unable(self, run: Run) -> str | None:
+    def unable(self, run: FinishedRun) -> str | None:
         return None if run.half else "nothing is computed in fp16"
 
 
+@rule("underflow_fp16", position=140)
 @dataclass
 class UnderflowFP16(Rule):
     """Gradients that are not zero in fp32 are zero in fp16."""
 
-    code = "underflow_fp16"
-    needs = ("look",)
+    needs = ("inspection",)
     causes = ("there is no loss scale", "the loss scale is too small")
+    fixes = ("use a dynamic loss scale", "use bf16")
     fraction: float = 0.3
     """Fraction of the gradient's non-zero elements that are flushed to zero."""
 
-    def find(self, run: Run) -> Finding | None:
-        flushed = run.look.flushed if run.look else None
+    def find(self, run: FinishedRun) -> Finding | None:
+        flushed = run.inspection.flushed if run.inspection else None
         if flushed is None or flushed < self.fraction:
             return None
         says = f"{flushed:.0%} of the gradient's elements that are not zero in fp32 are zero in fp16"
         return self.found("critical" if run.stuck else "warning", says, None, flushed=flushed)
 
-    def unable(self, run: Run) -> str | None:
+    def unable(self, run: FinishedRun) -> str | None:
         return super().unable(run) if run.half else "nothing is computed in fp16"

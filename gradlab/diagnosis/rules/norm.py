@@ -8,19 +8,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History, median
-from gradlab.diagnosis.rules.rule import Rule, Run
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import median
 
 
+@rule("exploding", position=60)
 @dataclass
 class Exploding(Rule):
     """The norm passes a bound and its own usual range, and the loss is lost with it."""
 
-    code = "exploding"
     causes = (
         "the gradient is multiplied by more than 1 at every layer or time step",
         "the initial weights are too large",
         "the learning rate is too high",
+    )
+    fixes = (
+        "clip the gradient norm",
+        "lower the learning rate",
+        "warm the learning rate up",
+        "use a better initialisation or normalisation",
     )
     norm: float = 100.0
     """A gradient norm beyond this is exploding if the loss is lost with it."""
@@ -48,7 +56,7 @@ class Exploding(Rule):
         if self.calm >= history.window:
             self.at = None  # a spike that the run survived
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         if self.at is None or not (run.status == "failed" or run.rose(self.lost) or run.dead):
             return None
@@ -62,14 +70,15 @@ class Exploding(Rule):
         return self.found("critical", says, self.at, largest=h.largest, usual=h.usual_norm)
 
 
+@rule("spike", position=240)
 @dataclass
 class Spike(Rule):
     """Single norms far outside of the usual range, by a robust z-score."""
 
-    code = "spike"
     aside = True
     needs = ("long",)
     causes = ("a batch of outliers", "a steep place of the loss")
+    fixes = ("nothing if they are rare; else clip at the usual norm",)
     z: float = 10.0
     """Distance from the median in robust standard deviations (1.4826 times the median absolute deviation)."""
     factor: float = 5.0
@@ -90,7 +99,7 @@ class Spike(Rule):
             self.count += 1
             self.first = self.first or (line["attempt"], norm, usual)
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         if self.first is None:
             return None
         at, norm, usual = self.first
@@ -120,14 +129,15 @@ class Trend(Rule):
         return correlation, statistics.median(v[:tenth]), statistics.median(v[-tenth:])
 
 
+@rule("growing_norm", position=220)
 @dataclass
 class Growing(Trend):
     """Norms grow all along."""
 
-    code = "growing_norm"
     causes = ("weights or activations grow", "the learning rate is too high")
+    fixes = ("watch it: clip the norm, or lower the learning rate, if the loss stops falling",)
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         correlation, first, last = self.drift(run.history)
         if not (correlation > self.order and last > self.factor * first):
             return None
@@ -136,14 +146,15 @@ class Growing(Trend):
         )
 
 
+@rule("decaying_norm", position=230)
 @dataclass
 class Decaying(Trend):
     """Norms decay all along."""
 
-    code = "decaying_norm"
     causes = ("the loss nears its minimum", "units saturate or die")
+    fixes = ("nothing while the loss falls; else look for saturated or dead units",)
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         correlation, first, last = self.drift(run.history)
         if not (correlation < -self.order and last < first / self.factor):
             return None
@@ -152,12 +163,13 @@ class Decaying(Trend):
         )
 
 
+@rule("zero_gradient", position=160)
 @dataclass
 class ZeroGradient(Rule):
     """The gradient is exactly zero, though there is a loss to reduce."""
 
-    code = "zero_gradient"
     causes = ("all units of a layer died", "the graph is broken", "the loss does not depend on the weights")
+    fixes = ("look for dead units", "check that the loss depends on the weights", "lower the learning rate")
     updates: int = 20
     """Updates in a row whose gradient is exactly zero."""
 
@@ -171,7 +183,7 @@ class ZeroGradient(Rule):
         self.at = self.at if self.zeros else line["attempt"]
         self.zeros += 1
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
             return None

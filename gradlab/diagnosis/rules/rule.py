@@ -1,118 +1,51 @@
-"""What a rule is. It reads measurements and how the run ended, and nothing else: no name, no expectation, no remedy."""
+"""What a rule is: a class with its code, thresholds and documentation. To add one: a file here, or in a plugin."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from gradlab.base.option import require
+from gradlab.base.option import option, require
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.history import History, median
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
 
-if TYPE_CHECKING:
-    from gradlab.diagnosis.inspection import Look
-    from gradlab.diagnosis.replay.replay import Overflow
+T = TypeVar("T", bound="type[Rule]")
 
 
-@dataclass
-class Run:
-    """A run at its end: what the rules may look at."""
+def rule(code: str, position: int) -> Callable[[T], T]:
+    """Register a rule: its finding's code, and its position in the order of causes (gradlab's own count by tens)."""
 
-    history: History
-    status: str = "completed"
-    """completed, failed, given_up or interrupted."""
-    error: str | None = None
-    scale_too_small: bool = False
-    """Whether it was the loss scale that ended the run."""
-    half: bool = False
-    """Whether the forward pass rounds to fp16."""
-    scaled: bool = False
-    """Whether there is a loss scale that moves."""
-    clips: bool = False
-    """Whether gradients are clipped."""
-    overflow: Overflow | None = None
-    """The first tensor that was not finite when the failing update was run again."""
-    look: Look | None = None
-    """What the model was like at the end."""
-    constant: float | None = None
-    """Loss of the best constant answer, where it is known: no better than that has learnt nothing of the inputs."""
-    window: int = 20
-    learning: float = 0.05
-    still: float = 1e-6
+    def register(cls: T) -> T:
+        cls.code, cls.position = code, position
+        option("rule", code)(cls)
+        return cls
 
-    @property
-    def long(self) -> bool:
-        """Whether the run is long enough to be judged by its losses."""
-        return self.history.attempts >= 2 * self.window
-
-    def rose(self, factor: float) -> bool:
-        """Whether the loss ends at more than `factor` times where it began, or the best constant answer is."""
-        h = self.history
-        reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
-        if self.long and h.last:
-            spread = 1.4826 * median(sorted(abs(v - h.loss_late) for v in h.last))
-            doubt = 1.25 * spread / len(h.last) ** 0.5  # standard error of a median
-            rise, least = h.loss_late - reference, (factor - 1) * abs(reference)
-            every = min(h.last) - reference > least  # a loss that grows without end has a large spread, and no doubt
-            return rise > least and (rise > 5 * doubt or every)
-        latest = list(h.last)[-3:]  # too few to average: only what is beyond doubt
-        return (
-            h.attempts >= 5 and not self.long and bool(latest) and min(latest) - reference > 2 * factor * abs(reference)
-        )
-
-    @property
-    def dead(self) -> bool:
-        """Whether it ended in updates of which none was applied, or in applied ones that are not finite."""
-        h = self.history
-        return h.attempts > 0 and (not h.first or h.streak >= self.window or h.broken)
-
-    @property
-    def learns(self) -> bool:
-        return self.history.improvement >= self.learning and not self.trivial
-
-    @property
-    def trivial(self) -> bool:
-        """Whether a constant answer would do as well: by the evaluations, or without any by the last losses.
-
-        Half of its loss in training is no chance: that model has learnt, if only by heart.
-        """
-        if self.constant is None:
-            return False
-        found = [v for v in self.history.evaluations if v == v] or [self.history.loss_late]
-        by_heart = self.history.loss_late < self.constant / 2
-        return min(found) > (1 - self.learning) * self.constant and not by_heart
-
-    @property
-    def frozen(self) -> bool:
-        """Whether updates leave the weights where they are."""
-        return self.history.update_ratios.median < self.still
-
-    @property
-    def progress(self) -> str:
-        """How far a run has come that has not learnt."""
-        h = self.history
-        if h.improvement >= self.learning:
-            return f"the loss ({h.losses.final:.4g}) is about that of a constant answer ({self.constant:.4g})"
-        return f"the loss improved by {h.improvement:.1%} only"
-
-    @property
-    def stuck(self) -> bool:
-        """Whether a run that is long enough has not learnt."""
-        return self.long and not self.learns
+    return register
 
 
 @dataclass
 class Rule:
-    """Base of the rules: fields are thresholds, `observe` follows the run, `find` says what was found at its end."""
+    """Base of the rules: fields are thresholds, `observe` follows the run, `find` returns what was found at its end.
+
+    The docstring of a rule says what is measured; `gradlab.diagnosis.reference` makes the documentation of it.
+    """
 
     code: ClassVar[str] = ""
+    """The finding's identifier, which may be a run's verdict."""
+    position: ClassVar[int] = 0
+    """In the order of causes: the verdict is the finding with the lowest."""
     causes: ClassVar[tuple[str, ...]] = ()
+    """Likely causes, the likeliest first."""
+    fixes: ClassVar[tuple[str, ...]] = ()
+    """What to do, the likeliest to help first."""
     fallback: ClassVar[bool] = False
-    """Whether it says nothing where another rule found what is critical."""
+    """Whether it is dropped where another rule found something critical."""
     aside: ClassVar[bool] = False
-    """Whether what it finds is worth knowing, and never the verdict."""
+    """Whether its finding is information, and never the verdict."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it cannot do without: long, layers, steps or look."""
+    """What it cannot do without: long, layers, steps or inspection."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -120,23 +53,23 @@ class Rule:
             require(value > 0, f"{self.code}.{f.name}", value, "> 0")
 
     def begin(self) -> None:
-        """Forget whatever was observed."""
+        """Forget what was observed."""
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
-        """Take in the line of an update that `history` has taken in before; layers: what was recorded of them then."""
+        """Read the line of an update, after `history` has; layers: what was recorded of them in that update."""
 
-    def find(self, run: Run) -> Finding | None:
+    def find(self, run: FinishedRun) -> Finding | None:
         """What was found, if anything."""
         raise NotImplementedError
 
-    def unable(self, run: Run) -> str | None:
+    def unable(self, run: FinishedRun) -> str | None:
         """Why the rule cannot be applied to this run; None if it can."""
         h = run.history
         missing = {
             "long": None if run.long else f"the run has {h.attempts} updates, fewer than {2 * run.window}",
             "layers": None if h.layer_records else "no norms of layers were recorded (monitor=none)",
             "steps": None if h.update_ratios.count else "how far the weights move was not recorded",
-            "look": None if run.look else "the model was not looked at when the run ended",
+            "inspection": None if run.inspection else "the model was not inspected when the run ended",
         }
         return next((missing[need] for need in self.needs if missing[need]), None)
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from gradlab.diagnosis.reference import reference as diagnosis
-
 from gradlab.codes.reference import reference as codes
+from gradlab.diagnosis.reference import reference as diagnosis
 
 REFERENCES = {"codes": codes, "diagnosis": diagnosis}
 

@@ -1,4 +1,4 @@
-.PHONY: test slow lint cost reproduce
+.PHONY: test slow coverage lint docs cost reproduce
 
 test:  ## the default tests (minutes)
 	pytest
@@ -6,8 +6,16 @@ test:  ## the default tests (minutes)
 slow:  ## the tests that take longer
 	pytest -m slow
 
-lint:  ## format check, lint, types
-	ruff format --check . && ruff check . && mypy
+coverage:  ## lines and branches that the default tests run, in all processes
+	pytest --cov
+
+lint:  ## format check, lint, import contract, types
+	ruff format --check . && ruff check .
+	if grep -q '^\[tool.importlinter\]' pyproject.toml; then lint-imports; fi
+	mypy
+
+docs:  ## the documentation as a site, in site/
+	mkdocs build --strict
 
 cost:  ## time gradlab against a bare loop and other trainers
 	for name in update monitor fp16_cpu sweep; do python experiments/cost/$$name.py; done

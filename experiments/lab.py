@@ -82,21 +82,21 @@ def depends(conditions: Sequence[bool], text: str) -> Measured:
 
 
 def cured(remedy: str, sweep: str | None = None, verdicts: Sequence[str] = ("healthy", "small_but_healthy")) -> Any:
-    """A claim that a remedy cures: every seed is well with it."""
+    """A claim that a remedy cures: every seed is healthy with it."""
 
     def measure(runs: Runs) -> Measured:
         chosen = runs.where(sweep, remedy=remedy)
-        return check(bool(chosen) and all(r.verdict in verdicts for r in chosen), f"{remedy}: {chosen.told}")
+        return check(bool(chosen) and all(r.verdict in verdicts for r in chosen), f"{remedy}: {chosen.summary}")
 
     return measure
 
 
 def not_cured(remedy: str, sweep: str | None = None) -> Any:
-    """A claim that it does not: no seed is well with it."""
+    """A claim that it does not: no seed is healthy with it."""
 
     def measure(runs: Runs) -> Measured:
         chosen = runs.where(sweep, remedy=remedy)
-        return check(bool(chosen) and all(r.verdict != "healthy" for r in chosen), f"{remedy}: {chosen.told}")
+        return check(bool(chosen) and all(r.verdict != "healthy" for r in chosen), f"{remedy}: {chosen.summary}")
 
     return measure
 

@@ -39,7 +39,7 @@ def table(study: Study, runs: Runs) -> list[str]:
         ]
         rows.append(
             "| "
-            + " | ".join([*key[0 if several else 1 :], group.told if group[0].applies else "does not apply", *cells])
+            + " | ".join([*key[0 if several else 1 :], group.summary if group[0].applies else "does not apply", *cells])
             + " |"
         )
     return rows
@@ -95,8 +95,8 @@ def write(name: str, study: Study, runs: Runs) -> None:
     """experiments/<name>/: results.json, README.md and the figure."""
     folder = HERE / name
     claims = judged(study, runs)
-    told = {"title": study.title, "machine": machine(), "claims": claims}
-    (folder / "results.json").write_text(json.dumps(told, indent=1) + "\n")
+    results = {"title": study.title, "machine": machine(), "claims": claims}
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     if study.own is None:
         shown = [
             *table(study, runs),

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gradlab.loggers.local import read_lines
+from gradlab.base.json_lines import read_lines
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Run:
 
     @cached_property
     def layers(self) -> list[dict[str, Any]]:
-        """The records of layers; the first line says what their columns are."""
+        """The records of layers; the first line text what their columns are."""
         return list(read_lines(self.folder / "layers.jsonl"))
 
     def series(self, name: str) -> list[float]:
@@ -107,11 +107,11 @@ class Runs(list[Run]):
         """How often each; a claim about runs that are not there, or that did not run, is a fault of the study."""
         if not self or not all(r.applies and r.verdict for r in self):
             raise ValueError(f"no such runs, or some without a verdict: {[str(r.folder) for r in self]}")
-        told = [r.verdict or "error" for r in self]
-        return {v: told.count(v) for v in dict.fromkeys(told)}
+        verdicts = [r.verdict or "error" for r in self]
+        return {v: verdicts.count(v) for v in dict.fromkeys(verdicts)}
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Their verdicts in words."""
         return ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts().items())
 

@@ -1,7 +1,7 @@
 """gradlab: a laboratory for gradient failures.
 
-Every module is plain PyTorch that can be imported alone: `gradlab.step` for one update, `gradlab.clip`,
-`gradlab.precision` and the others for its parts. The command is `python -m gradlab`.
+Every module is plain PyTorch that can be imported alone: `gradlab.update.step` for one update, `gradlab.update.clip`,
+`gradlab.update.precision` and the others for its parts. The command is `python -m gradlab`.
 """
 
 from __future__ import annotations

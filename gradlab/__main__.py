@@ -1,6 +1,6 @@
 """`python -m gradlab`."""
 
-from gradlab.app import main
+from gradlab.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from gradlab.command import exit_code
-from gradlab.report.show import work
+from gradlab.base.command import exit_code
+from gradlab.report.terminal.show import work
 
 
 def main(arguments: list[str] | None = None) -> int:

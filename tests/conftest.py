@@ -1,16 +1,29 @@
-"""One thread a process, here and in the processes that tests start: several share two cores."""
+"""One thread a process, also in those that tests start; how many workers there are; what all tests share."""
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported; children inherit it
+os.environ.setdefault("WANDB_MODE", "offline")  # no test reaches W&B's servers
 
 import pytest
 import torch
 from forked import Commands
 
 torch.set_num_threads(1)
+
+MOST_WORKERS = 8
+"""Each holds PyTorch twice, in itself and in its server of commands: about a gigabyte."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many workers `-n auto` starts: one a core; none for a few files, which end before the workers have begun."""
+    chosen = [argument.split("::")[0] for argument in config.args]
+    if len(chosen) <= 3 and all(Path(path).is_file() for path in chosen):
+        return 0
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
 
 
 @pytest.fixture(scope="session")

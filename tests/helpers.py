@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from gradlab.cli import compose
-from gradlab.config import to_config
-from gradlab.distributed import World
-from gradlab.loggers.local import read_lines
-from gradlab.trainer import Trainer
+from gradlab.base.distributed import World
+from gradlab.base.json_lines import read_lines
+from gradlab.cli.arguments import compose
+from gradlab.config.schema import to_config
+from gradlab.train.trainer import Trainer
 
 HERE = Path(__file__).parent
 MEASURED = {"throughput/samples_per_second", "memory/peak_bytes", "time/forward", "time/backward"}

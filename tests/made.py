@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from gradlab.loggers.local import Lines
+from gradlab.base.json_lines import Lines
 
 
 def line(attempt: int, loss: float, **more: Any) -> dict[str, Any]:

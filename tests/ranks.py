@@ -15,16 +15,17 @@ import torch
 from helpers import load, losses, of_the_run, trainer, weights
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from gradlab import snapshot
-from gradlab.clip import NoClip
-from gradlab.distributed import World, leave, world
-from gradlab.loss import CrossEntropy
-from gradlab.noise import NoNoise
-from gradlab.optimizer import SGD
-from gradlab.precision import FP32
-from gradlab.schedule import Constant
-from gradlab.step import MicroBatch, Update
-from gradlab.trainer import Trainer
+from gradlab.base import distributed
+from gradlab.base.distributed import World
+from gradlab.train import snapshot
+from gradlab.train.trainer import Trainer
+from gradlab.update.clip import NoClip
+from gradlab.update.loss import CrossEntropy
+from gradlab.update.noise import NoNoise
+from gradlab.update.optimizer import SGD
+from gradlab.update.precision import FP32
+from gradlab.update.schedule import Constant
+from gradlab.update.step import MicroBatch, Update
 
 DIGITS = (
     *("model.layers=2", "model.activation=tanh", "model.norm=layer", "data.samples=50", "optimizer=sgd"),
@@ -58,14 +59,14 @@ def result(run: Trainer, folder: Path) -> dict[str, Any]:
     return found | {"losses": losses(folder)} if run.world.main else found
 
 
-def same(place: World, name: str) -> dict[str, Any]:
+def same(world: World, name: str) -> dict[str, Any]:
     """The same global micro-batch of 8 on any number of ranks."""
-    run = trainer(Path(name), *SAME[name], f"data.batch_size={8 // place.size}", world=place)
+    run = trainer(Path(name), *SAME[name], f"data.batch_size={8 // world.size}", world=world)
     run.run()
     return result(run, Path(name))
 
 
-def everything(place: World) -> dict[str, Any]:
+def everything(world: World) -> dict[str, Any]:
     """All of it at once; then again from where a kill at the fourth update would have left it."""
 
     class Copying(Trainer):
@@ -74,48 +75,48 @@ def everything(place: World) -> dict[str, Any]:
                 shutil.copytree(self.folder, "everything_killed")
             return super().stop_asked()
 
-    run = trainer(Path("everything"), *EVERYTHING, world=place, cls=Copying)
+    run = trainer(Path("everything"), *EVERYTHING, world=world, cls=Copying)
     run.run()
-    place.barrier()
-    again = trainer(Path("everything_killed"), *EVERYTHING, world=place)
+    world.barrier()
+    again = trainer(Path("everything_killed"), *EVERYTHING, world=world)
     again.config = replace(again.config, resume="everything_killed")
     again.run()
     states = [of_the_run(load(Path(name))) for name in ("everything", "everything_killed")]
     found = {"whole": states[0], "resumed": states[1], "resumed_weights": weights(again.module)}
-    return result(run, Path("everything")) | (found if place.main else {"resumed_weights": weights(again.module)})
+    return result(run, Path("everything")) | (found if world.main else {"resumed_weights": weights(again.module)})
 
 
-def interrupted(place: World) -> dict[str, Any]:
+def interrupted(world: World) -> dict[str, Any]:
     """The last rank alone is told to stop, during its third update."""
 
     def tell(line: dict[str, Any], layers: Any) -> None:
-        if place.rank == place.size - 1 and line["attempt"] == 3:
+        if world.rank == world.size - 1 and line["attempt"] == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    run = trainer(Path("interrupted"), *TEXT, "data.batch_size=4", world=place, sinks=(tell,))
+    run = trainer(Path("interrupted"), *TEXT, "data.batch_size=4", world=world, sinks=(tell,))
     run.run()
     return result(run, Path("interrupted")) | {"checkpoint": Path("interrupted/checkpoint.pt").is_file()}
 
 
-def overflow_of_one_rank(place: World) -> dict[str, Any]:
+def overflow_of_one_rank(world: World) -> dict[str, Any]:
     """One rank's gradient is NaN: all skip alike, then all stop alike."""
     found = {}
     for nonfinite in ("skip", "stop"):
-        custom = ("model=custom", "model.target=nets:NaNAt", f"+model.kwargs.at={4 if place.rank else 0}")
+        custom = ("model=custom", "model.target=nets:NaNAt", f"+model.kwargs.at={4 if world.rank else 0}")
         folder = Path(f"nan_{nonfinite}")
         run = trainer(
-            folder, *custom, "data.samples=64", "data.batch_size=4", f"precision.nonfinite={nonfinite}", world=place
+            folder, *custom, "data.samples=64", "data.batch_size=4", f"precision.nonfinite={nonfinite}", world=world
         )
         run.run()
         found[nonfinite] = result(run, folder)
         if run.outcome.status == "failed":
             found["overflow"] = str(snapshot.find_overflow(run))
-            place.barrier()
+            world.barrier()
             found["crash"] = torch.load(folder / "crash.pt", weights_only=True)["batches"]
     return found
 
 
-def buckets(place: World) -> dict[str, Any]:
+def buckets(world: World) -> dict[str, Any]:
     """Which gradient buckets are reduced in each update of 3 micro-batches."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(3)])
@@ -128,7 +129,7 @@ def buckets(place: World) -> dict[str, Any]:
 
     ddp.register_comm_hook(None, count)
     parts = (SGD().build(ddp.parameters()), Constant(), FP32().build(torch.device("cpu")), NoNoise(), NoClip())
-    update = Update(ddp, CrossEntropy(), *parts, lr=0.1, world=place)
+    update = Update(ddp, CrossEntropy(), *parts, lr=0.1, world=world)
     for length in (3, 3, 1, 2):
         reduced.append([])
         update([MicroBatch(torch.randn(4, 512), torch.randint(0, 512, (4,))) for _ in range(length)])
@@ -136,12 +137,12 @@ def buckets(place: World) -> dict[str, Any]:
 
 
 def main() -> None:
-    place = world()
+    world = distributed.world()
     cases = {f.__name__: f for f in (everything, interrupted, overflow_of_one_rank, buckets)}
     for name in sys.argv[1:]:
-        found = same(place, name) if name in SAME else cases[name](place)
-        torch.save(found, f"{name}.{place.rank}.pt")
-    leave()
+        found = same(world, name) if name in SAME else cases[name](world)
+        torch.save(found, f"{name}.{world.rank}.pt")
+    distributed.leave()
     os._exit(0)  # a thread of the process group may abort the interpreter as it ends
 
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from gradlab.levels import Levels
+from gradlab.measure.levels import Levels
 
 
 def job(

@@ -1,38 +1,35 @@
 """Every experiment shows what it expects; every model, as it comes, is healthy."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import executable, launched, opened
-from helpers import run
+from browser import executable, opened
+from forked import Commands
 
-from gradlab.config import conf_dir
+from gradlab.base.conf import conf_dir
 
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
 PARTS = ("fp16_collapse_pretrain",)
 """Run by others, with no expectation of their own."""
 
 
-def gradlab(folder: Path, *arguments: str) -> Any:
-    return run([sys.executable, "-m", "gradlab", *arguments, "trainer.progress=none"], folder, timeout=500)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [e for e in EXPERIMENTS if e not in PARTS])
-def test_experiment_shows_what_it_expects(name: str, tmp_path: Path) -> None:
-    result = gradlab(tmp_path, f"+experiment={name}", "seed=1")
-    assert result.returncode == 0 and "and saw it" in result.stdout, result.stdout + result.stderr
+def test_experiment_shows_what_it_expects(
+    name: str, gradlab: Commands, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    result = gradlab(f"+experiment={name}", "seed=1", "trainer.progress=none", cwd=tmp_path, timeout=500)
+    assert result.code == 0 and "and saw it" in result.out, result.out + result.err
     if executable():
-        opens(next((tmp_path / "outputs" / name).iterdir()) / "report.html")
+        opens(request.getfixturevalue("chromium"), next((tmp_path / "outputs" / name).iterdir()) / "report.html")
 
 
-def opens(page: Path) -> None:
+def opens(browser: Any, page: Path) -> None:
     """A run's page shows its verdict, its curves and its layers, and nothing goes wrong in it."""
     told = json.loads((page.parent / "diagnosis.json").read_text())
-    with launched() as browser, opened(browser, page) as seen:
+    with opened(browser, page) as seen:
         assert told["sentence"] in seen.text("header") and told["verdict"].replace("_", " ") in seen.text("h1")
         assert seen.page.locator(".remedies li").count() == len(told["remedies"])
         assert seen.page.locator(".chart").count() >= 3
@@ -42,7 +39,7 @@ def opens(page: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["sigmoid_mlp", "transformer", "lstm", "resnet"])
-def test_every_model_as_it_comes_is_healthy_without_a_warning(model: str, tmp_path: Path) -> None:
-    result = gradlab(tmp_path, f"model={model}", "trainer.updates=300")
-    assert result.returncode == 0 and "verdict: healthy" in result.stdout, result.stdout + result.stderr
-    assert "warning" not in result.stdout and "critical" not in result.stdout, result.stdout
+def test_every_model_as_it_comes_is_healthy_without_a_warning(model: str, gradlab: Commands, tmp_path: Path) -> None:
+    result = gradlab(f"model={model}", "trainer.updates=300", "trainer.progress=none", cwd=tmp_path, timeout=500)
+    assert result.code == 0 and "verdict: healthy" in result.out, result.out + result.err
+    assert "warning" not in result.out and "critical" not in result.out, result.out

@@ -50,8 +50,8 @@ def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(inst
     names = zipfile.ZipFile(next(installed.glob("*.whl"))).namelist()
     shipped = {name.removeprefix("gradlab/") for name in names if name.startswith("gradlab/conf/")}
     assert shipped == {str(p.relative_to(REPOSITORY)) for p in (REPOSITORY / "conf").rglob("*.yaml")}
-    parts = (REPOSITORY / "gradlab" / "report" / "page").iterdir()
-    assert {f"gradlab/report/page/{part.name}" for part in parts} <= set(names)
+    parts = (REPOSITORY / "gradlab" / "report" / "pages" / "assets").iterdir()
+    assert {f"gradlab/report/pages/assets/{part.name}" for part in parts} <= set(names)
     assert {name.split("/")[0] for name in names} <= {"gradlab", "hydra_plugins", "gradlab-0.1.0.dist-info"}
 
 

@@ -53,7 +53,7 @@ def both_optimizers(runs: Runs):
 def diverges(runs: Runs):
     wrong = {o: runs.where(f"wrong_{o}", pitfall="clip_before_unscale") for o in OPTIMIZERS}
     text = "; ".join(
-        f"{o}: {w.told}, final loss {w.median(lambda r: r.final):.3g}, right {final(runs, f'right_{o}'):.3g}"
+        f"{o}: {w.summary}, final loss {w.median(lambda r: r.final):.3g}, right {final(runs, f'right_{o}'):.3g}"
         for o, w in wrong.items()
     )
     return depends([any(r.verdict in ("diverged", "exploding") for r in w) for w in wrong.values()], text)
@@ -71,17 +71,17 @@ def slow(runs: Runs):
 
 
 def bypass(runs: Runs):
-    told = {o: runs.where(f"over_{o}", pitfall="step_past_scaler") for o in OPTIMIZERS}
+    found = {o: runs.where(f"over_{o}", pitfall="step_past_scaler") for o in OPTIMIZERS}
     return depends(
-        [not any(r.verdict == "healthy" for r in t) for t in told.values()],
-        "; ".join(f"{o}: {t.told}" for o, t in told.items()),
+        [not any(r.verdict == "healthy" for r in t) for t in found.values()],
+        "; ".join(f"{o}: {t.summary}" for o, t in found.items()),
     )
 
 
 def locked(runs: Runs):
-    told = {o: runs.where(f"over_{o}", pitfall="live_lock") for o in OPTIMIZERS}
-    text = "; ".join(f"{o}: {t.told}" for o, t in told.items())
-    return depends([t.all("scale_livelock") for t in told.values()], text)
+    found = {o: runs.where(f"over_{o}", pitfall="live_lock") for o in OPTIMIZERS}
+    text = "; ".join(f"{o}: {t.summary}" for o, t in found.items())
+    return depends([t.all("scale_livelock") for t in found.values()], text)
 
 
 def healthy_scale(runs: Runs):
@@ -92,14 +92,14 @@ def healthy_scale(runs: Runs):
 
 
 def recovers(runs: Runs):
-    told = Runs(r for o in OPTIMIZERS for r in runs.where(f"right_over_{o}"))
-    skipped = told.median(lambda r: r.diagnosis["evidence"]["skipped"])
-    return check(told.all("healthy"), f"from 1e9: {told.told}, {skipped:g} updates skipped")
+    found = Runs(r for o in OPTIMIZERS for r in runs.where(f"right_over_{o}"))
+    skipped = found.median(lambda r: r.diagnosis["evidence"]["skipped"])
+    return check(found.all("healthy"), f"from 1e9: {found.summary}, {skipped:g} updates skipped")
 
 
 def together(runs: Runs):
     right = Runs(r for o in OPTIMIZERS for r in runs.where(f"right_{o}"))
-    return check(right.all("healthy"), f"unscaled before clipping: {right.told}")
+    return check(right.all("healthy"), f"unscaled before clipping: {right.summary}")
 
 
 STUDY = Study(
@@ -121,7 +121,7 @@ state.""",
         Claim("unscaling twice slows training down", "GM: Common AMP Mistakes", slow),
         Claim("stepping past the scaler lets infinities into the weights", "GM: Common AMP Mistakes", bypass),
         Claim("a healthy scale is between 1e-8 and 1e-3", "GC: Warning signs", healthy_scale),
-        Claim("a scale that begins too high comes down, and the run is well", "GM: The flow", recovers),
+        Claim("a scale that begins too high comes down, and the run is healthy", "GM: The flow", recovers),
         Claim("mixed precision and clipping work together", "GM: Rationalizations", together),
         Claim("a guard that skips step and update never recovers", "what a guard against NaN often does", locked),
     ],

@@ -1,4 +1,4 @@
-"""How many times faster `gradlab.fp16_cpu` makes an fp16 forward and backward pass on a CPU.
+"""How many times faster `gradlab.update.fp16_cpu` makes an fp16 forward and backward pass on a CPU.
 
     python experiments/cost/fp16_cpu.py
 
@@ -18,7 +18,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradlab.fp16_cpu import context
+from gradlab.update.fp16_cpu import context
 
 SECONDS, MAX_PAIRS = 35.0, 31  # per model, whichever is reached first
 

@@ -4,7 +4,7 @@
 
 One process trains one model; who logs changes every PERIOD updates, after which monitor and loggers repeat themselves.
 So all share weights and memory, and a round of turns gives one ratio of CPU seconds each: the median of the turn's
-updates, and the mean of what the calls that log and other threads take. W&B's own process is told, and in no ratio.
+updates, and the mean of what the calls that log and other threads take. W&B's own process is reported, and in no ratio.
 Prints medians with quartiles, for people and as one JSON line a ratio. Eight minutes, on one thread. Needs
 `tensorboard`.
 """
@@ -28,12 +28,12 @@ from turns import QUIET, RESNET18, TRANSFORMER, Done, Rules, keep_memory
 # isort: split
 import torch
 
-from gradlab.cli import compose
-from gradlab.config import to_config
+from gradlab.cli.arguments import compose
+from gradlab.config.schema import to_config
 from gradlab.loggers.local import RunFiles
 from gradlab.loggers.options import About, TensorBoardOption, WandbOption
 from gradlab.loggers.several import Loggers
-from gradlab.trainer import Trainer
+from gradlab.train.trainer import Trainer
 
 PERIOD = 50
 """Updates of a turn: `monitor=summary` looks at the weights' steps, and TensorBoard at the layers, once in so many."""
@@ -192,19 +192,19 @@ def report(model: str, measured: dict[str, list[Seconds]]) -> list[dict[str, Any
         inside, beside = (statistics.median(getattr(s, what) for s in measured[name]) for what in ("inside", "beside"))
         others = 1e6 * statistics.fmean(s.elsewhere for s in measured[name])
         direct = 1 + (inside + beside) / bare
-        says = f"  {name}: {1e6 * inside:.0f} us in its calls and {1e6 * beside:.0f} in other threads ({direct:.4f}), "
-        says += f"{others:.0f} in other processes"
+        text = f"  {name}: {1e6 * inside:.0f} us in its calls and {1e6 * beside:.0f} in other threads ({direct:.4f}), "
+        text += f"{others:.0f} in other processes"
         for reference in dict.fromkeys(("nothing", "local files")) if name != "nothing" else ():
             if name == reference:
                 continue
             ratios = [a.cpu / b.cpu for a, b in zip(measured[name], measured[reference], strict=True)]
             low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
-            says += f"\n    / {reference}: {ratio:.4f}, quartiles {low:.4f} to {high:.4f}"
+            text += f"\n    / {reference}: {ratio:.4f}, quartiles {low:.4f} to {high:.4f}"
             rounded = {key: round(value, 4) for key, value in (("ratio", ratio), ("low", low), ("high", high))}
             lines.append(
                 {"name": f"{name} / {reference}, {model}", **rounded, "target": TARGET, "direct": round(direct, 4)}
             )
-        print(says, flush=True)
+        print(text, flush=True)
     return lines
 
 

@@ -28,7 +28,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
 
-from gradlab.monitor import Summary
+from gradlab.measure.monitor import Summary
 
 MAX_NORM = 1.0
 PERIOD = 50

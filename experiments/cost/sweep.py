@@ -107,10 +107,10 @@ def main() -> None:
         for launcher, sweeps in made.items():
             differ, loss, most = apart(made["basic"][0].rows, sweeps[0].rows)
             seconds, cpu = spread([s.seconds for s in sweeps]), spread([s.cpu for s in sweeps])
-            told = (
+            found = (
                 f"{differ} other verdicts, losses {loss:.1e} apart, at most {most:.1e}" if launcher != "basic" else ""
             )
-            print(f"  {launcher:10}  {seconds} s, CPU {cpu} s  {told}")
+            print(f"  {launcher:10}  {seconds} s, CPU {cpu} s  {found}")
         fastest = [min(b.seconds, j.seconds) for b, j in zip(made["basic"], made["joblib"], strict=True)]
         ratios = [f / v.seconds for f, v in zip(fastest, made["vectorized"], strict=True)]
         print(f"  the faster of the two / vectorized: {spread(ratios)}", flush=True)

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradlab.cli import compose
-from gradlab.config import to_config
-from gradlab.data import epoch_order
+from gradlab.cli.arguments import compose
+from gradlab.config.schema import to_config
+from gradlab.data.order import epoch_order
 from gradlab.diagnosis.diagnose import Stream
-from gradlab.trainer import Trainer
+from gradlab.train.trainer import Trainer
 
 WARMUP = 3  # rounds of a team that do not count
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h

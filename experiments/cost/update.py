@@ -85,8 +85,8 @@ def report(label: str, case: Case, turns: dict[str, list[Turn]]) -> list[dict[st
         low, ratio, high = statistics.quantiles([a.cpu / b.cpu for a, b in pairs], n=4, method="inclusive")
         clock = statistics.median(a.clock / b.clock for a, b in pairs)
         ms, bare_ms = (1e3 * statistics.median(t.cpu for t in turns[n]) for n in (name, reference))
-        says = f"{ratio:.3f}, quartiles {low:.3f} to {high:.3f} ({clock:.3f})"
-        print(f"  {name} {ms:.2f}, {reference} {bare_ms:.2f}: {says}", flush=True)
+        text = f"{ratio:.3f}, quartiles {low:.3f} to {high:.3f} ({clock:.3f})"
+        print(f"  {name} {ms:.2f}, {reference} {bare_ms:.2f}: {text}", flush=True)
         framework, _, clip = name.partition(", ")
         rounded = {key: round(value, 4) for key, value in (("ratio", ratio), ("low", low), ("high", high))}
         target = TARGET if framework == "gradlab" and case.overrides in (TRANSFORMER, RESNET18) else None

@@ -6,13 +6,13 @@ from lab import Claim, Runs, Study, Sweep, check, cured
 def resnet(runs: Runs):
     a, b = (runs.where("resnet", remedy=n) for n in ("none", "residual"))
     losses = [runs.median(lambda r: r.final) for runs in (a, b)]
-    text = f"without: {a.told}, final loss {losses[0]:.3g}; with: {b.told}, {losses[1]:.3g}"
+    text = f"without: {a.summary}, final loss {losses[0]:.3g}; with: {b.summary}, {losses[1]:.3g}"
     return check(a.all("vanishing") and b.all("healthy"), text)
 
 
 def fundamental(runs: Runs):
     a, b = (runs.where("mlp", remedy=n) for n in ("none", "residual"))
-    return check(a.all("vanishing") and b.all("healthy"), f"without: {a.told}; with: {b.told}")
+    return check(a.all("vanishing") and b.all("healthy"), f"without: {a.summary}; with: {b.summary}")
 
 
 STUDY = Study(

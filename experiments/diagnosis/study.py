@@ -200,7 +200,7 @@ def causes(runs: Runs):
     return check(len(bad) <= number / 20, f"{number - len(bad)} of {number}" + "".join(f"; {b}" for b in bad))
 
 
-def well(runs: Runs):
+def healthy(runs: Runs):
     number, bad = sum("healthy" in v for v, _ in CASES.values()), wrong(runs, True)
     return check(not bad, f"{number - len(bad)} of {number}" + "".join(f"; {b}" for b in bad))
 
@@ -214,6 +214,6 @@ none. Where two names say the same cause (a rate far too high explodes or diverg
     shown=("rnn_on_text", "tanh_depth", "rate_too_high", "healthy_lm", "healthy_lstm"),
     claims=[
         Claim("the verdict names the cause in 19 of 20", "this project's own aim", causes),
-        Claim("no healthy run is called ill", "this project's own aim", well),
+        Claim("no healthy run is called unhealthy", "this project's own aim", healthy),
     ],
 )

@@ -10,9 +10,9 @@ def faster(runs: Runs):
 
 def harder(runs: Runs):
     """Whether one threshold serves both ways: per-layer clipping at other thresholds."""
-    told = {v: runs.where("thresholds", clip__max_norm=v).median(lambda r: r.final) for v in ("0.1", "1.0", "10.0")}
-    spread = max(told.values()) / min(told.values())
-    return check(spread > 1.5, "final loss by max_norm: " + ", ".join(f"{k}: {v:.3g}" for k, v in told.items()))
+    found = {v: runs.where("thresholds", clip__max_norm=v).median(lambda r: r.final) for v in ("0.1", "1.0", "10.0")}
+    spread = max(found.values()) / min(found.values())
+    return check(spread > 1.5, "final loss by max_norm: " + ", ".join(f"{k}: {v:.3g}" for k, v in found.items()))
 
 
 STUDY = Study(

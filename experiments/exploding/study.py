@@ -16,19 +16,19 @@ WELL = ("healthy", "loss_spike_recovered")
 def verdict_of(remedy: str):
     def measure(runs: Runs):
         chosen = runs.where(remedy=remedy)
-        return check(well(chosen), f"{remedy}: {chosen.told}")
+        return check(healthy(chosen), f"{remedy}: {chosen.summary}")
 
     return measure
 
 
-def well(runs: Runs) -> bool:
+def healthy(runs: Runs) -> bool:
     return bool(runs) and all(r.verdict in WELL for r in runs)
 
 
-def ill(remedy: str):
+def unhealthy(remedy: str):
     def measure(runs: Runs):
         chosen = runs.where(remedy=remedy)
-        return check(not any(r.verdict in WELL for r in chosen), f"{remedy}: {chosen.told}")
+        return check(not any(r.verdict in WELL for r in chosen), f"{remedy}: {chosen.summary}")
 
     return measure
 
@@ -38,7 +38,7 @@ def still_fails(remedy: str):
 
     def measure(runs: Runs):
         chosen = runs.where(remedy=remedy)
-        return depends([r.verdict not in WELL for r in chosen], f"{remedy}: {chosen.told}")
+        return depends([r.verdict not in WELL for r in chosen], f"{remedy}: {chosen.summary}")
 
     return measure
 
@@ -46,13 +46,13 @@ def still_fails(remedy: str):
 def may_fail(remedy: str):
     def measure(runs: Runs):
         chosen = runs.where(remedy=remedy)
-        return check(any(r.verdict in ("exploding", "diverged") for r in chosen), f"{remedy}: {chosen.told}")
+        return check(any(r.verdict in ("exploding", "diverged") for r in chosen), f"{remedy}: {chosen.summary}")
 
     return measure
 
 
 def over_100(runs: Runs):
-    """Norms before clipping in runs that are well."""
+    """Norms before clipping in healthy runs."""
     healthy = Runs(r for r in runs.where(remedy="clip_norm") if r.verdict == "healthy")
     share = healthy.median(lambda r: sum(n > 100 for n in r.norms) / len(r.norms)) if healthy else float("nan")
     largest = max((max(r.norms) for r in healthy), default=float("nan"))
@@ -87,8 +87,8 @@ def both(runs: Runs):
 def priority(runs: Runs):
     order = ("clip_norm", "[clip_norm,lower_lr]", "[clip_norm,lower_lr,orthogonal_init]")
     losses = [runs.where(remedy=name).median(lambda r: r.final) for name in order]
-    says = "final loss with clipping, a lower rate too, orthogonal weights too: "
-    return check(losses == sorted(losses, reverse=True), says + ", ".join(f"{v:.3g}" for v in losses))
+    text = "final loss with clipping, a lower rate too, orthogonal weights too: "
+    return check(losses == sorted(losses, reverse=True), text + ", ".join(f"{v:.3g}" for v in losses))
 
 
 def value_slower(runs: Runs):
@@ -97,16 +97,16 @@ def value_slower(runs: Runs):
 
 
 def max_norms(runs: Runs):
-    told = {v: runs.where("max_norm", clip__max_norm=v) for v in ("0.5", "1.0", "5.0", "100.0")}
-    text = "; ".join(f"{v}: {t.told}, final loss {t.median(lambda r: r.final):.3g}" for v, t in told.items())
-    best = min(told, key=lambda v: told[v].median(lambda r: r.final))
-    return depends([well(told["0.5"]) and well(told["1.0"]), best in ("0.5", "1.0")], text)
+    found = {v: runs.where("max_norm", clip__max_norm=v) for v in ("0.5", "1.0", "5.0", "100.0")}
+    text = "; ".join(f"{v}: {t.summary}, final loss {t.median(lambda r: r.final):.3g}" for v, t in found.items())
+    best = min(found, key=lambda v: found[v].median(lambda r: r.final))
+    return depends([healthy(found["0.5"]) and healthy(found["1.0"]), best in ("0.5", "1.0")], text)
 
 
 def too_high(runs: Runs):
     high, right = (runs.where("max_norm", clip__max_norm=v) for v in ("100.0", "1.0"))
-    text = f"max_norm=100: {high.told}; 1: {right.told}"
-    return check(well(right) and not well(high), text)
+    text = f"max_norm=100: {high.summary}; 1: {right.summary}"
+    return check(healthy(right) and not healthy(high), text)
 
 
 STUDY = Study(
@@ -143,9 +143,9 @@ update throws the weights to where they are steeper still. Answering with the me
         Claim("a tenth of the rate may still diverge", "GM: Pitfall 1", may_fail("lower_lr_10")),
         Claim("clipping is usually better than a lower rate, which slows all learning", "GM: Solution 2", faster),
         Claim("clipping and a reasonable rate together are best", "GM: Solution 2", both),
-        Claim("clipping after the step is useless", "GM: Pitfall 3", ill("clip_after_step")),
-        Claim("another optimizer does not fix exploding gradients", "GM: Rationalizations", ill("adam")),
-        Claim("a smaller model does not fix them", "GM: Rationalizations", ill("smaller_model")),
+        Claim("clipping after the step is useless", "GM: Pitfall 3", unhealthy("clip_after_step")),
+        Claim("another optimizer does not fix exploding gradients", "GM: Rationalizations", unhealthy("adam")),
+        Claim("a smaller model does not fix them", "GM: Rationalizations", unhealthy("smaller_model")),
         Claim(
             "proper initial weights fix what is wrong from the start", "GM: Solution 3", verdict_of("orthogonal_init")
         ),

@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import yaml
 
-from gradlab.loggers.local import number, read_lines
+from gradlab.base.json_lines import number, read_lines
 
 HERE = Path(__file__).parent
 UPDATES = 205

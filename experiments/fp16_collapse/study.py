@@ -1,4 +1,4 @@
-"""The collapse of the loss scale in fine-tuning: what mends it, and what a healthy scale looks like."""
+"""The collapse of the loss scale in fine-tuning: what fixes it, and what a healthy scale looks like."""
 
 import math
 
@@ -18,15 +18,16 @@ def epochs(runs: Runs):
 
 
 def message(runs: Runs):
-    told = {str(r.diagnosis["outcome"]["error"]).partition(":")[0] for r in runs.where(remedy="none")}
-    return check(told == {"grad_scale is too small, exiting"}, "; ".join(sorted(told)))
+    found = {str(r.diagnosis["outcome"]["error"]).partition(":")[0] for r in runs.where(remedy="none")}
+    return check(found == {"grad_scale is too small, exiting"}, "; ".join(sorted(found)))
 
 
 def below(runs: Runs):
     lows = [min(r.series("amp/scale")) for r in runs if r.verdict == "healthy"]
-    ill = [min(r.series("amp/scale")) for r in runs.where(remedy="none")]
+    failing = [min(r.series("amp/scale")) for r in runs.where(remedy="none")]
     return check(
-        max(ill) < 1e-5 <= min(lows), f"lowest scale of runs that fail {max(ill):.2g}, of healthy ones {min(lows):.2g}"
+        max(failing) < 1e-5 <= min(lows),
+        f"lowest scale of runs that fail {max(failing):.2g}, of healthy ones {min(lows):.2g}",
     )
 
 
@@ -52,14 +53,14 @@ halves until the run ends. Ten rates and three seeds are in [rates.md](rates.md)
     claims=[
         Claim("the first epoch completes, the second fails", "GC: When This Occurs", epochs),
         Claim("it ends with `grad_scale is too small, exiting`", "GC: Exact Error Message", message),
-        Claim("a learning rate 3 times lower mends it", "GC: Primary Fix", cured("lower_lr")),
-        Claim("10 times lower mends it", "GC: Primary Fix", cured("lower_lr_10")),
+        Claim("a learning rate 3 times lower fixes it", "GC: Primary Fix", cured("lower_lr")),
+        Claim("10 times lower fixes it", "GC: Primary Fix", cured("lower_lr_10")),
         Claim("10 times lower learns more slowly than 3 times", "GC: Learning Rate Guidelines", slower),
-        Claim("a smaller batch mends it", "GC: Secondary Fix", cured("smaller_batch")),
-        Claim("clipping at 1.0 mends it", "GC: Additional Stabilization", cured("clip_norm")),
-        Claim("a longer warm-up mends it", "GC: Additional Stabilization", cured("longer_warmup")),
-        Claim("a cosine schedule mends it", "GC: Additional Stabilization", cured("cosine")),
-        Claim("turning fp16 off mends it", "GC: If Reducing LR Doesn't Work", cured("fp32")),
+        Claim("a smaller batch fixes it", "GC: Secondary Fix", cured("smaller_batch")),
+        Claim("clipping at 1.0 fixes it", "GC: Additional Stabilization", cured("clip_norm")),
+        Claim("a longer warm-up fixes it", "GC: Additional Stabilization", cured("longer_warmup")),
+        Claim("a cosine schedule fixes it", "GC: Additional Stabilization", cured("cosine")),
+        Claim("turning fp16 off fixes it", "GC: If Reducing LR Doesn't Work", cured("fp32")),
         Claim("the gradients are unstable: the rate fails in any type", "GC: Root Cause", in_any_type),
         Claim("a scale below 1e-10 means that the rate is too high", "GC: Warning signs", below),
     ],

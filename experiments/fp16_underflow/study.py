@@ -26,6 +26,6 @@ everything rounds to zero.""",
         Claim("small gradients underflow in fp16", "GM: Why unscale before clipping", flushed),
         Claim("a loss scale prevents the underflow", "GM: Why unscale before clipping", cured("loss_scaling")),
         Claim("with it fp16 trains as fp32 does", "GM: Mixed Precision Training Integration", same_as_fp32),
-        Claim("turning fp16 off mends it", "GC: If Reducing LR Doesn't Work", cured("fp32")),
+        Claim("turning fp16 off fixes it", "GC: If Reducing LR Doesn't Work", cured("fp32")),
     ],
 )

@@ -5,13 +5,13 @@ from lab import Claim, Runs, Study, Sweep, check, cured, not_cured
 
 def large(runs: Runs):
     first = [r.series("grad/norm")[0] for r in runs.where("large", remedy="none")]
-    told = runs.where("large", remedy="none")
-    return check(told.all("exploding"), f"{told.told}; the first gradient norm is {min(first):.2g} and more")
+    found = runs.where("large", remedy="none")
+    return check(found.all("exploding"), f"{found.summary}; the first gradient norm is {min(first):.2g} and more")
 
 
 def small(runs: Runs):
-    told = runs.where("small", remedy="none")
-    return check(told.all("vanishing"), told.told)
+    found = runs.where("small", remedy="none")
+    return check(found.all("vanishing"), found.summary)
 
 
 STUDY = Study(

@@ -4,8 +4,8 @@ from lab import Claim, Runs, Study, Sweep, check, cured
 
 
 def lost(runs: Runs):
-    told = runs.where(remedy="none")
-    return check(not told.all("loss_spike_recovered"), f"{told.told}; {told[0].diagnosis['sentence']}")
+    found = runs.where(remedy="none")
+    return check(not found.all("loss_spike_recovered"), f"{found.summary}; {found[0].diagnosis['sentence']}")
 
 
 STUDY = Study(
@@ -19,7 +19,7 @@ the steepest direction each overshoots the last.""",
     ],
     claims=[
         Claim("a loss that spikes is lost", "GM: Recognizing Exploding Gradients", lost),
-        Claim("spikes are mended by clipping", "GM: When to use norm-based clipping", cured("clip_norm")),
+        Claim("spikes are fixed by clipping", "GM: When to use norm-based clipping", cured("clip_norm")),
         Claim("by clipping more aggressively", "GM: How to Choose max_norm", cured("clip_tiny")),
         Claim("by a lower rate", "GM: Solution 2", cured("lower_lr")),
         Claim("by a rate that decays", "GC: Additional Stabilization", cured("cosine")),

@@ -12,14 +12,14 @@ RATE, BOUND = "optimizer.lr", "clip.max_norm"
 
 def grid_of(folder: Path):
     from gradlab.sweep import results
-    from gradlab.sweep.map_grid import grids
+    from gradlab.sweep.maps.grid import grids
 
     return grids(results.read(folder), RATE, BOUND)[0]
 
 
 def lines_of(runs: Runs, sweep: str):
     """The rows of a map, by their bound."""
-    from gradlab.sweep.map_advice import lines
+    from gradlab.sweep.maps.advice import lines
 
     folder = runs.where(sweep)[0].folder.parent
     return {float(line.y): line for line in lines(grid_of(folder))}
@@ -59,13 +59,13 @@ def lower(runs: Runs):
 
 def edge_table(folder: Path) -> list[str]:
     """What a search has found, as Markdown."""
-    told = json.loads((folder / "edges.json").read_text())
+    found = json.loads((folder / "edges.json").read_text())
     rows = ["| run | largest stable rate, median | lowest | highest | seeds | runs |", "|---|---|---|---|---|---|"]
-    for point in told["points"]:
+    for point in found["points"]:
         cells = [point["point"] or "-", *point["shown"], str(point["seeds"]), str(point["runs"])]
         rows.append("| " + " | ".join(cells) + " |")
     rows += ["", "| remedy | moves the edge by | 95% interval | seeds |", "|---|---|---|---|"]
-    for effect in told["effects"]:
+    for effect in found["effects"]:
         mean, low, high = effect["mean"], effect["low"], effect["high"]
         factor = "-" if mean is None else f"{effect['bound']} x{mean:.3g}".strip()
         interval = "-" if None in (low, high) else f"x{low:.3g} to x{high:.3g}"
@@ -75,8 +75,8 @@ def edge_table(folder: Path) -> list[str]:
 
 def shown(runs: Runs, here: Path) -> list[str]:
     """The figures, the edges row by row, and the table of the search."""
-    from gradlab.sweep.map_advice import recommend
-    from gradlab.sweep.map_figure import draw
+    from gradlab.sweep.maps.advice import recommend
+    from gradlab.sweep.maps.figure import draw
 
     page = []
     for name in ("exploding", "fp16_collapse"):
@@ -141,7 +141,7 @@ by search, for several remedies and three seeds. All of it trained as lanes of o
         Claim("clipping keeps a run stable at rates that would explode", "GM: Exploding Gradients", clipping_moves),
         Claim("a max_norm of 1, or of 0.5 or 2", "GM: How to Choose max_norm", usual_bounds),
         Claim("clipping prevents the collapse", "GC: Additional Stabilization", clipping_and_fp16),
-        Claim("a rate 3 to 10 times lower mends the collapse", "GC: Primary Fix", lower),
+        Claim("a rate 3 to 10 times lower fixes the collapse", "GC: Primary Fix", lower),
     ],
     conclusion="""Where the gradient explodes, the edge of stability runs along a line on which the product of rate
 and bound stays the same, about 10: what clipping bounds is the length of a step, and a rate ten times higher is as safe

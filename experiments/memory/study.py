@@ -103,9 +103,9 @@ def accumulation_time(runs: Runs) -> Measured:
 
 def both_together(runs: Runs) -> Measured:
     whole, both = of(runs, False, WHOLE), of(runs, True, PARTS)
-    told, how = same(pairs(whole, both))
+    found, how = same(pairs(whole, both))
     text = f"{sizes(whole, both)}; {how}; {both.verdicts().get('healthy', 0)} of {len(both)} healthy"
-    return check(told == "confirmed" and less(whole, both)[1] > 4 and both.all("healthy"), text)
+    return check(found == "confirmed" and less(whole, both)[1] > 4 and both.all("healthy"), text)
 
 
 STUDY = Study(

@@ -10,23 +10,25 @@ def unstable(runs: Runs, kind: str, remedy: str = "none") -> Runs:
 
 
 def twins(runs: Runs):
-    told = {k: unstable(runs, k, "stable_loss") for k in KINDS}
-    return check(all(t.all("healthy") for t in told.values()), "; ".join(f"{k}: {t.told}" for k, t in told.items()))
+    found = {k: unstable(runs, k, "stable_loss") for k in KINDS}
+    return check(
+        all(t.all("healthy") for t in found.values()), "; ".join(f"{k}: {t.summary}" for k, t in found.items())
+    )
 
 
 def fail(kind: str, verdict: str):
     def measure(runs: Runs):
-        return check(unstable(runs, kind).all(verdict), f"{unstable(runs, kind).told}")
+        return check(unstable(runs, kind).all(verdict), f"{unstable(runs, kind).summary}")
 
     return measure
 
 
 def clipping(runs: Runs):
     """The relative error is clipped to begin with."""
-    told = {k: unstable(runs, k, "none" if k == "division" else "clip_norm") for k in KINDS}
+    found = {k: unstable(runs, k, "none" if k == "division" else "clip_norm") for k in KINDS}
     return check(
-        all(r.verdict != "healthy" for t in told.values() for r in t),
-        "with clipping: " + "; ".join(f"{k}: {t.told}" for k, t in told.items()),
+        all(r.verdict != "healthy" for t in found.values() for r in t),
+        "with clipping: " + "; ".join(f"{k}: {t.summary}" for k, t in found.items()),
     )
 
 

@@ -22,7 +22,7 @@ def spread(run: Run) -> float:
     return percents[-1] / percents[0] if percents[0] else float("inf")
 
 
-def told(runs: Runs) -> str:
+def verdicts(runs: Runs) -> str:
     values = sorted(map(steps, runs))
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in runs.verdicts().items())
     return f"{values[len(values) // 2]:.0f} steps ({values[0]:.0f} to {values[-1]:.0f}; {verdicts})"
@@ -35,29 +35,29 @@ def explodes(runs: Runs) -> Measured:
     text += (
         f"(largest {min(norms):.0f} to {max(norms):.0f}), then falls (at the end {min(ends):.1g} to {max(ends):.1g}): "
     )
-    text += f"the policy has collapsed, {told(plain)}"
+    text += f"the policy has collapsed, {verdicts(plain)}"
     return check(all(n > 100 for n in norms) and plain.all("diverged"), text)
 
 
 def clipping_cures(runs: Runs) -> Measured:
     plain, clipped = runs.where("plain"), runs.where("clipped")
-    text = f"{told(plain)} without, {told(clipped)} with it"
+    text = f"{verdicts(plain)} without, {verdicts(clipped)} with it"
     return check(min(map(steps, clipped)) > 5 * max(map(steps, plain)) and clipped.all("healthy"), text)
 
 
 def lower_rate(runs: Runs) -> Measured:
     lower = {lr: runs.where("rates", optimizer__lr=lr) for lr in ("0.001", "1e-05")}
     clipped = runs.where("clipped")
-    text = "; ".join(f"{lr}: {told(found)}" for lr, found in lower.items())
+    text = "; ".join(f"{lr}: {verdicts(found)}" for lr, found in lower.items())
     good = max(found.median(steps) for found in lower.values()) >= 0.8 * clipped.median(steps)
-    return check(good, f"without clipping {text}; clipped at 0.01: {told(clipped)}")
+    return check(good, f"without clipping {text}; clipped at 0.01: {verdicts(clipped)}")
 
 
 def always_clipping(runs: Runs) -> Measured:
     clipped = runs.where("clipped")
     fraction = min(r.series("clip/fraction")[-1] for r in clipped)
     left = clipped.median(lambda r: statistics.median(r.series("clip/coefficient")))
-    text = f"{fraction:.0%} of the updates are clipped, usually to {left:.1g} of the gradient, and {told(clipped)}"
+    text = f"{fraction:.0%} of the updates are clipped, usually to {left:.1g} of the gradient, and {verdicts(clipped)}"
     return check(fraction < 0.95 or clipped.median(steps) < 100, text)
 
 
@@ -82,7 +82,8 @@ def more_unstable(runs: Runs) -> Measured:
 def adam(runs: Runs) -> Measured:
     plain, clipped = ({r.overrides["seed"]: steps(r) for r in runs.where(name)} for name in ("adam", "adam_clipped"))
     better = [clipped[seed] > plain[seed] for seed in plain]
-    text = f"Adam at 0.03: {told(runs.where('adam'))} without, {told(runs.where('adam_clipped'))} with max_norm 0.5; "
+    without, clips = (verdicts(runs.where(name)) for name in ("adam", "adam_clipped"))
+    text = f"Adam at 0.03: {without} without, {clips} with max_norm 0.5; "
     return depends(better, text + f"better with it on {sum(better)} of {len(better)} seeds")
 
 

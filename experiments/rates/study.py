@@ -4,19 +4,21 @@ from lab import Claim, Runs, Study, Sweep, check, cured
 
 
 def tight(runs: Runs):
-    told = runs.where("overclipped", remedy="none")
-    text = f"{told.told}; {told.median(lambda r: r.series('clip/fraction')[-1]):.0%} of the updates are clipped"
-    return check(told.all("overclipped"), text)
+    found = runs.where("overclipped", remedy="none")
+    text = f"{found.summary}; {found.median(lambda r: r.series('clip/fraction')[-1]):.0%} of the updates are clipped"
+    return check(found.all("overclipped"), text)
 
 
 def low(runs: Runs):
-    told = runs.where("stalled", remedy="none")
-    return check(told.all("stalled"), told.told)
+    found = runs.where("stalled", remedy="none")
+    return check(found.all("stalled"), found.summary)
 
 
 def high(runs: Runs):
-    told = runs.where("diverged", remedy="none")
-    return check(any(r.diagnosis["outcome"]["status"] == "failed" for r in told), f"{told.told}: finite to the end")
+    found = runs.where("diverged", remedy="none")
+    return check(
+        any(r.diagnosis["outcome"]["status"] == "failed" for r in found), f"{found.summary}: finite to the end"
+    )
 
 
 STUDY = Study(
@@ -32,9 +34,9 @@ and a rate ten times too high under a bounded activation.""",
         Claim("a bound that always acts makes learning very slow", "GM: Signs your max_norm is too low", tight),
         Claim("a looser one lets it learn", "GM: Pitfall 10", cured("looser_clip", "overclipped")),
         Claim("a loss that stays constant means that the rate is too low", "GC: Related Issues", low),
-        Claim("ten times the rate mends it", "GC: Related Issues", cured("higher_lr", "stalled")),
+        Claim("ten times the rate fixes it", "GC: Related Issues", cured("higher_lr", "stalled")),
         Claim("a rate that is too high shows as NaN", "GC: Related Issues", high),
-        Claim("a tenth of the rate mends it", "GC: Related Issues", cured("lower_lr_10", "diverged")),
-        Claim("clipping at 1 mends it", "GM: Solution 1", cured("clip_norm", "diverged")),
+        Claim("a tenth of the rate fixes it", "GC: Related Issues", cured("lower_lr_10", "diverged")),
+        Claim("clipping at 1 fixes it", "GM: Solution 1", cured("clip_norm", "diverged")),
     ],
 )

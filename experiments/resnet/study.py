@@ -17,7 +17,7 @@ def slower(runs: Runs):
 def stable(runs: Runs):
     plain = runs.where("none")
     return check(
-        plain.all("healthy"), f"without clipping: {plain.told}, largest norm {max(max(r.norms) for r in plain):.3g}"
+        plain.all("healthy"), f"without clipping: {plain.summary}, largest norm {max(max(r.norms) for r in plain):.3g}"
     )
 
 

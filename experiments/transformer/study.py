@@ -8,7 +8,7 @@ SHORT = ["model=transformer", "trainer.updates=200", "seed=0,1,2", "expect=any"]
 def needed(runs: Runs):
     """Whether a pre-norm transformer fails without clipping."""
     plain = runs.where("plain", clip="none")
-    return check(not plain.all("healthy"), f"pre-norm at its default rate, without clipping: {plain.told}")
+    return check(not plain.all("healthy"), f"pre-norm at its default rate, without clipping: {plain.summary}")
 
 
 def harmless(runs: Runs):

@@ -29,7 +29,7 @@ def cures(*names: str):
     def measure(runs: Runs):
         chosen = {name: runs.where(remedy=name) for name in names}
         return depends(
-            [c.all("healthy") for c in chosen.values()], "; ".join(f"{n}: {c.told}" for n, c in chosen.items())
+            [c.all("healthy") for c in chosen.values()], "; ".join(f"{n}: {c.summary}" for n, c in chosen.items())
         )
 
     return measure
@@ -38,8 +38,8 @@ def cures(*names: str):
 def fails(*names: str):
     def measure(runs: Runs):
         chosen = {name: runs.where(remedy=name) for name in names}
-        told = "; ".join(f"{n}: {c.told}" for n, c in chosen.items())
-        return depends([not any(r.verdict == "healthy" for r in c) for c in chosen.values()], told)
+        found = "; ".join(f"{n}: {c.summary}" for n, c in chosen.items())
+        return depends([not any(r.verdict == "healthy" for r in c) for c in chosen.values()], found)
 
     return measure
 
@@ -52,8 +52,8 @@ def direction(runs: Runs):
 
 
 def thousand(runs: Runs):
-    stuck, well = runs.where(remedy="none"), Runs(r for r in runs if r.verdict == "healthy")
-    low, high = min(map(ratio, stuck)), max(map(ratio, well))
+    stuck, healthy = runs.where(remedy="none"), Runs(r for r in runs if r.verdict == "healthy")
+    low, high = min(map(ratio, stuck)), max(map(ratio, healthy))
     return check(low > 1000 > high, f"stuck runs {low:.2g} and more; healthy runs at most {high:.3g}")
 
 
@@ -89,7 +89,11 @@ layers of twenty get next to nothing and the loss stays at log(10) = 2.303. Scan
             "GM: Recognizing Vanishing Gradients",
             direction,
         ),
-        Claim("a late/early ratio over 1000 tells vanishing from well", "GM: When Small Gradients Are OK", thousand),
+        Claim(
+            "a late/early ratio over 1000 separates vanishing from healthy runs",
+            "GM: When Small Gradients Are OK",
+            thousand,
+        ),
         Claim("vanishing shows as a total norm below 1e-6", "GM: What to look for", tiny_norm),
         Claim("ReLU or GELU alone has the highest impact", "GM: Systematic Approach to Vanishing", impact),
         Claim("ReLU or GELU in place of sigmoid lets it train", "GM: Solution 1", cures("relu", "gelu")),

@@ -12,7 +12,7 @@ def through_time(runs: Runs):
 
 
 def no_layer(runs: Runs):
-    """Whether the norms of parameters show it, which is where one is told to look."""
+    """Whether the norms of parameters show it, which is where the advice text to look."""
     norms = runs.where(remedy="none").median(lambda r: sorted(r.norms)[len(r.norms) // 2])
     return check(norms < 1e-6, f"the norm of the whole gradient is {norms:.2g}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gradlab import __version__
 from gradlab.audit.finding import Finding
-from gradlab.codes import CODES, Code, explained
+from gradlab.codes import CODES, Code, explain
 
 COLOURS = {"error": "31", "warning": "33", "advice": "36"}
 
@@ -107,8 +107,8 @@ def sarif(findings: list[Finding], colour: bool = False) -> str:
             "id": code,
             "name": CODES[code].name,
             "shortDescription": {"text": CODES[code].message},
-            "fullDescription": {"text": CODES[code].why},
-            "help": {"text": f"{CODES[code].mend}:\n\n{CODES[code].example}"},
+            "fullDescription": {"text": CODES[code].explanation},
+            "help": {"text": f"{CODES[code].fix}:\n\n{CODES[code].example}"},
         }
         for code in used
     ]
@@ -154,7 +154,7 @@ def explanation(code: Code) -> str:
 
     off = "" if code.default else f"\n\nOff unless selected: --select {code.code}."
     fix = "\n\n--fix fixes the plain cases; --diff shows them." if code.code in FIXES else ""
-    return explained(code) + off + fix
+    return explain(code) + off + fix
 
 
 def listed(code: Code, audited: bool) -> str:

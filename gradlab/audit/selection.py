@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradlab.audit.rules.registry import Rule
 from gradlab.audit.source.settings import Settings, UsageError
-from gradlab.codes import CODES, SEVERITIES, UNREADABLE, called, closest
+from gradlab.codes import CODES, SEVERITIES, UNREADABLE, find_code, suggest_code
 
 
 def codes(given: list[str] | None) -> list[str]:
@@ -14,9 +14,9 @@ def codes(given: list[str] | None) -> list[str]:
 
 def one(given: str) -> str:
     """A code, given as itself or by its name."""
-    code = called(given)
+    code = find_code(given)
     if code is None:
-        meant = closest(given)
+        meant = suggest_code(given)
         raise UsageError(f"no rule {given!r}" + (f" (did you mean {meant}?)" if meant else "; --list shows them"))
     return code.code
 

@@ -1,34 +1,47 @@
-"""Mistakes that `gradlab.audit` finds in the text of a loop and `gradlab.watch` while it runs: one table for both."""
+"""Mistakes in training loops that `gradlab.audit` finds in the source and `gradlab.watch` while the loop runs.
+
+A new code is one entry in the file of its group; `gradlab.codes.reference` makes the documentation page from them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 
-from gradlab.codes import accumulation, advice, distributed, loss, order, reading, scaler, schedule
+from gradlab.codes import (
+    accumulation,
+    advice,
+    call_order,
+    distributed,
+    loss,
+    mixed_precision,
+    schedule,
+    unreadable,
+)
 from gradlab.codes.code import SEVERITIES, Code
 
-__all__ = ["CODES", "NAMED", "SEVERITIES", "UNREADABLE", "Code", "called", "closest", "explained"]
+__all__ = ["CODES", "CODES_BY_NAME", "SEVERITIES", "UNREADABLE", "Code", "explain", "find_code", "suggest_code"]
 
-PARTS = (reading, order, scaler, accumulation, schedule, distributed, loss, advice)
-CODES = {code.code: code for code in sorted((c for part in PARTS for c in part.CODES), key=lambda c: c.code)}
-NAMED = {code.name: code for code in CODES.values()}
-UNREADABLE = reading.CODES[0].code
-
-
-def called(given: str) -> Code | None:
-    """What has this code, or this name."""
-    return CODES.get(given.upper()) or NAMED.get(given.lower())
+GROUPS = (unreadable, call_order, mixed_precision, accumulation, schedule, distributed, loss, advice)
+CODES: dict[str, Code] = {c.code: c for c in sorted((c for group in GROUPS for c in group.CODES), key=lambda c: c.code)}
+CODES_BY_NAME = {code.name: code for code in CODES.values()}
+UNREADABLE = unreadable.CODES[0].code
 
 
-def closest(given: str) -> str | None:
-    """The code or name that was meant, perhaps. Of a number only the beginning of a code tells."""
+def find_code(given: str) -> Code | None:
+    """The code with this number or name."""
+    return CODES.get(given.upper()) or CODES_BY_NAME.get(given.lower())
+
+
+def suggest_code(given: str) -> str | None:
+    """A number or name that is close. Numbers are close only if one is the beginning of the other."""
     if re.fullmatch(r"GL\d*", given.upper()):
         return next((code for code in CODES if code.startswith(given.upper()) and code != UNREADABLE), None)
-    return next(iter(difflib.get_close_matches(given, [*CODES, *NAMED], n=1)), None)
+    return next(iter(difflib.get_close_matches(given, [*CODES, *CODES_BY_NAME], n=1)), None)
 
 
-def explained(code: Code) -> str:
+def explain(code: Code) -> str:
+    """As text for a terminal."""
     example = "\n".join("    " + line for line in code.example.split("\n"))
-    says = f"{code.code} {code.name} ({code.severity})\n\n{code.message}.\n\nWhy: {code.why}"
-    return f"{says}\n\nInstead: {code.mend}.\n\n{example}"
+    heading = f"{code.code} {code.name} ({code.severity})"
+    return f"{heading}\n\n{code.message}.\n\nWhy: {code.explanation}\n\nInstead: {code.fix}.\n\n{example}"

@@ -1,4 +1,4 @@
-"""Windows of micro-batches."""
+"""Gradient accumulation: windows of micro-batches."""
 
 from __future__ import annotations
 
@@ -16,84 +16,152 @@ for i, (x, y) in enumerate(loader):
 
 CODES = (
     Code(
-        "GL301",
-        "accumulation-unscaled",
-        "error",
-        "the losses of a window are added up undivided: the gradient is n times too large",
-        "Measured: under SGD a learning rate n times too high, lost at update 14; Adam cancels a "
-        "constant factor but for eps, clipping and weight decay (README, pitfall "
-        "unscaled_accumulation).",
-        "divide each loss by the number of micro-batches, or weigh it by its share of the samples",
-        RIGHT,
+        code="GL301",
+        name="accumulation-unscaled",
+        severity="error",
+        message="the losses of a window are not divided by its length: the gradient is n times too large",
+        why="Under SGD the learning rate is n times too high. Adam cancels a constant factor except for eps, clipping "
+        "and weight decay.",
+        measured="with n = 4 a run with SGD diverges at update 14.",
+        pitfall="unscaled_accumulation",
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    criterion(model(x), y).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="divide each loss by the number of micro-batches, or weight it by its share of the samples",
+        example=RIGHT,
     ),
     Code(
-        "GL302",
-        "loss-divided-twice",
-        "error",
-        "the loss is divided by the length of the window twice: the gradient is n times too small",
-        "A learning rate n times too low under SGD. Accelerate's backward() divides by "
+        code="GL302",
+        name="loss-divided-twice",
+        severity="error",
+        message="the loss is divided by the length of the window twice: the gradient is n times too small",
+        why="Under SGD the learning rate is n times too low. Accelerate's backward() divides by "
         "gradient_accumulation_steps itself.",
-        "divide once",
-        RIGHT,
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    out = criterion(model(x), y) / 4
+    (out / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="divide once",
+        example=RIGHT,
     ),
     Code(
-        "GL303",
-        "gradients-scaled-by-hand",
-        "warning",
-        "gradients are divided by hand for each micro-batch, and earlier ones again each time: divide the loss",
-        "Measured: micro-batch i of n weighs n^-(n - i) of what it should; the gradient is 0.38 of "
-        "the right one, its cosine 0.89 (README, pitfall gradients_scaled_by_hand).",
-        "divide the loss",
-        RIGHT,
+        code="GL303",
+        name="gradients-scaled-by-hand",
+        severity="warning",
+        message="gradients are divided manually after each micro-batch, earlier ones again each time: divide the loss",
+        why="Micro-batch i of n is divided n - i + 1 times, so that early micro-batches hardly count.",
+        measured="the gradient is 0.38 of the right one, and its cosine with it 0.89.",
+        pitfall="gradients_scaled_by_hand",
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    criterion(model(x), y).backward()
+    for p in model.parameters():
+        p.grad /= 4
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="divide the loss",
+        example=RIGHT,
     ),
     Code(
-        "GL304",
-        "clip-every-micro-batch",
-        "error",
-        "each micro-batch of a window is clipped: clip once, when all have been added up",
-        "Measured: clipping a sum that is not complete weighs micro-batches unequally, 0.03 of a move "
-        "away from the right update, and more where the bound is tight (README, pitfall "
-        "clip_each_micro_batch).",
-        "clip once, after the last backward of an update",
-        RIGHT,
+        code="GL304",
+        name="clip-every-micro-batch",
+        severity="error",
+        message="gradients are clipped after each micro-batch of a window: clip once, after the last backward",
+        why="Clipping an incomplete sum weights the micro-batches unequally.",
+        measured="the update is 0.03 of its length away from the right one, and further with a tight max_norm.",
+        pitfall="clip_each_micro_batch",
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    window = min(n, len(loader) - i // n * n)
+    (criterion(model(x), y) / window).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="clip once, after the last backward of an update",
+        example=RIGHT,
     ),
     Code(
-        "GL305",
-        "zero-grad-missing",
-        "error",
-        "gradients are never set to zero in this loop: each update adds its own to those of all before",
-        "Measured: like a momentum of 1; the loss ends at 6.88 instead of 3.10 (README, pitfall missing_zero_grad).",
-        "call optimizer.zero_grad() once an update, after the step",
-        RIGHT,
+        code="GL305",
+        name="zero-grad-missing",
+        severity="error",
+        message="gradients are never zeroed in this loop: each update adds its own to those of all updates before",
+        why="It acts like a momentum of 1.",
+        measured="the loss ends at 6.88 instead of 3.10.",
+        pitfall="missing_zero_grad",
+        wrong="""
+for x, y in loader:
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="call optimizer.zero_grad() once per update, after the step",
+        example=RIGHT,
     ),
     Code(
-        "GL306",
-        "zero-grad-in-window",
-        "error",
-        "gradients are set to zero for each micro-batch: only the last one of the window reaches the step",
-        "Measured: a third of the gradient, with a cosine of 0.81 (README, pitfall zero_grad_in_window).",
-        "call optimizer.zero_grad() once an update, after the step",
-        RIGHT,
+        code="GL306",
+        name="zero-grad-in-window",
+        severity="error",
+        message="gradients are zeroed for each micro-batch: only the last one of the window reaches the step",
+        why="The other micro-batches are computed for nothing.",
+        measured="the gradient is a third of the right one, and its cosine with it 0.81.",
+        pitfall="zero_grad_in_window",
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    window = min(n, len(loader) - i // n * n)
+    (criterion(model(x), y) / window).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+""".strip(),
+        fix="call optimizer.zero_grad() once per update, after the step",
+        example=RIGHT,
     ),
     Code(
-        "GL307",
-        "remainder-left",
-        "advice",
-        "the last, shorter window of an epoch takes no step: its gradients are dropped, or leak into the next epoch",
-        "With 10 batches and n = 4 the last two are lost, or make the next update a sum over six "
-        "(README, pitfall remainder_underscaled).",
-        "step on what is left at the end of an epoch, divided by its own number",
-        RIGHT,
+        code="GL307",
+        name="remainder-left",
+        severity="advice",
+        message="the last, shorter window of an epoch takes no step: its gradients are dropped, or leak into the "
+        "next epoch",
+        why="With 10 batches and n = 4 the last two are lost, or make the next update a sum over six.",
+        pitfall="remainder_underscaled",
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    (criterion(model(x), y) / n).backward()
+    if (i + 1) % n == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="step on what is left at the end of an epoch, divided by its own number",
+        example=RIGHT,
     ),
     Code(
-        "GL308",
-        "remainder-underscaled",
-        "advice",
-        "the last window of an epoch is shorter, and its losses are divided by the full n all the same",
-        "Measured: its gradient is a fraction of the right one, 0.25 where one micro-batch of four "
-        "remains (README, pitfall remainder_underscaled).",
-        "divide what is left by its own number",
-        """
+        code="GL308",
+        name="remainder-underscaled",
+        severity="advice",
+        message="the last window of an epoch is shorter, but its losses are divided by the full n",
+        why="The mean of the last window is too small.",
+        measured="its gradient is 0.25 of the right one if one micro-batch of four remains.",
+        pitfall="remainder_underscaled",
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    (criterion(model(x), y) / n).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="divide the remainder by its own number",
+        example="""
 window = min(n, len(loader) - i // n * n)
 (loss / window).backward()
 """.strip(),

@@ -1,4 +1,4 @@
-"""Several ranks."""
+"""Training on several ranks."""
 
 from __future__ import annotations
 
@@ -15,68 +15,128 @@ if last:
 
 CODES = (
     Code(
-        "GL501",
-        "no-sync-missing",
-        "advice",
-        "DDP reduces the gradients for each micro-batch of a window: no_sync() for all but the last "
-        "leaves one reduction",
-        "Measured: the same update with n reductions instead of one (README, pitfall ddp_sync_every_micro_batch).",
-        "run forward and backward of all but the last inside model.no_sync()",
-        RIGHT,
+        code="GL501",
+        name="no-sync-missing",
+        severity="advice",
+        message="DDP reduces gradients for each micro-batch: with no_sync() for all but the last, it does so once",
+        why="The update is the same, with n reductions instead of one.",
+        measured="4 reductions per update where 1 is enough.",
+        pitfall="ddp_sync_every_micro_batch",
+        wrong="""
+model = DistributedDataParallel(model)
+for i, (x, y) in enumerate(loader):
+    (criterion(model(x), y) / min(n, len(loader) - i // n * n)).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="run forward and backward of all but the last micro-batch inside model.no_sync()",
+        example=RIGHT,
     ),
     Code(
-        "GL502",
-        "no-sync-on-the-last",
-        "error",
-        "the last backward pass before the step is inside no_sync(): ranks step with their own "
-        "gradients, and their weights part",
-        "Measured on two ranks: 0.35 of a move away from the right update (README, pitfall no_sync_off_by_one).",
-        "run all but the last inside model.no_sync()",
-        RIGHT,
+        code="GL502",
+        name="no-sync-on-the-last",
+        severity="error",
+        message="the last backward pass before the step is inside no_sync(): ranks step on local gradients, and "
+        "diverge",
+        why="Gradients are reduced in the backward pass of the last micro-batch, or not at all.",
+        measured="on two ranks the update is 0.35 of its length away from the right one.",
+        pitfall="no_sync_off_by_one",
+        wrong="""
+model = DistributedDataParallel(model)
+for i, (x, y) in enumerate(loader):
+    last = (i + 1) % n == 0 or i + 1 == len(loader)
+    with model.no_sync() if last else nullcontext():
+        (criterion(model(x), y) / min(n, len(loader) - i // n * n)).backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="run all but the last micro-batch inside model.no_sync()",
+        example=RIGHT,
     ),
     Code(
-        "GL503",
-        "no-sync-around-backward-only",
-        "warning",
-        "no_sync() around backward() alone: DDP decides in the forward pass whether to reduce, so it "
-        "reduces all the same",
-        "Measured: n reductions instead of one, a mistake that no result shows (README, pitfall "
-        "no_sync_around_backward_only).",
-        "run both inside model.no_sync()",
-        RIGHT,
+        code="GL503",
+        name="no-sync-around-backward-only",
+        severity="warning",
+        message="no_sync() is around backward() alone: DDP decides in the forward pass whether to reduce, and still "
+        "reduces",
+        why="The result is right, and the reductions that no_sync() is for are not saved.",
+        measured="4 reductions per update instead of one.",
+        pitfall="no_sync_around_backward_only",
+        wrong="""
+model = DistributedDataParallel(model)
+for i, (x, y) in enumerate(loader):
+    last = (i + 1) % n == 0 or i + 1 == len(loader)
+    out = criterion(model(x), y) / min(n, len(loader) - i // n * n)
+    with nullcontext() if last else model.no_sync():
+        out.backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="run both the forward and the backward pass inside model.no_sync()",
+        example=RIGHT,
     ),
     Code(
-        "GL504",
-        "raw-module-called",
-        "error",
-        "the model inside DistributedDataParallel is called: no gradient is reduced, and the ranks part",
-        "DDP's hooks are set up in its own forward; a forward pass of the inner module goes past them.",
-        "call the wrapper",
-        """
+        code="GL504",
+        name="raw-module-called",
+        severity="error",
+        message="the module inside DistributedDataParallel is called: gradients are not reduced, and the ranks diverge",
+        why="DDP sets up its reductions in its own forward pass; a forward pass of the inner module bypasses them.",
+        wrong="""
+model = DistributedDataParallel(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model.module(x), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="call the wrapper",
+        example="""
 model = DistributedDataParallel(model)
 loss = criterion(model(x), y)
 """.strip(),
     ),
     Code(
-        "GL505",
-        "reduced-by-hand-too",
-        "warning",
-        "gradients are reduced by hand beside DistributedDataParallel, which has done it already",
-        "The same sum once more costs a reduction, and without the division by the number of ranks "
-        "the gradient is too large.",
-        "leave the reduction to DistributedDataParallel",
-        """
+        code="GL505",
+        name="reduced-by-hand-too",
+        severity="warning",
+        message="gradients are reduced manually, but DistributedDataParallel has done it already",
+        why="The second sum costs a reduction, and without a division by the number of ranks the gradient is too "
+        "large.",
+        wrong="""
+model = DistributedDataParallel(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    for p in model.parameters():
+        torch.distributed.all_reduce(p.grad)
+    optimizer.step()
+""".strip(),
+        fix="leave the reduction to DistributedDataParallel",
+        example="""
 loss.backward()  # DDP has averaged the gradients when it returns
 optimizer.step()
 """.strip(),
     ),
     Code(
-        "GL506",
-        "remainder-unsynchronised",
-        "error",
-        "the last, shorter window of an epoch ends inside no_sync(): ranks step with their own gradients",
-        "Measured on two ranks: 0.94 of a move away in that window (README, pitfall remainder_unsynchronised).",
-        "leave no_sync for the last micro-batch of an epoch too",
-        "last = (i + 1) % n == 0 or i + 1 == len(loader)",
+        code="GL506",
+        name="remainder-unsynchronised",
+        severity="error",
+        message="the last, shorter window of an epoch ends inside no_sync(): ranks step on local gradients",
+        why="The condition of no_sync() counts micro-batches, and does not know where the epoch ends.",
+        measured="on two ranks the update of that window is 0.94 of its length away from the right one.",
+        pitfall="remainder_unsynchronised",
+        wrong="""
+model = DistributedDataParallel(model)
+for i, (x, y) in enumerate(loader):
+    with nullcontext() if (i + 1) % n == 0 else model.no_sync():
+        (criterion(model(x), y) / min(n, len(loader) - i // n * n)).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="leave no_sync() for the last micro-batch of an epoch too",
+        example="last = (i + 1) % n == 0 or i + 1 == len(loader)",
     ),
 )

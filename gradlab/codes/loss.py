@@ -1,4 +1,4 @@
-"""Losses that leave the numbers by themselves, and losses kept with their graphs."""
+"""Losses that become non-finite, and losses that are kept with their graphs."""
 
 from __future__ import annotations
 
@@ -6,60 +6,84 @@ from gradlab.codes.code import Code
 
 CODES = (
     Code(
-        "GL601",
-        "log-of-zero",
-        "warning",
-        "log of a prediction that may be 0: the loss is infinite, its gradient is not a number",
-        "Measured in experiments/nan_loss: log(0) is -inf. An eps inside only moves the pole for "
-        "values that may be negative.",
-        "take the loss from logits, or keep its argument away from 0",
-        "loss = F.cross_entropy(logits, target)  # or F.binary_cross_entropy_with_logits, or "
+        code="GL601",
+        name="log-of-zero",
+        severity="warning",
+        message="log of a prediction that may be 0: the loss becomes infinite, and its gradient NaN",
+        why="The logarithm of 0 is -inf. An eps inside the log only moves the pole if the value may be negative.",
+        measured="experiments/nan_loss.",
+        wrong="loss = -(y * torch.log(torch.softmax(model(x), dim=-1))).sum()",
+        fix="compute the loss from logits, or keep its argument away from 0",
+        example="loss = F.cross_entropy(logits, target)  # or F.binary_cross_entropy_with_logits, or "
         "torch.log(p.clamp_min(1e-8))",
+        found_by=("audit",),
     ),
     Code(
-        "GL602",
-        "division-by-prediction",
-        "warning",
-        "division by a prediction that may be near 0: the loss and its gradient explode",
-        "Measured in experiments/nan_loss. pred + eps has its pole at -eps; use pred.abs() + eps, or clamp.",
-        "keep the divisor away from 0",
-        "loss = ((pred - target) / (pred.abs() + 1e-8)).pow(2).mean()",
+        code="GL602",
+        name="division-by-prediction",
+        severity="warning",
+        message="division by a prediction that may be near 0: the loss and its gradient explode",
+        why="An eps alone does not help: pred + eps has its pole at -eps; use pred.abs() + eps, or clamp.",
+        measured="experiments/nan_loss.",
+        wrong="loss = ((pred - target) / pred).pow(2).mean()",
+        fix="keep the divisor away from 0",
+        example="loss = ((pred - target) / (pred.abs() + 1e-8)).pow(2).mean()",
+        found_by=("audit",),
     ),
     Code(
-        "GL603",
-        "sqrt-at-zero",
-        "warning",
-        "sqrt of a square or of a difference: at 0 its gradient is not a number",
-        "Measured in experiments/nan_loss: the derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
-        "add a small number under the root",
-        "distance = (diff.pow(2) + 1e-12).sqrt()  # or diff.abs()",
+        code="GL603",
+        name="sqrt-at-zero",
+        severity="warning",
+        message="sqrt of a square or of a difference: at 0 its gradient is NaN",
+        why="The derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
+        measured="experiments/nan_loss.",
+        wrong="loss = torch.sqrt((pred - target).pow(2)).mean()",
+        fix="add a small number under the root",
+        example="distance = (diff.pow(2) + 1e-12).sqrt()  # or diff.abs()",
+        found_by=("audit",),
     ),
     Code(
-        "GL604",
-        "exp-of-unbounded",
-        "warning",
-        "exp of an unbounded output: infinite from 88.7 in fp32, from 11.1 in fp16",
-        "Measured in experiments/nan_loss. logsumexp, softmax and cross_entropy subtract the largest first.",
-        "use a function that subtracts the largest first",
-        "loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
+        code="GL604",
+        name="exp-of-unbounded",
+        severity="warning",
+        message="exp of an unbounded output: it overflows from 88.7 in fp32, and from 11.1 in fp16",
+        why="Functions such as logsumexp, softmax and cross_entropy subtract the largest value first.",
+        measured="experiments/nan_loss.",
+        wrong="loss = torch.log(torch.exp(logits).sum(dim=-1)).mean()",
+        fix="use a function that subtracts the largest value first",
+        example="loss = torch.logsumexp(logits, dim=-1).mean()  # or F.cross_entropy(logits, target)",
+        found_by=("audit",),
     ),
     Code(
-        "GL605",
-        "loss-kept-with-graph",
-        "warning",
-        "a loss is kept with its graph: memory grows with every batch",
-        "Measured on eight small layers: 25 kB of graph stay a batch; and all that a backward pass would "
-        "need, where none freed it. loss.item() waits for the device, loss.detach() does not.",
-        "keep loss.detach() or loss.item()",
-        "total += loss.detach()",
+        code="GL605",
+        name="loss-kept-with-graph",
+        severity="warning",
+        message="a loss is kept with its graph: memory grows with every batch",
+        why="The graph of the loss stays in memory; so does everything that a backward pass would need, if none has "
+        "freed it. loss.item() waits for the device, loss.detach() does not.",
+        measured="with eight small layers, 25 kB of graph stay per batch.",
+        wrong="""
+total = 0
+for x, y in loader:
+    optimizer.zero_grad()
+    out = criterion(model(x), y)
+    out.backward()
+    optimizer.step()
+    total += out
+""".strip(),
+        fix="keep loss.detach() or loss.item()",
+        example="total += loss.detach()",
     ),
     Code(
-        "GL606",
-        "rmse-at-zero",
-        "advice",
-        "sqrt of a mean of squares: where every error is 0 (padding, a perfect fit) its gradient is not a number",
-        "Measured in experiments/nan_loss for one square; a mean gets to 0 only where all of them do.",
-        "add a small number under the root, or take the mean itself: its minimum is the same",
-        "loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)",
+        code="GL606",
+        name="rmse-at-zero",
+        severity="advice",
+        message="sqrt of a mean of squares: where every error is 0 (padding, a perfect fit) its gradient is NaN",
+        why="The derivative of sqrt at 0 is infinite; a mean of squares is 0 only if all errors are.",
+        measured="experiments/nan_loss, for a single square.",
+        wrong="loss = torch.sqrt(F.mse_loss(pred, target))",
+        fix="add a small number under the root, or use the mean itself: its minimum is the same",
+        example="loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)",
+        found_by=("audit",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Schedules."""
+"""Learning rate schedules."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from gradlab.codes.code import Code
 
 CODES = (
     Code(
-        "GL401",
-        "schedule-every-micro-batch",
-        "warning",
-        "the schedule is stepped for each micro-batch of a window: it runs n times too fast for one "
-        "that counts updates",
-        "Measured: the rate of a warm-up is 4 times too high at first (README, pitfall schedule_per_micro_batch).",
-        "call schedule.step() after optimizer.step(), once an update",
-        """
+        code="GL401",
+        name="schedule-every-micro-batch",
+        severity="warning",
+        message="the schedule is stepped for each micro-batch: one that counts updates runs n times too fast",
+        why="A warm-up is n times too short, and a decay reaches its end after 1/n of the training.",
+        measured="the learning rate of a warm-up is 4 times too high at first.",
+        pitfall="schedule_per_micro_batch",
+        wrong="""
+for i, (x, y) in enumerate(loader):
+    window = min(n, len(loader) - i // n * n)
+    (criterion(model(x), y) / window).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+    scheduler.step()
+""".strip(),
+        fix="call schedule.step() after optimizer.step(), once per update",
+        example="""
 for i, (x, y) in enumerate(loader):
     window = min(n, len(loader) - i // n * n)  # the last one of an epoch may be shorter
     (criterion(model(x), y) / window).backward()
@@ -24,39 +34,64 @@ for i, (x, y) in enumerate(loader):
 """.strip(),
     ),
     Code(
-        "GL402",
-        "schedule-before-step",
-        "warning",
-        "the schedule is stepped before the optimizer: the first rate of the schedule is never used",
-        "PyTorch warns of it since 1.1; every rate comes one update early.",
-        "call schedule.step() after optimizer.step()",
-        """
+        code="GL402",
+        name="schedule-before-step",
+        severity="warning",
+        message="the schedule is stepped before the optimizer: its first learning rate is never used",
+        why="Every learning rate comes one update early; PyTorch warns about it since 1.1.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    scheduler.step()
+    optimizer.step()
+""".strip(),
+        fix="call schedule.step() after optimizer.step()",
+        example="""
 optimizer.step()
 scheduler.step()
 """.strip(),
     ),
     Code(
-        "GL403",
-        "schedule-length-in-micro-batches",
-        "warning",
-        "the schedule's length is counted in micro-batches, but it is stepped once a window: it ends "
-        "after 1/n of its course",
-        "A cosine over n times too many steps hardly falls, and a warm-up takes n times as long.",
-        "count the schedule's length in updates",
-        """
+        code="GL403",
+        name="schedule-length-in-micro-batches",
+        severity="warning",
+        message="the schedule's length counts micro-batches, but it is stepped once per window: it covers only 1/n",
+        why="A cosine over n times too many steps hardly falls, and a warm-up takes n times as long.",
+        wrong="""
+scheduler = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+for epoch in range(epochs):
+    for i, (x, y) in enumerate(loader):
+        window = min(n, len(loader) - i // n * n)
+        (criterion(model(x), y) / window).backward()
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+""".strip(),
+        fix="count the schedule's length in updates",
+        example="""
 updates = epochs * math.ceil(len(loader) / n)
 scheduler = CosineAnnealingLR(optimizer, T_max=updates)
 """.strip(),
     ),
     Code(
-        "GL404",
-        "schedule-before-epoch",
-        "warning",
-        "the schedule is stepped at the head of the epoch, before any update: the first rate of the "
-        "schedule is never used",
-        "PyTorch warns of it since 1.1; every rate comes one epoch early.",
-        "step the schedule at the end of an epoch",
-        """
+        code="GL404",
+        name="schedule-before-epoch",
+        severity="warning",
+        message="the schedule is stepped at the start of the epoch, before any update: its first learning rate is "
+        "never used",
+        why="Every learning rate comes one epoch early; PyTorch warns about it since 1.1.",
+        wrong="""
+for epoch in range(epochs):
+    scheduler.step()
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+""".strip(),
+        fix="step the schedule at the end of an epoch",
+        example="""
 for epoch in range(epochs):
     for x, y in loader:
         ...

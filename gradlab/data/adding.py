@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradlab.base.option import option
 from gradlab.data.base import Data, Splits, at_least, check_seed, generator, split_off
-from gradlab.models.spec import Spec
-from gradlab.option import option
+from gradlab.data.spec import Spec
 
 
 @option("data", "adding")

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import torch
 
-from gradlab.models.spec import Spec
-from gradlab.option import require
+from gradlab.base.option import require
+from gradlab.data.spec import Spec
 
 IGNORE = -100
 """A target that does not count, such as padding; PyTorch's own default."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import torch
 
+from gradlab.base.option import Invalid, require
 from gradlab.data.base import IGNORE, Split, Splits, TensorSplit, TokenSplit
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid, require
+from gradlab.data.spec import Spec
 
 CHUNK = 4096
 

@@ -7,10 +7,10 @@ from typing import Any, Optional
 
 import torch
 
+from gradlab.base.importing import load_object
+from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.data.base import Data, Splits, TensorSplit, at_least
-from gradlab.importing import load_object
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid, one_of, option, require
+from gradlab.data.spec import Spec
 
 DIMENSIONS = {"tokens": 1, "vectors": 1, "sequences": 2, "images": 3}
 INTEGER = ("tokens", "classes")

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from gradlab.base.option import Invalid, option
 from gradlab.data.base import Data, Splits, at_least, check_seed, generator, split_off
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid, option
+from gradlab.data.spec import Spec
 
 
 @option("data", "episodes")

@@ -7,9 +7,9 @@ from math import inf, sqrt
 
 import torch
 
+from gradlab.base.option import one_of, option, require
 from gradlab.data.base import Data, Splits, at_least, check_seed, generator, split_off
-from gradlab.models.spec import Spec
-from gradlab.option import one_of, option, require
+from gradlab.data.spec import Spec
 
 
 @option("data", "synthetic")

@@ -15,9 +15,9 @@ from typing import Optional
 
 import torch
 
+from gradlab.base.option import Invalid, option, require
 from gradlab.data.base import Data, Splits, TokenSplit, at_least, check_seed, generator
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid, option, require
+from gradlab.data.spec import Spec
 
 SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip"}
 TEST = 0.1

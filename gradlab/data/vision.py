@@ -7,9 +7,9 @@ from typing import Any, Optional
 
 import torch
 
+from gradlab.base.option import Invalid, option
 from gradlab.data.base import Data, Splits, TensorSplit, at_least
-from gradlab.models.spec import Spec
-from gradlab.option import Invalid, option
+from gradlab.data.spec import Spec
 
 
 @dataclass

@@ -7,9 +7,10 @@ import math
 from typing import Any
 
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
+from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
-from gradlab.diagnosis.options import Thresholds
-from gradlab.diagnosis.rules import Rule, Run
+from gradlab.diagnosis.options import DiagnosisOption, Thresholds
+from gradlab.diagnosis.rules.rule import Rule
 
 FALLBACKS = {rule.code for rule in Thresholds().rules() if rule.fallback}
 
@@ -23,7 +24,7 @@ class Stream:
 
     def __init__(
         self,
-        thresholds: Thresholds,
+        thresholds: DiagnosisOption,
         names: list[str] | None = None,
         order: list[str] | None = None,
         called: list[str] | None = None,
@@ -59,13 +60,13 @@ class Stream:
         return self.known
 
 
-def diagnose(stream: Stream, status: str = "completed", error: str | None = None, **seen: Any) -> Diagnosis:
+def diagnose(stream: Stream, status: str = "completed", error: str | None = None, **known: Any) -> Diagnosis:
     """The first cause, in the order in which one failure brings about the next; then everything else that was found.
 
-    status: completed, failed or interrupted. error: what ended a failed run. seen: other fields of `rules.Run`.
+    status: completed, failed or interrupted. error: what ended a failed run. known: other fields of `FinishedRun`.
     """
     t = stream.thresholds
-    run = Run(stream.history, status, error, window=t.window, learning=t.learning, still=t.still, **seen)
+    run = FinishedRun(stream.history, status, error, window=t.window, learning=t.learning, still=t.still, **known)
     findings, checked, unchecked = [], [], dict[str, str]()
     for rule in stream.rules:
         if (why := rule.unable(run)) is not None:
@@ -88,7 +89,7 @@ def diagnose(stream: Stream, status: str = "completed", error: str | None = None
     return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked, run.learns)
 
 
-def plain_verdict(run: Run) -> tuple[str, str]:
+def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     """Where nothing was found."""
     h = run.history
     if run.status == "interrupted":
@@ -98,7 +99,7 @@ def plain_verdict(run: Run) -> tuple[str, str]:
     return "healthy", says if run.long else f"{says}; {few} too few to judge it by"
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summary(run: FinishedRun) -> dict[str, Any]:
     """The numbers that every diagnosis comes with."""
     h = run.history
     numbers = {

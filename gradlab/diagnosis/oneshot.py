@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from gradlab.clip import layers_of
-from gradlab.diagnosis.ranges import dense
-from gradlab.gradients import tensor_norms
+from gradlab.diagnosis.replay.ranges import dense
+from gradlab.update.clip import layers_of
+from gradlab.update.gradients import tensor_norms
 
 SHOWN = 5
 """Gradients listed at either end."""

@@ -1,25 +1,19 @@
-"""The rules with their thresholds: `diagnosis=`."""
+"""`diagnosis=`: the thresholds that the rules share, and those of every rule, in the order of causes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any
 
-from gradlab.diagnosis.clipping import ClipIdle, Overclipped
-from gradlab.diagnosis.halves import OverflowFP16, ScaleCollapse, ScaleLivelock, UnderflowFP16
-from gradlab.diagnosis.layers import BrokenGraph, DominantLayer, UpdateTooLarge, Vanishing
-from gradlab.diagnosis.losses import Diverged, SmallButHealthy, SpikeRecovered, Stalled
-from gradlab.diagnosis.nonfinite import NaNGradient, NaNInput, NaNLoss, NaNParameter
-from gradlab.diagnosis.norms import Decaying, Exploding, Growing, Spike, ZeroGradient
-from gradlab.diagnosis.rules import Rule
-from gradlab.diagnosis.units import DeadUnits, SaturatedUnits
-from gradlab.option import Invalid, option, require
+from gradlab.base import components
+from gradlab.base.option import OPTIONS, Invalid, option, require
+from gradlab.diagnosis.rules.rule import Rule
 
 
-@option("diagnosis", "default")
 @dataclass
-class Thresholds:
-    """What counts as what. The order of the rules is the order of causes: the first that applies is the verdict."""
+class DiagnosisOption:
+    """What counts as what. Beside these fields there is one for each rule, by its code: see `Thresholds`."""
 
     window: int = 20
     """Updates over which a loss is averaged; a run of fewer than two windows gets no verdict from its losses."""
@@ -27,31 +21,6 @@ class Thresholds:
     """Smallest relative improvement of the loss that counts as learning."""
     still: float = 1e-6
     """Usual change of the weights, relative to them, below which they do not move."""
-    nan_input: NaNInput = field(default_factory=NaNInput)
-    nan_parameter: NaNParameter = field(default_factory=NaNParameter)
-    nan_loss: NaNLoss = field(default_factory=NaNLoss)
-    scale_livelock: ScaleLivelock = field(default_factory=ScaleLivelock)
-    scale_collapse: ScaleCollapse = field(default_factory=ScaleCollapse)
-    exploding: Exploding = field(default_factory=Exploding)
-    overflow_fp16: OverflowFP16 = field(default_factory=OverflowFP16)
-    nan_gradient: NaNGradient = field(default_factory=NaNGradient)
-    diverged: Diverged = field(default_factory=Diverged)
-    broken_graph: BrokenGraph = field(default_factory=BrokenGraph)
-    saturated_units: SaturatedUnits = field(default_factory=SaturatedUnits)
-    overclipped: Overclipped = field(default_factory=Overclipped)
-    vanishing: Vanishing = field(default_factory=Vanishing)
-    underflow_fp16: UnderflowFP16 = field(default_factory=UnderflowFP16)
-    dead_units: DeadUnits = field(default_factory=DeadUnits)
-    zero_gradient: ZeroGradient = field(default_factory=ZeroGradient)
-    dominant_layer: DominantLayer = field(default_factory=DominantLayer)
-    update_too_large: UpdateTooLarge = field(default_factory=UpdateTooLarge)
-    stalled: Stalled = field(default_factory=Stalled)
-    loss_spike_recovered: SpikeRecovered = field(default_factory=SpikeRecovered)
-    small_but_healthy: SmallButHealthy = field(default_factory=SmallButHealthy)
-    growing_norm: Growing = field(default_factory=Growing)
-    decaying_norm: Decaying = field(default_factory=Decaying)
-    spike: Spike = field(default_factory=Spike)
-    clip_idle: ClipIdle = field(default_factory=ClipIdle)
 
     def __post_init__(self) -> None:
         require(self.window >= 2, "window", self.window, ">= 2")
@@ -65,6 +34,20 @@ class Thresholds:
                 yield rule
 
 
+def rule_classes() -> list[type[Rule]]:
+    """The rules of gradlab and of plugins, in the order of causes."""
+    components.load("rule")
+    return sorted((cls for (group, _), cls in OPTIONS.items() if group == "rule"), key=lambda cls: cls.position)
+
+
+def with_rules(rules: list[type[Rule]]) -> type[DiagnosisOption]:
+    """`DiagnosisOption` with a field for each rule."""
+    made: list[tuple[str, type, Any]] = [(cls.code, cls, field(default_factory=cls)) for cls in rules]
+    return make_dataclass("Thresholds", made, bases=(DiagnosisOption,), namespace={"__module__": __name__})
+
+
+Thresholds = option("diagnosis", "default")(with_rules(rule_classes()))
+"""The option itself. The order of its rules is the order of causes: the first that applies is the verdict."""
 CODES = tuple(rule.code for rule in Thresholds().rules())
 VERDICTS = ("healthy", *(rule.code for rule in Thresholds().rules() if not rule.aside), "interrupted")
 """Every verdict that a run can get."""

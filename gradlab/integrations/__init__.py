@@ -1,4 +1,4 @@
-"""`gradlab.watch` in other people's trainers: one line each. None of them is imported before it is asked for.
+"""`gradlab.watch` in the trainers of other libraries, with one line each. A library is imported when it is used.
 
 lightning.Trainer(callbacks=[gradlab.integrations.LightningWatch()])
 transformers.Trainer(callbacks=[gradlab.integrations.TransformersWatch()])

@@ -1,15 +1,15 @@
-"""For loops that use Accelerate."""
+"""A watch for loops that use Accelerate."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gradlab.integrations.held import PARTS
-from gradlab.watch.parts import check
-from gradlab.watch.session import Watch
+from gradlab.integrations.trainer_watch import TRAINER_PARTS
+from gradlab.watch.arguments import check_names
+from gradlab.watch.watch import Watch
 
 
-def accelerate_watch(accelerator: Any, model: Any, optimizer: Any, schedule: Any = None, **given: Any) -> Watch:
-    """A watch of what `accelerator.prepare` gave, with its scaler. given: the other arguments of `gradlab.watch`."""
-    check(Watch.__init__, given, without=PARTS)
-    return Watch(model, optimizer, accelerator.scaler, schedule, **given)
+def accelerate_watch(accelerator: Any, model: Any, optimizer: Any, schedule: Any = None, **options: Any) -> Watch:
+    """Watch what `accelerator.prepare` returned, with its scaler. options: the other arguments of `gradlab.watch`."""
+    check_names(Watch.__init__, options, without=TRAINER_PARTS)
+    return Watch(model, optimizer, accelerator.scaler, schedule, **options)

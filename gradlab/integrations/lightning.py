@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradlab.integrations.held import Held
+from gradlab.integrations.trainer_watch import TrainerWatch
 
 try:
     from lightning.pytorch import Callback
@@ -13,27 +13,28 @@ except ImportError:
 
 
 class LightningWatch(Callback):
-    """Watches the training; arguments are those of `gradlab.watch` beside model, optimizer, scaler and schedule."""
+    """Watches the training; takes the arguments of `gradlab.watch` except model, optimizer, scaler and schedule."""
 
-    def __init__(self, **given: Any) -> None:
-        self.held = Held(**given)
+    def __init__(self, **options: Any) -> None:
+        self.trainer_watch = TrainerWatch(**options)
 
     @property
     def watch(self) -> Any:
-        """Of the latest training."""
-        return self.held.watch
+        """The watch of the latest training."""
+        return self.trainer_watch.watch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self.held.begin(trainer.model, trainer.optimizers, scaler, schedules, called=[pl_module.training_step])
+        parts = trainer.model, trainer.optimizers, scaler, schedules
+        self.trainer_watch.begin(*parts, user_functions=[pl_module.training_step])
 
     def on_train_batch_start(self, *_: Any) -> None:
         if self.watch is not None:
-            self.watch.loop.passes.count += 1  # Lightning calls `training_step`, and not the module
+            self.watch.loop.forwards.count += 1  # Lightning calls `training_step`, and not the module
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self.held.end()
+        self.trainer_watch.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self.held.end(exception)
+        self.trainer_watch.end(exception)

@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from gradlab.integrations.held import Held
+from gradlab.integrations.trainer_watch import TrainerWatch
 
 
-def trainer() -> Any:
-    """Whoever calls the callback; it is not handed over."""
+def calling_trainer() -> Any:
+    """The trainer that calls the callback, which is not passed to it."""
     frame = sys._getframe(1)
     while frame is not None:
         if isinstance(found := frame.f_locals.get("self"), Trainer):
@@ -21,21 +21,21 @@ def trainer() -> Any:
 
 
 class TransformersWatch(TrainerCallback):
-    """Watches the training; arguments are those of `gradlab.watch` beside model, optimizer, scaler and schedule."""
+    """Watches the training; takes the arguments of `gradlab.watch` except model, optimizer, scaler and schedule."""
 
-    def __init__(self, **given: Any) -> None:
-        self.held = Held(**given)
+    def __init__(self, **options: Any) -> None:
+        self.trainer_watch = TrainerWatch(**options)
 
     @property
     def watch(self) -> Any:
-        """Of the latest training."""
-        return self.held.watch
+        """The watch of the latest training."""
+        return self.trainer_watch.watch
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        optimizer = parts["optimizer"]
+        model, optimizer = parts["model"], parts["optimizer"]
         scaler = getattr(optimizer, "scaler", None)  # Accelerate's wrapper has it
-        called = [getattr(trainer(), "compute_loss", None), parts["model"].forward]
-        self.held.begin(parts["model"], optimizer, scaler, parts.get("lr_scheduler"), called=called)
+        functions = [getattr(calling_trainer(), "compute_loss", None), model.forward]
+        self.trainer_watch.begin(model, optimizer, scaler, parts.get("lr_scheduler"), user_functions=functions)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        self.held.end()
+        self.trainer_watch.end()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
-from gradlab.errors import Usage
-from gradlab.option import one_of, option, require
+from gradlab.base.errors import Usage
+from gradlab.base.option import one_of, option, require
 
 Layers = dict[str, list[Any]]
 MODES = ("auto", "online", "offline", "disabled")
@@ -110,7 +110,7 @@ class WandbOption(LoggerOption):
             one_of("mode", f"auto with WANDB_MODE={given}", [f"auto with WANDB_MODE={m}" for m in MODES[1:]])
 
     def build(self, about: About) -> Optional[Sink]:
-        from gradlab.loggers.wandb import WandbSink
+        from gradlab.loggers.wandb.logger import WandbSink
 
         return WandbSink(self, about)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gradlab.base.option import Invalid
 from gradlab.loggers.options import About, Layers, LoggerOption, Sink
-from gradlab.option import Invalid
 
 TOGETHER = 64
 """Lines logged at a time: between two updates the processor forgets the loggers, and one line would take 5x as long."""

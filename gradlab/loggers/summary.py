@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradlab.loggers.local import number
+from gradlab.base.json_lines import number
 
 
 def summary(told: dict[str, Any]) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from gradlab.loggers import wandb_rows as rows
-from gradlab.loggers.local import FLUSH_BYTES, FLUSH_SECONDS, number, read_run
+from gradlab.base.json_lines import FLUSH_BYTES, FLUSH_SECONDS, number
+from gradlab.loggers import rows
+from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About, Layers, TensorBoardOption
 from gradlab.loggers.summary import summary
-from gradlab.run_folder import dotted
+from gradlab.runs.files import dotted
 
 FOLDER = "tensorboard"
 NULL = "null"
@@ -151,7 +152,7 @@ def said(told: dict[str, Any], folder: Path, config: dict[str, Any]) -> str:
     """What the run's end said, as Markdown takes it word for word."""
     if told.get("verdict") is None:
         return f"    {(told.get('outcome') or {}).get('error') or 'ended without a verdict'}"
-    from gradlab.report.past import ended
+    from gradlab.runs.summary import ended
 
     past = ended(folder, told, {k: v for k, v in config.items() if v != NULL})
     return "\n".join(f"    {line}" for line in [f"verdict: {past.state}", *past.lines])

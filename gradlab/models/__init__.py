@@ -1,8 +1,1 @@
-"""Models: importing this registers their options; PyTorch is imported when one is built."""
-
-from __future__ import annotations
-
-from gradlab.models.options import Model
-from gradlab.models.spec import Spec
-
-__all__ = ["Model", "Spec"]
+"""What is trained. A model's option (its fields, `model=`) is beside this file, its network in networks/."""

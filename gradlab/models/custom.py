@@ -6,22 +6,44 @@ B batch, T time steps, V outputs: whatever the module takes -> its logits, (B, V
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+import torch
 
-from gradlab.importing import load_object
-from gradlab.option import Invalid
+from gradlab.base.importing import load_object
+from gradlab.base.option import Invalid, option, require
+from gradlab.data.spec import Spec
+from gradlab.models.base import ModelOption
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn  # at run time it would import what is imported lazily
 
 
-def build(target: str, args: list[Any], kwargs: dict[str, Any]) -> nn.Module:
-    """Call the target; from then on the module returns the logits in its output."""
-    model = call(target, args, kwargs)
-    if not isinstance(model, nn.Module):
-        raise Invalid("target", target, f"must give a torch.nn.Module, but gave {type(model).__name__}")
-    # A hook and no wrapper: the model keeps its type, methods, and names of parameters.
-    model.register_forward_hook(only_logits)
-    return model
+@option("model", "custom")
+@dataclass
+class CustomOption(ModelOption):
+    """Any module, yours or a library's: `target(*args, **kwargs)`."""
+
+    usual_data = "digits"
+    target: str = ""
+    """What to call, as "package.module:Name" or "package.module:Name.method"; the working directory is searched too."""
+    args: list[Any] = field(default_factory=list)
+    """Positional arguments; a mapping of just `target` and maybe `args` and `kwargs`, at any depth, is built first."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments, with the same rule for mappings."""
+
+    def __post_init__(self) -> None:
+        require(":" in self.target, "target", self.target, 'of the form "package.module:Name"')
+
+    def build(self, spec: Spec) -> nn.Module:
+        """Call the target; from then on the module returns the logits in its output."""
+        model = call(self.target, self.args, self.kwargs)
+        if not isinstance(model, torch.nn.Module):
+            raise Invalid("target", self.target, f"must give a torch.nn.Module, but gave {type(model).__name__}")
+        # A hook and no wrapper: the model keeps its type, methods, and names of parameters.
+        model.register_forward_hook(only_logits)
+        return model
 
 
 def only_logits(model: nn.Module, inputs: Any, output: Any) -> Tensor:
@@ -31,9 +53,9 @@ def only_logits(model: nn.Module, inputs: Any, output: Any) -> Tensor:
         logits = output.get("logits")
     elif isinstance(output, tuple | list) and not hasattr(output, "logits"):
         logits = output[0] if output else None
-    elif not isinstance(output, Tensor):
+    elif not isinstance(output, torch.Tensor):
         logits = getattr(output, "logits", None)
-    if not isinstance(logits, Tensor):
+    if not isinstance(logits, torch.Tensor):
         name = type(model).__name__
         raise Invalid("model.target", name, f"must return a tensor or logits, but returned {type(output).__name__}")
     return logits
@@ -64,6 +86,6 @@ def resolve(value: Any, path: str) -> Any:
 def find(target: str, path: str) -> Any:
     """Import what "package.module:Name.attribute" names, to be called."""
     found = load_object(path, target)
-    if not callable(found) or isinstance(found, nn.Module):
+    if not callable(found) or isinstance(found, torch.nn.Module):
         raise Invalid(path, target, f"must name a class or a function, but is {type(found).__name__}")
     return found

@@ -1,56 +1,59 @@
-"""Recurrent networks: LSTM (Hochreiter and Schmidhuber 1997), GRU (Cho et al., arXiv:1406.1078) and Elman's RNN.
-
-Orthogonal recurrent weights: Saxe et al., arXiv:1312.6120. Forget bias: Jozefowicz et al. 2015.
-
-B batch, T time steps, F features of a step, D width, V outputs
-"""
+"""`model=lstm`: the network is in networks/lstm.py."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from gradlab.base.option import one_of, option, require
+from gradlab.data.spec import Spec
+from gradlab.models.base import ANSWERS, STEPS, ModelOption, check_fit
 
-from gradlab.models.layers import answering, to_steps
-from gradlab.models.options import LSTMOptions
-from gradlab.models.spec import Spec
-
-
-class Recurrent(nn.Module):
-    """Tokens (B, T), sequences (B, T, F) or images -> (B, T, V) for targets "tokens", else the last step's (B, V)."""
-
-    def __init__(self, options: LSTMOptions, spec: Spec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.embedding, features = to_steps(spec, options.width)
-        cell: Any = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[options.cell]
-        nonlinearity = {"nonlinearity": options.nonlinearity} if options.cell == "rnn" else {}
-        between = options.dropout if options.layers > 1 else 0.0  # PyTorch warns where there is no next layer
-        self.rnn = cell(features, options.width, options.layers, batch_first=True, dropout=between, **nonlinearity)
-        self.dropout = nn.Dropout(options.dropout)
-        self.head = nn.Linear(options.width, spec.outputs)
-        init_(self.rnn, options)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x, _ = self.rnn(self.embedding(x))  # (B, T, D)
-        return self.head(self.dropout(answering(x, self.spec)))
+if TYPE_CHECKING:
+    from torch import nn
 
 
-@torch.no_grad()
-def init_(rnn: nn.RNNBase, options: LSTMOptions) -> None:
-    """Initialise as `init`, `gain` and `forget_bias` say; PyTorch stacks the gates of a weight along its rows."""
-    width = options.width
-    for name, parameter in rnn.named_parameters():
-        if options.init == "orthogonal":
-            for gate in parameter.split(width):  # (D, D), (D, F) or (D,)
-                if name.startswith("weight_hh"):
-                    nn.init.orthogonal_(gate)
-                elif name.startswith("weight_ih"):
-                    nn.init.xavier_uniform_(gate)
-                else:
-                    nn.init.zeros_(gate)
-        if name.startswith("weight_hh"):
-            parameter.mul_(options.gain)
-        if options.forget_bias is not None and name.startswith("bias"):  # the order of the gates is i, f, g, o
-            parameter[width : 2 * width] = options.forget_bias if name.startswith("bias_ih") else 0.0
+@option("model", "lstm")
+@dataclass
+class LSTMOption(ModelOption):
+    """A recurrent network; an image is read as a sequence of its rows."""
+
+    usual_data = "text"
+    cell: str = "lstm"
+    """Recurrent cell: lstm, gru or rnn (Elman)."""
+    layers: int = 1
+    """Number of stacked recurrent layers."""
+    width: int = 64
+    """Size of the hidden state, and of the embedding where inputs are tokens."""
+    nonlinearity: str = "tanh"
+    """Nonlinearity of cell=rnn: tanh or relu; the other cells have their own (tanh)."""
+    dropout: float = 0.0
+    """Probability of dropping an element of a layer's output."""
+    init: str = "default"
+    """PyTorch's own (default), or orthogonal recurrent and Xavier input weights per gate, zero biases (orthogonal)."""
+    gain: float = 1.0
+    """Factor on the initial recurrent weights; with init=orthogonal each gate's W W^T is gain^2 I."""
+    forget_bias: float | None = None
+    """Initial bias of an LSTM's forget gate (the sum of PyTorch's two); null leaves it to init."""
+
+    def __post_init__(self) -> None:
+        one_of("cell", self.cell, ("lstm", "gru", "rnn"))
+        require(self.layers >= 1, "layers", self.layers, ">= 1")
+        require(self.width >= 1, "width", self.width, ">= 1")
+        one_of("nonlinearity", self.nonlinearity, ("tanh", "relu"))
+        fits = self.nonlinearity == "tanh" or self.cell == "rnn"
+        require(fits, "nonlinearity", self.nonlinearity, f"tanh with cell={self.cell}")
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
+        one_of("init", self.init, ("default", "orthogonal"))
+        require(0 < self.gain < inf, "gain", self.gain, "> 0")
+        fits = self.forget_bias is None or self.cell == "lstm"
+        require(fits, "forget_bias", self.forget_bias, f"null with cell={self.cell}, which has no forget gate")
+        fits = self.forget_bias is None or -inf < self.forget_bias < inf
+        require(fits, "forget_bias", self.forget_bias, "a finite number or null")
+
+    def build(self, spec: Spec) -> nn.Module:
+        check_fit("lstm", spec, STEPS, ANSWERS)
+        from gradlab.models.networks.lstm import Recurrent
+
+        return Recurrent(spec, **vars(self))

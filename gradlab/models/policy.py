@@ -1,91 +1,38 @@
-"""A stochastic policy that plays episodes with its current weights, and says how likely each of its actions was.
-
-B episodes, T steps of the longest, S steps of all, D size of what is seen, K actions
-"""
+"""`model=policy`: the network is in networks/policy.py."""
 
 from __future__ import annotations
 
-import copy
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from gradlab.base.option import one_of, option, require
+from gradlab.data.spec import Spec
+from gradlab.models.base import ModelOption, check_fit
 
-from gradlab.data.episodes import make
-from gradlab.models.layers import ACTIVATIONS
-from gradlab.models.options import PolicyOptions
-from gradlab.models.spec import Spec
+if TYPE_CHECKING:
+    from torch import nn
 
 
-class Policy(nn.Module):
-    """Seeds of episodes (B,) -> (B, T, 3): of every step log p(action), reward, and 1 (0 after the end).
+@option("model", "policy")
+@dataclass
+class PolicyOption(ModelOption):
+    """An MLP from what is seen to the probabilities of actions, which plays the episodes that it learns from."""
 
-    In training actions are drawn from PyTorch's generator of the CPU; in evaluation the likeliest is taken. Playing
-    needs no gradient; then the probabilities of all steps are computed once more, in one batch, for the backward pass.
-    """
+    usual_data = "episodes"
+    layers: int = 1
+    """Number of hidden layers, before the linear head."""
+    width: int = 64
+    """Units of a hidden layer."""
+    activation: str = "tanh"
+    """Activation: sigmoid, tanh, relu or gelu."""
 
-    def __init__(self, options: PolicyOptions, spec: Spec) -> None:
-        super().__init__()
-        self.name = spec.environment
-        self.environments: list[Any] = []
-        sizes = [spec.shape[0], *[options.width] * options.layers]
-        hidden = [
-            layer
-            for before, after in pairwise(sizes)
-            for layer in (nn.Linear(before, after), ACTIVATIONS[options.activation]())
-        ]
-        self.net = nn.Sequential(*hidden, nn.Linear(sizes[-1], spec.outputs))
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", self.layers, ">= 1")
+        require(self.width >= 1, "width", self.width, ">= 1")
+        one_of("activation", self.activation, ("sigmoid", "tanh", "relu", "gelu"))
 
-    def forward(self, seeds: Tensor) -> Tensor:
-        device = next(self.net.parameters()).device
-        seen, actions, where, rewards = self.play(seeds.tolist(), device)
-        log_probs = self.net(seen.to(device)).log_softmax(-1)  # (S, K)
-        chosen = log_probs.gather(1, actions.to(device)[:, None])[:, 0]  # (S,)
-        steps = torch.stack([chosen, *torch.stack([rewards, torch.ones_like(rewards)]).to(chosen)], dim=1)  # (S, 3)
-        out = steps.new_zeros(len(seeds), int(where[:, 1].max()) + 1, 3)
-        return out.index_put(tuple(where.to(device).T), steps)  # (B, T, 3)
+    def build(self, spec: Spec) -> nn.Module:
+        check_fit("policy", spec, ("episodes",), ("returns",))
+        from gradlab.models.networks.policy import Policy
 
-    @torch.no_grad()
-    def play(self, seeds: list[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Whole episodes side by side: what was seen (S, D), actions (S,), episode and step (S, 2), rewards (S,)."""
-        self.environments += [make(self.name) for _ in range(len(seeds) - len(self.environments))]
-        net = self.net if device.type == "cpu" else copy.deepcopy(self.net).cpu()
-        now = [e.reset(seed=s)[0] for e, s in zip(self.environments, seeds, strict=False)]
-        under_way = list(range(len(seeds)))
-        seen, actions, where, rewards = [], list[int](), list[tuple[int, int]](), list[float]()
-        step = 0
-        while under_way:
-            draws = torch.rand(len(seeds)) if self.training else None
-            x = torch.stack([torch.as_tensor(now[i], dtype=torch.float32) for i in under_way])
-            chosen = choose(logits(net, x), None if draws is None else draws[under_way]).tolist()
-            seen.append(x)
-            actions += chosen
-            where += [(i, step) for i in under_way]
-            going = []
-            for i, action in zip(under_way, chosen, strict=True):
-                now[i], reward, ended, cut, _ = self.environments[i].step(action)
-                rewards.append(float(reward))
-                if not (ended or cut):
-                    going.append(i)
-            under_way, step = going, step + 1
-        return torch.cat(seen), torch.tensor(actions), torch.tensor(where), torch.tensor(rewards)
-
-
-def logits(net: nn.Sequential, x: Tensor) -> Tensor:
-    """In fp32 whatever the precision of the run, and past hooks: it is not the forward pass that has a gradient."""
-    with torch.autocast("cpu", enabled=False):
-        for layer in net:
-            x = layer.forward(x)
-    return x
-
-
-def choose(scores: Tensor, draws: Tensor | None) -> Tensor:
-    """(N,) actions with probabilities softmax(scores) (N, K), from draws (N,) in [0, 1); None: the likeliest.
-
-    Scores that are not finite give some action too: the gradient will say what is wrong.
-    """
-    if draws is None:
-        return scores.argmax(-1)
-    below = scores.softmax(-1).cumsum(-1) <= draws[:, None]  # (N, K)
-    return below.sum(-1).clamp(max=scores.shape[-1] - 1)
+        return Policy(spec, **vars(self))

@@ -1,67 +1,40 @@
-"""torchvision's ResNet (He et al., arXiv:1512.03385) with the stem that the paper uses on CIFAR-10's small images.
-
-Group norm: Wu and He, arXiv:1803.08494.
-
-B batch, C channels, H height, W width of an image, V outputs: (B, C, H, W) -> (B, V)
-"""
+"""`model=resnet`: the network is in networks/resnet.py."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
-from torchvision import models
-from torchvision.models.resnet import BasicBlock, Bottleneck
+from gradlab.base.option import one_of, option, require
+from gradlab.data.spec import Spec
+from gradlab.models.base import ModelOption, check_fit
 
-from gradlab.models.options import ResNetOptions
-from gradlab.models.spec import Spec
-
-
-class PlainBlock(BasicBlock):
-    """Its two convolutions, one after the other, without the path around them."""
-
-    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
-        super().__init__(inplanes, planes, stride, None, *a, **k)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)))
+if TYPE_CHECKING:
+    from torch import nn
 
 
-class PlainBottleneck(Bottleneck):
-    """Its three convolutions, one after the other, without the path around them."""
+@option("model", "resnet")
+@dataclass
+class ResNetOption(ModelOption):
+    """torchvision's ResNet with a stem for small images: a 3x3 convolution of stride 1 and no pooling."""
 
-    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
-        super().__init__(inplanes, planes, stride, None, *a, **k)
+    usual_data = "digits"
+    depth: int = 18
+    """Number of weighted layers: 18, 34 or 50."""
+    norm: str = "batch"
+    """Normalisation after each convolution: batch, group (no statistics over the batch) or none."""
+    groups: int = 8
+    """Groups of norm=group; must divide the 64 channels of the narrowest layer."""
+    residual: bool = True
+    """Whether each block adds its input, or a 1x1 convolution of it, to its output."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.relu(self.bn2(self.conv2(x)))
-        return self.relu(self.bn3(self.conv3(x)))
+    def __post_init__(self) -> None:
+        require(self.depth in (18, 34, 50), "depth", self.depth, "one of 18, 34, 50")
+        one_of("norm", self.norm, ("batch", "group", "none"))
+        require(self.groups >= 1 and 64 % self.groups == 0, "groups", self.groups, "a divisor of 64")
 
+    def build(self, spec: Spec) -> nn.Module:
+        check_fit("resnet", spec, ("images",), ("classes", "values"))
+        from gradlab.models.networks.resnet import resnet
 
-BLOCKS: dict[int, tuple[Any, Any, list[int]]] = {
-    18: (BasicBlock, PlainBlock, [2, 2, 2, 2]),
-    34: (BasicBlock, PlainBlock, [3, 4, 6, 3]),
-    50: (Bottleneck, PlainBottleneck, [3, 4, 6, 3]),
-}
-"""Of each depth: the block, the same without residual, and how many there are in each of four stages."""
-
-
-def resnet(options: ResNetOptions, spec: Spec) -> nn.Module:
-    """Build the network of the given depth; parameters keep torchvision's names."""
-    norm = {
-        "batch": nn.BatchNorm2d,
-        "group": partial(nn.GroupNorm, options.groups),
-        "none": nn.Identity,
-    }[options.norm]
-    residual, plain, stages = BLOCKS[options.depth]
-    network = models.ResNet(residual if options.residual else plain, stages, spec.outputs, norm_layer=norm)
-    network.conv1 = nn.Conv2d(spec.shape[0], 64, kernel_size=3, padding=1, bias=False)  # (B, 64, H, W)
-    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-    network.maxpool = nn.Identity()
-    for module in network.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False  # hooks that watch a norm's output would see it overwritten
-    return network
+        return resnet(spec, **vars(self))

@@ -1,78 +1,57 @@
-"""A deep MLP whose gradients vanish, explode or pass, as activation, initialisation and residuals decide.
-
-Xavier: Glorot and Bengio 2010. He: He et al., arXiv:1502.01852. Orthogonal: Saxe et al., arXiv:1312.6120.
-
-B batch, F features of a sample, D width, V outputs
-"""
+"""`model=sigmoid_mlp`: the network is in networks/sigmoid_mlp.py."""
 
 from __future__ import annotations
 
-from math import prod, sqrt
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from gradlab.base.option import one_of, option, require
+from gradlab.data.spec import Spec
+from gradlab.models.base import ModelOption, check_fit
 
-from gradlab.models.layers import ACTIVATIONS, run
-from gradlab.models.options import SigmoidMLPOptions
-from gradlab.models.spec import Spec
-
-
-class Layer(nn.Module):
-    """activation(norm(W x + b)), plus x if residual."""
-
-    def __init__(self, features: int, options: SigmoidMLPOptions, residual: bool) -> None:
-        super().__init__()
-        width = options.width
-        self.residual = residual
-        # Batch norm subtracts any bias: its gradient would be zero, and read as vanished.
-        self.linear = nn.Linear(features, width, bias=options.bias and options.norm != "batch")
-        self.norm = {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[options.norm](width)
-        self.activation = ACTIVATIONS[options.activation]()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.activation(self.norm(self.linear(x)))  # (B, D)
-        return x + y if self.residual else y
+if TYPE_CHECKING:
+    from torch import nn
 
 
-class SigmoidMLP(nn.Module):
-    """Vectors, images or sequences -> (B, V)."""
+@option("model", "sigmoid_mlp")
+@dataclass
+class SigmoidMLPOption(ModelOption):
+    """An MLP; a deep one of sigmoids is of the kind whose gradients vanish; images and sequences are flattened."""
 
-    def __init__(self, options: SigmoidMLPOptions, spec: Spec) -> None:
-        super().__init__()
-        self.recompute = options.activation_checkpointing
-        features = prod(spec.shape)
-        self.layers = nn.ModuleList(
-            Layer(features if i == 0 else options.width, options, options.residual and i > 0)
-            for i in range(options.layers)
-        )
-        self.head = nn.Linear(options.width, spec.outputs, bias=options.bias)
-        init_(self, options.init, options.gain)
+    usual_data = "digits"
+    layers: int = 3
+    """Number of hidden layers, before the linear head."""
+    width: int = 64
+    """Units of a hidden layer."""
+    activation: str = "sigmoid"
+    """Activation: sigmoid, tanh, relu or gelu."""
+    init: str = "default"
+    """PyTorch's own (default), or zero biases and orthogonal weights (orthogonal), or normal ones with variance
+    2 / (fan_in + fan_out) (xavier), 2 / fan_in (he), 0.01 / fan_in (too_small) or 9 / fan_in (too_large)."""
+    gain: float = 1.0
+    """Factor on every initial weight matrix, whatever the init."""
+    norm: str = "none"
+    """Normalisation before the activation: none, batch or layer."""
+    bias: bool = True
+    """Whether linear layers, the head's too, have biases; before norm=batch there is none either way."""
+    residual: bool = False
+    """Whether each hidden layer from the second on adds its input to its output."""
+    activation_checkpointing: bool = False
+    """Whether hidden layers are computed again in the backward pass instead of keeping their activations."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)  # (B, F)
-        for layer in self.layers:
-            x = run(layer, x, self.recompute and self.training)  # (B, D)
-        return self.head(x)
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", self.layers, ">= 1")
+        require(self.width >= 1, "width", self.width, ">= 1")
+        one_of("activation", self.activation, ("sigmoid", "tanh", "relu", "gelu"))
+        one_of("init", self.init, ("default", "xavier", "he", "orthogonal", "too_small", "too_large"))
+        require(0 < self.gain < inf, "gain", self.gain, "> 0")
+        one_of("norm", self.norm, ("none", "batch", "layer"))
+        once = not (self.activation_checkpointing and self.norm == "batch")
+        require(once, "activation_checkpointing", True, "false with norm=batch: its statistics would be updated twice")
 
+    def build(self, spec: Spec) -> nn.Module:
+        check_fit("sigmoid_mlp", spec, ("vectors", "images", "sequences"), ("classes", "values"))
+        from gradlab.models.networks.sigmoid_mlp import SigmoidMLP
 
-@torch.no_grad()
-def init_(model: nn.Module, init: str, gain: float) -> None:
-    """Initialise every linear layer, the head included.
-
-    A layer of independent weights of std s / sqrt(fan_in) multiplies the signal by about s: too_small (0.1) loses a
-    factor of 10 a layer, which 20 layers keep representable in fp32, and too_large (3) saturates or explodes.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            weight = module.weight
-            if init == "xavier":
-                nn.init.xavier_normal_(weight)
-            elif init == "he":
-                nn.init.kaiming_normal_(weight, nonlinearity="relu")
-            elif init == "orthogonal":
-                nn.init.orthogonal_(weight)
-            elif init in ("too_small", "too_large"):
-                nn.init.normal_(weight, std=(0.1 if init == "too_small" else 3.0) / sqrt(module.in_features))
-            if init != "default" and module.bias is not None:
-                nn.init.zeros_(module.bias)
-            weight.mul_(gain)
+        return SigmoidMLP(spec, **vars(self))

@@ -1,100 +1,62 @@
-"""A causal decoder-only transformer (Vaswani et al., arXiv:1706.03762; Radford et al. 2019, "GPT-2").
-
-Pre-norm against post-norm: Xiong et al., arXiv:2002.04745.
-
-B batch, T time steps, D width, H heads, F features of a step, V outputs
-"""
+"""`model=transformer`: the network is in networks/transformer.py."""
 
 from __future__ import annotations
 
-from functools import partial
-from math import sqrt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from gradlab.base.option import one_of, option, require
+from gradlab.data.spec import Spec
+from gradlab.models.base import ANSWERS, STEPS, ModelOption, check_fit
 
-from gradlab.models.layers import ACTIVATIONS, answering, num_steps, run, to_steps
-from gradlab.models.options import TransformerOptions
-from gradlab.models.spec import Spec
-
-
-class Attention(nn.Module):
-    """Multi-head attention of each step to itself and the steps before it."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.qkv = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, D/H)
-        q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, D/H)
-        dropout = self.dropout if self.training else 0.0
-        x = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)  # (B, H, T, D/H)
-        return self.project(x.transpose(1, 2).flatten(2))  # (B, T, D)
+if TYPE_CHECKING:
+    from torch import nn
 
 
-class Block(nn.Module):
-    """Attention, then an MLP, each added to the residual stream."""
+@option("model", "transformer")
+@dataclass
+class TransformerOption(ModelOption):
+    """A causal decoder-only transformer; an image is read as a sequence of its rows."""
 
-    def __init__(self, options: TransformerOptions) -> None:
-        super().__init__()
-        width, hidden = options.width, options.mlp_ratio * options.width
-        norm = partial(nn.LayerNorm, width) if options.norm in ("pre", "post") else nn.Identity
-        self.post_norm = options.norm == "post"
-        self.norm1, self.norm2 = norm(), norm()
-        self.attention = Attention(width, options.heads, options.dropout)
-        self.expand, self.activation = nn.Linear(width, hidden), ACTIVATIONS[options.activation]()
-        self.project = nn.Linear(hidden, width)
-        self.dropout = nn.Dropout(options.dropout)
+    usual_data = "text"
+    layers: int = 4
+    """Number of blocks, each attention and an MLP."""
+    width: int = 64
+    """Size of the residual stream."""
+    heads: int = 4
+    """Attention heads; they share the width equally."""
+    norm: str = "pre"
+    """Layer norm before each sublayer and the head (pre), after each residual sum (post), before the head only (final),
+    or nowhere at all (none)."""
+    mlp_ratio: int = 4
+    """Hidden size of the MLP as a multiple of the width."""
+    activation: str = "gelu"
+    """Activation of the MLP: gelu, relu or relu2 (squared)."""
+    dropout: float = 0.0
+    """Probability of dropping an attention weight or an element of a sublayer's output."""
+    init: str = "default"
+    """PyTorch's own initialisation (default), or normal with std 0.02 and scaled residual projections (gpt2)."""
+    tie_embeddings: bool = False
+    """Whether the head uses the embedding's weights."""
+    activation_checkpointing: bool = False
+    """Whether blocks are computed again in the backward pass instead of keeping their activations."""
 
-    def mlp(self, x: Tensor) -> Tensor:
-        return self.project(self.activation(self.expand(x)))
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", self.layers, ">= 1")
+        require(self.heads >= 1, "heads", self.heads, ">= 1")
+        require(
+            self.width >= 1 and self.width % self.heads == 0, "width", self.width, f"a multiple of heads={self.heads}"
+        )
+        one_of("norm", self.norm, ("pre", "post", "final", "none"))
+        require(self.mlp_ratio >= 1, "mlp_ratio", self.mlp_ratio, ">= 1")
+        one_of("activation", self.activation, ("gelu", "relu", "relu2"))
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
+        one_of("init", self.init, ("default", "gpt2"))
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, T, D) -> (B, T, D)
-        if self.post_norm:
-            x = self.norm1(x + self.dropout(self.attention(x)))
-            return self.norm2(x + self.dropout(self.mlp(x)))
-        x = x + self.dropout(self.attention(self.norm1(x)))
-        return x + self.dropout(self.mlp(self.norm2(x)))
+    def build(self, spec: Spec) -> nn.Module:
+        check_fit("transformer", spec, STEPS, ANSWERS)
+        same = spec.inputs == spec.targets == "tokens" and spec.vocabulary == spec.outputs
+        require(same or not self.tie_embeddings, "tie_embeddings", True, "false: the data's inputs and targets differ")
+        from gradlab.models.networks.transformer import Transformer
 
-
-class Transformer(nn.Module):
-    """Tokens (B, T), sequences (B, T, F) or images -> (B, T, V) for targets "tokens", else the last step's (B, V)."""
-
-    def __init__(self, options: TransformerOptions, spec: Spec) -> None:
-        super().__init__()
-        self.spec, self.recompute = spec, options.activation_checkpointing
-        width = options.width
-        self.embedding, features = to_steps(spec, width)
-        if spec.inputs != "tokens":
-            self.embedding = nn.Sequential(self.embedding, nn.Linear(features, width))
-        self.positions = nn.Embedding(num_steps(spec), width)
-        self.dropout = nn.Dropout(options.dropout)
-        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
-        self.norm = nn.LayerNorm(width) if options.norm in ("pre", "final") else nn.Identity()
-        self.head = nn.Linear(width, spec.outputs)
-        if options.tie_embeddings:
-            self.head.weight = self.embedding.get_parameter("weight")
-        if options.init == "gpt2":
-            init_gpt2_(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.embedding(x)  # (B, T, D)
-        x = self.dropout(x + self.positions(torch.arange(x.shape[1], device=x.device)))
-        for block in self.blocks:
-            x = run(block, x, self.recompute and self.training)  # (B, T, D)
-        return self.head(answering(self.norm(x), self.spec))
-
-
-@torch.no_grad()
-def init_gpt2_(model: Transformer) -> None:
-    """std 0.02 and zero biases; projections into the residual stream divided by sqrt of their number, 2 * layers."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            std = 0.02 / sqrt(2 * len(model.blocks)) if name.endswith("project") else 0.02
-            nn.init.normal_(module.weight, std=std)
-        if isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)
+        return Transformer(spec, **vars(self))

@@ -1,6 +1,1 @@
-"""`pitfall=`: wrong ways of updating, run for real. Each replaces one function of the shipped `Update`."""
-
-from gradlab.pitfalls import accumulating, clipping, scaling, stepping, synchronising
-from gradlab.pitfalls.base import Pitfall
-
-__all__ = ["Pitfall", "accumulating", "clipping", "scaling", "stepping", "synchronising"]
+"""`pitfall=`: wrong implementations of one function of the update, run for real."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CLIPPED, CONSTANT, MEAN, REMAINDER, SEVERAL, Pitfall, Setting, gradients
 
 if TYPE_CHECKING:
-    from gradlab.step import MicroBatch, Update
+    from gradlab.update.step import MicroBatch, Update
 
 Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor"]
 """`Update.backward`: window, i, weight -> sum of losses."""
@@ -21,7 +21,11 @@ Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor
 @option("pitfall", "unscaled_accumulation")
 @dataclass
 class UnscaledAccumulation(Pitfall):
-    """The means of n micro-batches are added and not divided by n: n times the gradient."""
+    """The losses of n micro-batches are not divided by n: the gradient is n times too large.
+
+    Under SGD that is a learning rate n times too high; Adam cancels it, but for eps, clipping and weight decay. The
+    second of the ten well-known pitfalls.
+    """
 
     replaces = "backward"
     needs = (SEVERAL, MEAN)
@@ -35,7 +39,10 @@ class UnscaledAccumulation(Pitfall):
 @option("pitfall", "gradients_scaled_by_hand")
 @dataclass
 class GradientsScaledByHand(Pitfall):
-    """p.grad, not the loss, is divided by n after every backward pass: what was there before is divided again."""
+    """p.grad, not the loss, is divided by n after every backward pass: what was there before is divided again.
+
+    Micro-batch i of n (from 1) weighs n^-(n - i) of what it should. Often seen in snippets with gradient accumulation.
+    """
 
     replaces = "backward"
     needs = (SEVERAL, MEAN)
@@ -51,7 +58,10 @@ class GradientsScaledByHand(Pitfall):
 @option("pitfall", "mean_of_means")
 @dataclass
 class MeanOfMeans(Pitfall):
-    """Each micro-batch's own mean is divided by n, so that a token counts for more where there are few."""
+    """Each micro-batch's own mean is divided by n: with unequal numbers of tokens, those of short texts weigh more.
+
+    Common recipes do so, and call it equal to one large batch.
+    """
 
     replaces = "backward"
     needs = (SEVERAL, MEAN)
@@ -66,7 +76,10 @@ class MeanOfMeans(Pitfall):
 @option("pitfall", "remainder_underscaled")
 @dataclass
 class RemainderUnderscaled(Pitfall):
-    """The last, shorter window of an epoch is divided by the full number of micro-batches."""
+    """The last, shorter window of an epoch is divided by the full number of micro-batches.
+
+    Common recipes do so.
+    """
 
     measure_every: int = 1  # of the remainder too, wherever it falls
 
@@ -85,7 +98,10 @@ class RemainderUnderscaled(Pitfall):
 @option("pitfall", "zero_grad_in_window")
 @dataclass
 class ZeroGradInWindow(Pitfall):
-    """The gradients are cleared before every micro-batch: only the last one's share of the mean is left."""
+    """Gradients are cleared before every micro-batch: only the last one's share of the mean is left.
+
+    Often seen in snippets with gradient accumulation.
+    """
 
     replaces = "backward"
     needs = (SEVERAL,)
@@ -100,7 +116,10 @@ class ZeroGradInWindow(Pitfall):
 @option("pitfall", "clip_each_micro_batch")
 @dataclass
 class ClipEachMicroBatch(Pitfall):
-    """What has been added up so far is clipped after every micro-batch: early ones are clipped again and again."""
+    """The accumulated gradient is clipped after every micro-batch, not once at the end of the window.
+
+    Early micro-batches are clipped again and again. Often seen in snippets with gradient accumulation.
+    """
 
     replaces = "backward"
     needs = (SEVERAL, CLIPPED)
@@ -119,7 +138,10 @@ class ClipEachMicroBatch(Pitfall):
 @option("pitfall", "missing_zero_grad")
 @dataclass
 class MissingZeroGrad(Pitfall):
-    """Gradients are never cleared: each update adds to all those before. A resumed run begins without them."""
+    """Gradients are never cleared: each update adds to all those before, like a momentum of 1.
+
+    A resumed run begins without them. The fifth of the ten well-known pitfalls.
+    """
 
     replaces = "zero_grad"
 

@@ -7,20 +7,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from gradlab.option import OPTIONS, Invalid, require
-from gradlab.precision import FP16
+from gradlab.base.option import OPTIONS, Invalid, require
 
 if TYPE_CHECKING:
     import torch
 
-    from gradlab.config import Config
-    from gradlab.step import Update
+    from gradlab.update.accumulation import Accumulation
+    from gradlab.update.clip import Clip
+    from gradlab.update.loss import Loss
+    from gradlab.update.precision import PrecisionOption
+    from gradlab.update.schedule import Schedule
+    from gradlab.update.step import Update
 
 
 class Setting(NamedTuple):
     """What of a run decides whether a pitfall can act in it, and how."""
 
-    config: Config
+    accumulation: Accumulation
+    loss: Loss
+    precision: PrecisionOption
+    clip: Clip
+    schedule: Schedule
     world_size: int
     steps: int
     """Micro-batches of the first window."""
@@ -30,7 +37,7 @@ class Setting(NamedTuple):
     @property
     def remainder(self) -> bool:
         """Whether the last window of an epoch is shorter."""
-        return not self.config.accumulation.varies and self.micro_batches % self.steps != 0
+        return not self.accumulation.varies and self.micro_batches % self.steps != 0
 
 
 class Need(NamedTuple):
@@ -40,19 +47,15 @@ class Need(NamedTuple):
     met: Callable[[Setting], bool]
 
 
-SEVERAL = Need("accumulation.steps > 1", lambda at: at.config.accumulation.varies or at.steps > 1)
-CONSTANT = Need("accumulation.steps that do not vary", lambda at: not at.config.accumulation.varies)
+SEVERAL = Need("accumulation.steps > 1", lambda at: at.accumulation.varies or at.steps > 1)
+CONSTANT = Need("accumulation.steps that do not vary", lambda at: not at.accumulation.varies)
 REMAINDER = Need("an epoch whose micro-batches accumulation.steps does not divide", lambda at: at.remainder)
-MEAN = Need("loss.reduction=mean", lambda at: at.config.loss.reduction == "mean")
-SCALED = Need(
-    "a loss scale: precision=fp16", lambda at: isinstance(at.config.precision, FP16) and at.config.precision.enabled
-)
-CLIPPED = Need("a clip other than none, such as clip=norm", lambda at: name_of("clip", at.config.clip) != "none")
-UNCLIPPED = Need("clip=none, which is right there", lambda at: name_of("clip", at.config.clip) == "none")
+MEAN = Need("loss.reduction=mean", lambda at: at.loss.reduction == "mean")
+SCALED = Need("a loss scale: precision=fp16", lambda at: at.precision.scaled)
+CLIPPED = Need("a clip other than none, such as clip=norm", lambda at: name_of("clip", at.clip) != "none")
+UNCLIPPED = Need("clip=none, which is right there", lambda at: name_of("clip", at.clip) == "none")
 RANKS = Need("several ranks: torchrun --nproc-per-node=2 -m gradlab ...", lambda at: at.world_size > 1)
-MOVING = Need(
-    "a rate that moves, such as schedule=warmup", lambda at: name_of("schedule", at.config.schedule) != "constant"
-)
+MOVING = Need("a rate that moves, such as schedule=warmup", lambda at: name_of("schedule", at.schedule) != "constant")
 
 
 def name_of(group: str, option: Any) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradlab.clip import Clipped, NoClip, NormClip, ValueClip
-from gradlab.option import option, require
+from gradlab.base.option import option, require
 from gradlab.pitfalls.base import CLIPPED, UNCLIPPED, Deferred, Pitfall, Setting
+from gradlab.update.clip import Clipped, NoClip, NormClip, ValueClip
 
 if TYPE_CHECKING:
-    from gradlab.gradients import Gradients
-    from gradlab.step import Update
+    from gradlab.update.gradients import Gradients
+    from gradlab.update.step import Update
 
 Clipping = Callable[["Gradients"], Clipped]
 """`Update.clip_`."""
@@ -21,7 +21,10 @@ Clipping = Callable[["Gradients"], Clipped]
 @option("pitfall", "no_clip")
 @dataclass
 class NoClipping(Pitfall):
-    """The clipping that the run needs is left out."""
+    """A run that needs clipping has none: one steep update moves the weights to where gradients are steeper still.
+
+    The first of the ten well-known pitfalls: the gradients explode, and only the learning rate gets the blame.
+    """
 
     replaces = "clip_"
     needs = (CLIPPED,)
@@ -33,7 +36,10 @@ class NoClipping(Pitfall):
 @option("pitfall", "value_clip")
 @dataclass
 class ValueClipping(Pitfall):
-    """Elements are clamped where the gradient as a whole should be scaled, which turns it."""
+    """Elements are clamped where the whole gradient should be scaled: its direction changes.
+
+    The sixth of the ten well-known pitfalls.
+    """
 
     max_value: float = 0.5
     """Largest magnitude of an element."""
@@ -69,7 +75,10 @@ class _OtherNorm(Pitfall):
 @option("pitfall", "needless_clip")
 @dataclass
 class NeedlessClip(_OtherNorm):
-    """A run that is well without clipping is clipped."""
+    """A run that is healthy without clipping, such as a ResNet's, is clipped: its steps become shorter.
+
+    The seventh of the ten well-known pitfalls.
+    """
 
     needs = (UNCLIPPED,)
 
@@ -77,7 +86,10 @@ class NeedlessClip(_OtherNorm):
 @option("pitfall", "clip_too_tight")
 @dataclass
 class ClipTooTight(_OtherNorm):
-    """The threshold is far below the usual norm: nearly every update is cut to the same length."""
+    """max_norm is far below the usual norm: nearly every gradient is cut to the same length.
+
+    The size of the gradient no longer matters. The tenth of the ten well-known pitfalls.
+    """
 
     max_norm: float = 0.01
 
@@ -85,7 +97,10 @@ class ClipTooTight(_OtherNorm):
 @option("pitfall", "clip_after_step")
 @dataclass
 class ClipAfterStep(Pitfall):
-    """Clipping runs when the optimizer has used the gradients."""
+    """Clipping runs after optimizer.step(): the weights have already moved by the whole gradient.
+
+    The third of the ten well-known pitfalls.
+    """
 
     replaces = "clip_"
     needs = (CLIPPED,)
@@ -101,7 +116,10 @@ class ClipAfterStep(Pitfall):
 @option("pitfall", "clip_before_backward")
 @dataclass
 class ClipBeforeBackward(Pitfall):
-    """Clipping runs ahead of the next forward pass, when there is no gradient yet."""
+    """zero_grad, clip, backward, step: there is no gradient to clip yet, and the next one is used whole.
+
+    Often seen in snippets with a wrong order.
+    """
 
     replaces = "clip_"
     needs = (CLIPPED,)

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CLIPPED, SCALED, Deferred, Pitfall, Setting
 
 if TYPE_CHECKING:
-    from gradlab.step import Update
+    from gradlab.update.step import Update
 
 
 @option("pitfall", "clip_before_unscale")
 @dataclass
 class ClipBeforeUnscale(Pitfall):
-    """Clipping sees gradients that are still scaled: the effective threshold is max_norm / scale."""
+    """Clipping before the loss scale s is divided out: the true gradient is clipped to max_norm / s.
+
+    Under SGD steps shrink by up to s; under Adam only as far as eps matters. The logged norm is the scaled one. The
+    fourth of the ten well-known pitfalls.
+    """
 
     replaces = "unscale"
     needs = (SCALED, CLIPPED)
@@ -33,7 +37,10 @@ class ClipBeforeUnscale(Pitfall):
 @option("pitfall", "unscale_twice")
 @dataclass
 class UnscaleTwice(Pitfall):
-    """Once before clipping and once more before the step: the step is taken with gradient / scale."""
+    """Gradients are divided by the loss scale before clipping, and again before the step: they are too small by it.
+
+    PyTorch's own scaler refuses it; a hand-written one does not. Often seen in snippets with mixed precision.
+    """
 
     replaces = "unscale"
     needs = (SCALED,)
@@ -49,7 +56,10 @@ class UnscaleTwice(Pitfall):
 @option("pitfall", "step_past_scaler")
 @dataclass
 class StepPastScaler(Pitfall):
-    """The optimizer steps whether the gradients overflowed or not; the scale backs off all the same."""
+    """optimizer.step() instead of scaler.step(): gradients that overflowed are applied, though the scale backs off.
+
+    Often seen in snippets with mixed precision.
+    """
 
     replaces = "step"
     needs = (SCALED,)
@@ -67,7 +77,10 @@ class StepPastScaler(Pitfall):
 @option("pitfall", "live_lock")
 @dataclass
 class LiveLock(Pitfall):
-    """At a norm that is not finite the loop goes on, past the scale's update as well: it never backs off."""
+    """At a non-finite norm the loop continues without updating the loss scale, which therefore never backs off.
+
+    The scale that overflowed stays, and so does the overflow. A well-meant guard, often seen in hand-written loops.
+    """
 
     replaces = "update_scale"
     needs = (SCALED,)

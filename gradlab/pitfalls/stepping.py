@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CONSTANT, MOVING, SEVERAL, Pitfall, Setting
 
 if TYPE_CHECKING:
-    from gradlab.gradients import Gradients
-    from gradlab.step import Update
+    from gradlab.update.gradients import Gradients
+    from gradlab.update.step import Update
 
 
 @option("pitfall", "no_monitoring")
 @dataclass
 class NoMonitoring(Pitfall):
-    """Nothing looks at the gradients, so that a NaN is applied like any other."""
+    """Gradients are not checked before the step: a NaN or an infinity is applied, and the weights are lost.
+
+    The eighth of the ten well-known pitfalls.
+    """
 
     replaces = "found_inf"
 
@@ -40,7 +43,10 @@ def scheduler_steps(attempts: int, steps: int, micro_batches: int) -> int:
 @option("pitfall", "schedule_per_micro_batch")
 @dataclass
 class SchedulePerMicroBatch(Pitfall):
-    """The schedule, made for updates, is stepped after each micro-batch: n times too fast, skipped updates included."""
+    """The schedule, made for updates, is stepped after each micro-batch: n times too fast, skipped updates included.
+
+    Often left in loops that were written before accumulation was added.
+    """
 
     replaces = "lr"
     needs = (SEVERAL, CONSTANT, MOVING)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradlab.option import option
+from gradlab.base.option import option
 from gradlab.pitfalls.base import CONSTANT, RANKS, REMAINDER, SEVERAL, Pitfall, Setting
 
 if TYPE_CHECKING:
-    from gradlab.step import MicroBatch, Update
+    from gradlab.update.step import MicroBatch, Update
 
 Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor"]
 
@@ -26,7 +26,10 @@ def synchronised(right: Backward, window: Sequence[MicroBatch], i: int, weight: 
 @option("pitfall", "ddp_sync_every_micro_batch")
 @dataclass
 class SyncEveryMicroBatch(Pitfall):
-    """No no_sync: the same gradient, reduced n times an update instead of once."""
+    """Accumulation under DDP without no_sync: the same gradient, all-reduced n times an update instead of once.
+
+    The ninth of the ten well-known pitfalls.
+    """
 
     replaces = "backward"
     needs = (RANKS, SEVERAL)
@@ -40,7 +43,10 @@ class SyncEveryMicroBatch(Pitfall):
 @option("pitfall", "no_sync_around_backward_only")
 @dataclass
 class NoSyncAroundBackwardOnly(Pitfall):
-    """no_sync is entered after the forward pass, which has already decided to reduce."""
+    """no_sync is entered after the forward pass, which has already told DDP to all-reduce.
+
+    The same gradient, all-reduced n times: no result shows it.
+    """
 
     replaces = "backward"
     needs = (RANKS, SEVERAL)
@@ -61,7 +67,10 @@ class NoSyncAroundBackwardOnly(Pitfall):
 @option("pitfall", "no_sync_off_by_one")
 @dataclass
 class NoSyncOffByOne(Pitfall):
-    """no_sync where i % n, step where (i + 1) % n: the first micro-batch is reduced and the others stay local."""
+    """no_sync where i % n, step where (i + 1) % n: only the first micro-batch is reduced, the others stay local.
+
+    Seen in a public recipe.
+    """
 
     replaces = "backward"
     needs = (RANKS, SEVERAL)
@@ -76,7 +85,10 @@ class NoSyncOffByOne(Pitfall):
 @option("pitfall", "remainder_unsynchronised")
 @dataclass
 class RemainderUnsynchronised(Pitfall):
-    """The last, shorter window of an epoch ends inside no_sync: each rank steps with its own gradient."""
+    """The last, shorter window of an epoch ends inside no_sync: each rank steps with its own gradient.
+
+    The ranks' weights then differ. Common recipes do so.
+    """
 
     measure_every: int = 1  # of the remainder too, wherever it falls
 

@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from gradlab.command import Parser, exit_code
-from gradlab.errors import Usage
-from gradlab.option import Invalid, require
-from gradlab.report import wandb_report
-from gradlab.report.run import began
-from gradlab.run_folder import jobs_of, runs_below
+from gradlab.base.command import Parser, exit_code
+from gradlab.base.errors import Usage
+from gradlab.base.option import Invalid, require
+from gradlab.report.pages.run_page import began
+from gradlab.report.wandb import report as wandb_report
+from gradlab.runs.files import jobs_of, runs_below
 
 DESCRIPTION = """\
 Pages to look at, in a browser, with no network. Of one run: its report.html, made again. Of a sweep: its report.html.
@@ -24,7 +24,7 @@ COMPARED = 60
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
-    from gradlab.lazy import lazy_import
+    from gradlab.base.lazy import lazy_import
 
     lazy_import("torch")  # nothing here needs it
     return exit_code(lambda: report(sys.argv[1:] if arguments is None else arguments))
@@ -75,9 +75,9 @@ def kind(folder: Path) -> str:
 
 
 def of_run(folder: Path, draws: bool) -> int:
-    from gradlab.report import run
+    from gradlab.report.pages import run_page
 
-    print(run.write(folder))
+    print(run_page.write(folder))
     if draws:
         from gradlab.report import figures
 
@@ -86,24 +86,24 @@ def of_run(folder: Path, draws: bool) -> int:
 
 
 def of_sweep(folder: Path, draws: bool) -> int:
-    from gradlab.report import run, sweep
+    from gradlab.report.pages import run_page, sweep_page
 
     if draws:
         raise Usage("--figures: is of runs; python -m gradlab.map draws those of a sweep")
-    run.complete(jobs_of(folder))
-    print(sweep.write(folder))
+    run_page.complete(jobs_of(folder))
+    print(sweep_page.write(folder))
     return 0
 
 
 def several(folders: list[Path], file: Path, draws: bool) -> int:
-    from gradlab.report import compare
+    from gradlab.report.pages import comparison_page
 
     every = [run for folder in folders for run in (jobs_of(folder) if kind(folder) == "sweep" else [folder])]
     runs = list(dict.fromkeys(filter(began, every)))
     require(len(runs) <= COMPARED, "FOLDER", f"{len(runs)} runs", f"at most {COMPARED} runs on one page")
     if file.is_dir():
         file = file / "comparison.html"
-    print(compare.write(runs, file))
+    print(comparison_page.write(runs, file))
     if draws:
         from gradlab.report import figures
 
@@ -112,7 +112,7 @@ def several(folders: list[Path], file: Path, draws: bool) -> int:
 
 
 def follow(folders: list[Path], port: int | None, other: object) -> int:
-    from gradlab.report.serve import serve
+    from gradlab.report.pages.live_page import serve
 
     if len(folders) > 1 or other:
         raise Usage("--serve: follows one run, and writes nothing")

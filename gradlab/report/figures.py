@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gradlab.loggers.local import read_lines
-from gradlab.option import Invalid
-from gradlab.report import folder as folders
+from gradlab.base.json_lines import read_lines
+from gradlab.base.option import Invalid
 from gradlab.report.layers import by_layer
+from gradlab.runs import contents as folders
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 DASHES = ("-", "--", ":")
@@ -58,7 +58,7 @@ def of_several(paths: Sequence[Path], file: Path) -> list[Path]:
 
 def curves(runs: Sequence[Lines], names: Sequence[str], title: str, path: Path) -> list[Path]:
     """Loss, gradient norm, loss scale where there is one, and learning rate, one above the other."""
-    from gradlab.sweep.map_figure import pyplot
+    from gradlab.sweep.maps.figure import pyplot
 
     scaled = any((run.column("amp/scale") != 1).any() for run in runs)
     panels = [
@@ -136,7 +136,7 @@ def flow(lines: Lines, title: str, path: Path) -> list[Path]:
     """Gradient norms, layer by update, and their profile by depth in the first and the last record."""
     from matplotlib.colors import LogNorm
 
-    from gradlab.sweep.map_figure import pyplot
+    from gradlab.sweep.maps.figure import pyplot
 
     layers, norms = table(lines)  # (L,), (L, R)
     x = np.array([record["attempt"] for record in lines.records])

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.command import key
-from gradlab.loggers.local import number
-from gradlab.run_folder import jobs_of, overrides_of, told_by, value
-from gradlab.sweep.measure import evaluated, lost_at, measured
-from gradlab.sweep.outcome import learns, outcome_class
+from gradlab.base.command import key
+from gradlab.base.json_lines import number
+from gradlab.runs.files import jobs_of, overrides_of, refused, swept, told_by, value
+from gradlab.runs.measured import evaluated, lost_at, measured
+from gradlab.runs.outcome_class import learns, outcome_class
 
 FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
 """Columns that come first; then whatever was swept, then the numbers, then `why`."""
-REFUSED = "does not apply"
-"""Stands for the verdict of a job whose remedy changes nothing."""
 REPEATS = ("seed",)
 """Fields whose values repeat a point."""
 
@@ -56,15 +53,6 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
         writer.writerows(rows)
 
 
-def swept(overrides: Sequence[Sequence[str]]) -> list[str]:
-    """Fields that are not the same in every job, in the order of the command."""
-    values: dict[str, list[str | None]] = {}
-    for i, job in enumerate(overrides):
-        for o in job:
-            values.setdefault(key(o), [None] * len(overrides))[i] = o.partition("=")[2]
-    return [name for name, given in values.items() if len(set(given)) > 1]
-
-
 def numbers_of(path: Path, told: dict[str, Any]) -> dict[str, Any]:
     """What the run measured; `loss/final` of one that failed is infinite: there is no model to go on with."""
     kept = told.get("measured") or measured(path, lost_at(told))
@@ -79,12 +67,6 @@ def judged(told: dict[str, Any], numbers: dict[str, Any]) -> str:
     """The class of a run."""
     last, status = numbers["loss/final"], (told.get("outcome") or {}).get("status")
     return outcome_class(told.get("verdict"), status, learns(told), math.nan if last is None else last)
-
-
-def refused(told: dict[str, Any]) -> str | None:
-    """What stands for the verdict of a job whose remedy does not apply."""
-    remedy = told.get("remedy")
-    return REFUSED if remedy and not remedy["applies"] else None
 
 
 def why(told: dict[str, Any]) -> str:

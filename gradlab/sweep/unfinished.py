@@ -6,24 +6,19 @@ that it is to run under. All others run from their beginning.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.cli import INTERRUPTED, SILENT
-from gradlab.command import command
-from gradlab.option import Invalid
+from gradlab.base.command import INTERRUPTED, WRONG, command, identity
+from gradlab.base.option import Invalid
+from gradlab.config.compose import SILENT
 
 if TYPE_CHECKING:
-    from gradlab.distributed import World
+    from gradlab.base.distributed import World
 
-WRONG = 2
-"""Exit code of a command that is wrong."""
 WRITTEN = (
     *("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures"),
     *("environment.json", "replay.json", "wandb", "tensorboard"),
@@ -31,9 +26,12 @@ WRITTEN = (
 """What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
 
 
-def identity(overrides: list[str]) -> list[str]:
-    """The overrides that decide a run, whether it was resumed or not."""
-    return [o for o in overrides if o.lstrip("+").partition("=")[0] != "resume"]
+def resuming() -> bool:
+    """Whether the sweep under way was interrupted before."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    return bool(OmegaConf.select(HydraConfig.instance().cfg, "hydra.callbacks.gradlab.goes_on"))  # type: ignore
 
 
 def finished(folder: Path, overrides: list[str]) -> int | None:
@@ -50,29 +48,12 @@ def finished(folder: Path, overrides: list[str]) -> int | None:
     return code if answered and same and type(code) is int and code != INTERRUPTED else None
 
 
-def kept(folder: Path, overrides: list[str], place: World) -> int | None:
+def kept(folder: Path, overrides: list[str], world: World) -> int | None:
     """Exit code of a job that has finished; else its folder is cleared, and None."""
-    code = place.broadcast(finished(folder, overrides))
-    if code is None and place.main:
+    code = world.broadcast(finished(folder, overrides))
+    if code is None and world.main:
         clear(folder)
     return code
-
-
-@contextmanager
-def turn(folder: Path) -> Iterator[None]:
-    """Alone in a job's folder: processes that a killed launcher has left may still be at its last jobs."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"{folder}: another process runs this job; waiting for it", flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
 
 
 def clear(folder: Path) -> None:

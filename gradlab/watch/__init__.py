@@ -1,35 +1,36 @@
-"""Follow the calls of a training loop of one's own: `with gradlab.watch(model, optimizer) as watch: ...`.
+"""Watch a training loop of your own: `with gradlab.watch(model, optimizer) as watch: ...`.
 
-This package can be called: that makes a `gradlab.watch.session.Watch`. PyTorch is imported then, and not before.
+This package is callable: the call makes a `gradlab.watch.watch.Watch`, and imports PyTorch only then.
 
-What is seen is one of `gradlab.codes`, as in `gradlab.audit`, told at the line that the audit names too, but for:
+Mistakes have the codes of `gradlab.codes`, as in `gradlab.audit`, and are reported at the line that the audit reports,
+except:
 
-    GL605            at the backward pass of a loss that is kept: what keeps it has no call of its own
-    GL206            at what clears, or adds to, the gradient that was given up
-    GL303            at the backward pass whose gradient is multiplied: arithmetic is not followed
-    GL307            where what is left is cleared, at what clears it
-    GL306 GL402 GL404  from the second update, where losses are undivided or the schedule moves first of all: once may
-                     be meant
-    GL403            at the end, when it is known how many micro-batches there were
+    GL605              at the backward pass of a loss that is kept: keeping it makes no call
+    GL206              at the call that zeroes, or adds to, the gradient that was abandoned
+    GL303              at the backward pass whose gradient is multiplied: arithmetic is not observed
+    GL307              if the remainder is zeroed, at the call that zeroes it
+    GL306 GL402 GL404  from the second update if losses are undivided, or the schedule steps first: once may be intended
+    GL403              at the end, when the number of micro-batches is known
 
-Not seen, and why:
+Not detected, and why:
 
-    GL212 GL810 GL811  names and arguments in the text, without effect here; the calls they lead to are followed
-    GL601 - GL604    a loss is seen when it is not finite: `diagnosis` says so, with the update
+    GL212 GL810 GL811  names and arguments in the source have no effect here; the calls that they lead to are observed
+    GL601 - GL604      a loss that is not finite: the diagnosis reports it, with the update
     GL803 GL806 GL807  the gradients themselves are measured: exploding and vanishing are verdicts
-    GL2xx            of scalers that are no GradScaler and were not handed over
-    GL505            where gradients are copied into one tensor first, or all_reduce was imported by name before
-    the number of micro-batches, in what is told of them, inside of FullyShardedDataParallel's no_sync(): it may be too
-        small
-    gradients of FullyShardedDataParallel that are set to None between a forward and its backward pass: it takes them
-        away there itself (fully_shard does not)
-    losses that are made in a compiled function: what they were divided by is not in the graph
-    norms over all ranks of FullyShardedDataParallel and fully_shard, where the model does not clip itself: those that
-        are recorded are of this rank's part
-    steps of a compiled optimizer that remembers nothing (SGD without momentum), or under a loss scale: they call no
-        hooks, and are noticed afterwards by what changed; the verdict is then `not_measured`
-    what other threads do: the one that enters, or steps first, is followed; and what copies of the process do
-    clipping and unscaling by hand: rules that rest on what the gradient holds are silent for that update
+    GL2xx              of scalers that are no GradScaler and were not passed to the watch
+    GL505              where gradients are copied into one tensor first, or all_reduce was imported by name before
+
+Limits:
+
+    inside `no_sync()` of FullyShardedDataParallel the reported number of micro-batches may be too small
+    FullyShardedDataParallel removes gradients between a forward pass and its backward pass itself (fully_shard does
+        not): gradients that the loop sets to None there go unnoticed
+    the divisor of a loss that is computed in a compiled function is not in the graph
+    norms under FullyShardedDataParallel and fully_shard are of this rank's part, unless the model clips itself
+    steps of a compiled optimizer without state (SGD without momentum), or under a loss scale, call no hooks and leave
+        no trace: the verdict is `not_measured`
+    one thread is observed: the one that enters the watch, or makes the first step; forked processes are not
+    if the loop clips or unscales gradients manually, rules about what the gradients hold are off for that update
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ from typing import TYPE_CHECKING, Any
 from gradlab.watch.faults import Fault
 
 if TYPE_CHECKING:
-    from gradlab.watch.session import Watch
+    from gradlab.watch.watch import Watch
 
 __all__ = ["Fault"]
 
 
-class Callable(ModuleType):
-    """The type of this module: what a package cannot be otherwise."""
+class CallableModule(ModuleType):
+    """The type of this module: a plain module cannot be called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Watch:
-        from gradlab.watch.parts import check
-        from gradlab.watch.session import Watch
+        from gradlab.watch.arguments import check_names
+        from gradlab.watch.watch import Watch
 
-        check(Watch.__init__, kwargs)
+        check_names(Watch.__init__, kwargs)
         return Watch(*args, **kwargs)
 
 
-sys.modules[__name__].__class__ = Callable
+sys.modules[__name__].__class__ = CallableModule

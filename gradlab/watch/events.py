@@ -1,4 +1,4 @@
-"""What happened to the gradients of an optimizer."""
+"""Events that the rules judge: backward passes, clip calls and steps of learning rate schedules."""
 
 from __future__ import annotations
 
@@ -7,55 +7,58 @@ from typing import Any
 
 import torch
 
-from gradlab.watch.graph import Weight
-from gradlab.watch.where import Site
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.loss_graph import LossWeight
 
-Found = tuple[str, "Site | None", str]
-"""A mistake by its name, the place, details."""
+Violation = tuple[str, "CallSite | None", str]
+"""What a rule yields: the name of a mistake in `gradlab.codes`, its call site, and details."""
 
 
 @dataclass(eq=False)
-class Backward:
+class BackwardPass:
     """One backward pass that added to an optimizer's gradients."""
 
-    site: Site | None
+    site: CallSite | None
     loss: Any
-    """A number, or a () tensor on a device; None where it is no single number. Without the loss scale."""
-    weight: Weight
+    """The loss without the loss scale: a float, or a () tensor on a device; None if it is not one number."""
+    weight: LossWeight
     scaled: bool
-    half: bool
-    """Whether the forward pass before it was in fp16."""
-    forwards: int
-    """Forward passes of the model since the backward pass before."""
-    forward: Site | None
-    """Where the latest of them was called, if that was looked up."""
+    """Whether the loss was multiplied by the loss scale."""
+    fp16: bool
+    """Whether the forward pass before it ran in fp16."""
+    num_forwards: int
+    """Forward passes of the model since the previous backward pass."""
+    forward_site: CallSite | None
+    """Call site of the latest of them, if it was recorded."""
     synced: bool | None
-    """Whether DDP averages over ranks after it; None without DDP."""
-    scaler_updates: int
-    types: set[torch.dtype] | None
-    """In its graph; None where they are not known."""
-    token: Any = None
-    """Tells whether its graph is alive."""
-    versions: dict[int, int] = field(default_factory=dict)
-    """Optimizer -> version of a weight of its own, when it ran."""
-    used: set[int] = field(default_factory=set)
-    """Optimizers that have stepped on it."""
+    """Whether DDP averages the gradients over ranks after it; None without DDP."""
+    num_scaler_updates: int
+    """Calls of `scaler.update` before it."""
+    dtypes: set[torch.dtype] | None
+    """Floating point types in its graph; None if unknown."""
+    graph_token: Any = None
+    """Weak reference that is dead once its graph is freed."""
+    weight_versions: dict[int, int] = field(default_factory=dict)
+    """Optimizer index -> version counter of one of its parameters when this pass ran."""
+    used_by: set[int] = field(default_factory=set)
+    """Indices of the optimizers that have stepped on it."""
 
 
 @dataclass
-class Clip:
-    """A call that clips."""
+class ClipCall:
+    """A call that clips gradients."""
 
-    site: Site | None
-    held: int
+    site: CallSite | None
+    num_accumulated: int
     """Backward passes in the gradient at the time."""
 
 
 @dataclass
-class Move:
-    """A move of a schedule."""
+class ScheduleStep:
+    """A step of a learning rate schedule."""
 
     schedule: int
-    site: Site | None
-    held: int
-    """Unused backward passes in the gradient at the time."""
+    """id() of the schedule."""
+    site: CallSite | None
+    num_unused: int
+    """Backward passes in the gradient at the time that no optimizer has used."""

@@ -1,4 +1,4 @@
-"""Mistakes that were seen in a loop: where, when first, and how often since. What each is says `gradlab.codes`."""
+"""Mistakes that were observed in a loop: call site, first update and count. `gradlab.codes` describes each kind."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gradlab.codes import NAMED, Code
+from gradlab.codes import CODES_BY_NAME, Code
 from gradlab.diagnosis.finding import Finding
-from gradlab.watch.where import Site, told
+from gradlab.watch.call_site import CallSite, format_site
 
-CRITICAL = {"error": "critical", "warning": "warning", "advice": "info"}
-"""How bad -> what a diagnosis says."""
-SAME = {"clip-before-backward", "clip-after-step"}
-"""One and the same call may be either, seen from the next update."""
+DIAGNOSIS_SEVERITY = {"error": "critical", "warning": "warning", "advice": "info"}
+"""Severity of a code -> severity of a diagnosis."""
+CLIP_ORDER = {"clip-before-backward", "clip-after-step"}
+"""One call may be either of these two; which one is known only at the next update."""
 
 
 class Fault(RuntimeError):
-    """An error in a loop, raised where it was seen first (`strict=True`)."""
+    """Raised under `strict=True` at the first call site of an error."""
 
-    def __init__(self, seen: Seen) -> None:
-        super().__init__(f"{seen.line}; {seen.kind.mend}")
-        self.code, self.name, self.seen = seen.code, seen.name, seen
+    def __init__(self, record: FaultRecord) -> None:
+        super().__init__(f"{record.line}; {record.kind.fix}")
+        self.code, self.name, self.record = record.code, record.name, record
 
 
 @dataclass
-class Seen:
-    """A mistake that was seen."""
+class FaultRecord:
+    """One mistake that was observed in a loop."""
 
     name: str
-    site: Site | None
+    site: CallSite | None
     update: int
-    """The optimizer's update, counted from 1, in which it was seen first."""
+    """The optimizer's update, counted from 1, in which it was first observed."""
     detail: str = ""
     optimizer: int = 0
+    """Index of the optimizer."""
     times: int = 1
 
     @property
     def kind(self) -> Code:
-        return NAMED[self.name]
+        return CODES_BY_NAME[self.name]
 
     @property
     def code(self) -> str:
@@ -50,43 +51,46 @@ class Seen:
 
     @property
     def line(self) -> str:
-        """As `gradlab.audit` says it."""
-        return f"{told(self.site)}: {self.code} {self.kind.severity}: {self.message} [{self.name}]"
+        """In the format of `gradlab.audit`."""
+        return f"{format_site(self.site)}: {self.code} {self.kind.severity}: {self.message} [{self.name}]"
 
     @property
-    def when(self) -> str:
-        often = f", {self.times} times" if self.times > 1 else ""
-        return f"first at update {self.update}{often}; {self.kind.mend}"
+    def occurrences(self) -> str:
+        """First update, count, and the fix."""
+        count = f", {self.times} times" if self.times > 1 else ""
+        return f"first at update {self.update}{count}; {self.kind.fix}"
 
     def finding(self) -> Finding:
+        """As a finding of a diagnosis."""
         file, line = (self.site[0].co_filename, self.site[1]) if self.site else (None, None)
-        evidence = {"file": file, "line": line, "rule": self.code, "times": self.times, "mend": self.kind.mend}
-        says = f"{told(self.site)}: {self.message}"
-        return Finding(self.name, CRITICAL[self.kind.severity], says, self.update, evidence)
+        evidence = {"file": file, "line": line, "rule": self.code, "times": self.times, "mend": self.kind.fix}
+        sentence = f"{format_site(self.site)}: {self.message}"
+        return Finding(self.name, DIAGNOSIS_SEVERITY[self.kind.severity], sentence, self.update, evidence)
 
 
-class Faults:
-    """All of a watch's, each told once."""
+class FaultLog:
+    """All mistakes that a watch has observed; each is reported once."""
 
-    def __init__(self, strict: bool, say: Callable[[str], None]) -> None:
-        """strict: raise the first error."""
-        self.strict, self.say = strict, say
-        self.all: list[Seen] = []
+    def __init__(self, strict: bool, report: Callable[[str], None]) -> None:
+        """strict: raise `Fault` at the first error. report: takes the message of a new mistake."""
+        self.strict, self.report = strict, report
+        self.records: list[FaultRecord] = []
 
-    def add(self, seen: Seen) -> None:
-        for known in self.all:
-            same = known.name == seen.name or (known.site == seen.site and {known.name, seen.name} <= SAME)
-            if same and known.optimizer == seen.optimizer:
+    def add(self, record: FaultRecord) -> None:
+        for known in self.records:
+            either_order = known.site == record.site and {known.name, record.name} <= CLIP_ORDER
+            if known.optimizer == record.optimizer and (known.name == record.name or either_order):
                 known.times += 1
                 return
-        self.all.append(seen)
-        if self.strict and seen.kind.severity == "error":
-            raise Fault(seen)
-        self.say(f"{seen.line}; at update {seen.update}; {seen.kind.mend}")
+        self.records.append(record)
+        if self.strict and record.kind.severity == "error":
+            raise Fault(record)
+        self.report(f"{record.line}; at update {record.update}; {record.kind.fix}")
 
-    def of(self, optimizer: int) -> list[Seen]:
-        return [seen for seen in self.all if seen.optimizer == optimizer]
+    def of(self, optimizer: int) -> list[FaultRecord]:
+        """The mistakes of one optimizer, by its index."""
+        return [record for record in self.records if record.optimizer == optimizer]
 
 
-def printed(text: str) -> None:
+def print_message(text: str) -> None:
     print(f"gradlab.watch: {text}", file=sys.stderr, flush=True)

@@ -37,13 +37,14 @@ class VectorizedLauncher(Launcher):
         self.settings = settings
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from gradlab.sweep.composing import Composer
+        from gradlab.sweep.grid.composer import Composer
 
         # The sweeper checks every job by composing it, with this very loader.
         hydra_context.config_loader = Composer(hydra_context.config_loader)  # type: ignore[assignment]
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from gradlab.sweep.launch import launch
+        from gradlab.report.pages.run_page import finished
+        from gradlab.sweep.vectorized.launch import launch
 
-        return launch(self, job_overrides, initial_job_idx)
+        return launch(self, job_overrides, initial_job_idx, finished)

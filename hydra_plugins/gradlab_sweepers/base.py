@@ -13,9 +13,9 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
-    from gradlab.sweep.axes import Point
-    from gradlab.sweep.options import Rounds
-    from gradlab.sweep.search import Search
+    from gradlab.sweep.grid.axes import Point
+    from gradlab.sweep.search.options import Rounds
+    from gradlab.sweep.search.search import Search
 
 O = TypeVar("O", bound="Rounds")  # noqa: E741
 
@@ -41,7 +41,7 @@ class RoundSweeper(Sweeper):
 
     def option(self, cls: type[O]) -> O:
         """The settings, checked."""
-        from gradlab.option import Invalid
+        from gradlab.base.option import Invalid
 
         settings: dict[str, Any] = {k: list(v) if OmegaConf.is_list(v) else v for k, v in self.settings.items()}
         try:
@@ -55,9 +55,9 @@ class RoundSweeper(Sweeper):
         return OmegaConf.select(self.config, field, throw_on_missing=False)
 
     def sweep(self, arguments: list[str]) -> Any:
-        from gradlab.distributed import world
-        from gradlab.sweep.launching import Launching
-        from gradlab.sweep.search import conduct
+        from gradlab.base.distributed import world
+        from gradlab.sweep.launchers.rounds import Launching
+        from gradlab.sweep.search.search import conduct
 
         assert self.config is not None and self.launcher is not None
         search = self.search(self.points(arguments))
@@ -83,7 +83,7 @@ class RoundSweeper(Sweeper):
 
     def points(self, arguments: list[str]) -> list[Point]:
         """Every combination of the overrides, as Hydra's own sweeper makes them."""
-        from gradlab.sweep.grid import combinations
+        from gradlab.sweep.grid.jobs import combinations
 
         assert self.hydra_context is not None
         found = combinations(self.settings.get("params"), arguments, self.hydra_context.config_loader)

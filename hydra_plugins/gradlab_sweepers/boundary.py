@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from hydra.core.config_store import ConfigStore
 
-from gradlab.sweep.options import BoundaryOption
+from gradlab.sweep.search.options import BoundaryOption
 from hydra_plugins.gradlab_sweepers.base import RoundSweeper
 
 if TYPE_CHECKING:
-    from gradlab.sweep.axes import Point
-    from gradlab.sweep.search import Search
+    from gradlab.sweep.grid.axes import Point
+    from gradlab.sweep.search.search import Search
 
 ConfigStore.instance().store(group="hydra/sweeper", name="boundary", node=BoundaryOption, provider="gradlab")
 
@@ -21,7 +21,7 @@ class BoundarySweeper(RoundSweeper):
     """The last stable value of a field for each point of the other axes."""
 
     def search(self, points: Sequence[Point]) -> Search:
-        from gradlab.sweep.boundary import Boundary
+        from gradlab.sweep.search.boundary import Boundary
 
         option = self.option(BoundaryOption)
         value = self.composed(option.field)

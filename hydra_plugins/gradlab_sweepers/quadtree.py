@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from hydra.core.config_store import ConfigStore
 
-from gradlab.sweep.options import QuadtreeOption
+from gradlab.sweep.search.options import QuadtreeOption
 from hydra_plugins.gradlab_sweepers.base import RoundSweeper
 
 if TYPE_CHECKING:
-    from gradlab.sweep.axes import Point
-    from gradlab.sweep.search import Search
+    from gradlab.sweep.grid.axes import Point
+    from gradlab.sweep.search.search import Search
 
 ConfigStore.instance().store(group="hydra/sweeper", name="quadtree", node=QuadtreeOption, provider="gradlab")
 
@@ -21,7 +21,7 @@ class QuadtreeSweeper(RoundSweeper):
     """A map over two fields that is refined around its boundary."""
 
     def search(self, points: Sequence[Point]) -> Search:
-        from gradlab.sweep.zoom import Zoom, whole_fields
+        from gradlab.sweep.search.refinement import Zoom, whole_fields
 
         option = self.option(QuadtreeOption)
         return Zoom(option, points, whole_fields(option, self.composed))

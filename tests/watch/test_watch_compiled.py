@@ -1,11 +1,13 @@
-"""Parts of a loop that are compiled besides the model."""
+"""Models, steps and clip calls that are compiled."""
 
 import inspect
 
 import pytest
 import torch
+from helpers import weights
 from torch import nn
-from watched_loops import batches, lines, loss_of, net, pair
+from torch.optim import AdamW
+from watched_loops import batches, codes, lines, loss_of, net, pair, train
 
 import gradlab
 
@@ -14,7 +16,7 @@ import gradlab
 @pytest.mark.parametrize("schedule", [True, False])
 @pytest.mark.parametrize("cleared", [True, False])
 def test_a_step_that_is_compiled(cleared, schedule, tmp_path):
-    """It calls no hooks, and is noticed afterwards."""
+    """It calls no hooks, and is detected afterwards."""
     torch._dynamo.reset()
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -39,7 +41,7 @@ def test_a_step_that_is_compiled(cleared, schedule, tmp_path):
 
 @pytest.mark.slow
 def test_a_clip_that_is_compiled(tmp_path):
-    """Its graph is the same, and not broken."""
+    """Its graph does not break."""
     torch._dynamo.reset()
     model, optimizer = pair()
 
@@ -69,4 +71,40 @@ def test_a_step_that_is_compiled_later(tmp_path):
             loss_of(model, batch).backward()
             optimizer.step() if i < 4 else step()
     assert watch.faults == []
-    assert len(lines(tmp_path)) == 11  # the first of them tells that it has to be looked at
+    assert len(lines(tmp_path)) == 11  # the first compiled step is noticed only at the next one
+
+
+COMPILED = {
+    "wrapped": lambda model, how: (torch.compile(model, **how),) * 2,
+    "inside": lambda model, how: (model, torch.compile(model, **how)),
+    "in place": lambda model, how: (model, model.compile(**how) or model),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("form", COMPILED)
+def test_compiled(backend, form, tmp_path):
+    """Bitwise the same, in one graph; accumulation is detected where hooks or graphs show it."""
+    ends = []
+    for watched in (False, True):
+        torch._dynamo.reset()
+        model = net()
+        given, called = COMPILED[form](model, {"backend": backend, "fullgraph": True})
+        optimizer = AdamW(model.parameters(), lr=1e-2)
+        if watched:
+            with gradlab.watch(given, optimizer, folder=tmp_path, quiet=True) as watch:
+                train(called, optimizer)
+            assert codes(watch) == []
+            assert watch.loop.outputs[0].num_updates == 6
+        else:
+            train(called, optimizer)
+        ends.append(weights(model))
+    assert torch.equal(*ends)
+    with gradlab.watch(given, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i, batch in enumerate(batches(8)):
+            loss_of(called, batch).backward()
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert codes(watch) == ([] if backend == "eager" and form != "wrapped" else ["GL301"])

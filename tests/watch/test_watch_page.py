@@ -1,4 +1,4 @@
-"""The page of a watched loop, in a browser; and what is shown of it in a terminal."""
+"""The page of a watched loop in a browser, and its summary in a terminal."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from watched_loops import batches, marked, net
 
 import gradlab
-from gradlab.report import past
+from gradlab.runs import summary
 
 
 def adversaries(judge, maker, first, second):
@@ -22,7 +22,7 @@ def adversaries(judge, maker, first, second):
 
 @pytest.fixture
 def watch(tmp_path):
-    """The second of two optimizers has a fault, whose gradients the first never touches."""
+    """Two optimizers; the gradients of the second are never zeroed."""
     torch.manual_seed(0)
     maker, judge = nn.Linear(4, 8), net()
     first, second = (torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker))
@@ -33,27 +33,27 @@ def watch(tmp_path):
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 400)])
 def test_page_of_a_watched_loop(chromium, watch, dark, width):
-    with opened(chromium, watch.folder / "report.html", width=width, dark=dark) as seen:
-        assert "epochs" not in seen.text("header")
-        assert "optimizer 0 (Adam)" in seen.text("#loop")
-        assert "python -m gradlab" not in seen.text("#ran")
-        seen.page.click("#loop a")
-        assert "zero-grad-missing" in seen.text("h1")
-        loop = seen.text("#loop")
+    with opened(chromium, watch.folder / "report.html", width=width, dark=dark) as shown:
+        assert "epochs" not in shown.text("header")
+        assert "optimizer 0 (Adam)" in shown.text("#loop")
+        assert "python -m gradlab" not in shown.text("#ran")
+        shown.page.click("#loop a")
+        assert "zero-grad-missing" in shown.text("h1")
+        loop = shown.text("#loop")
         assert f"test_watch_page.py:{marked(adversaries)} GL305" in loop
         assert "first.step()  # here" in loop
         assert "first at update 2, 11 times" in loop
-        assert "Instead: call optimizer.zero_grad() once an update" in loop
-        assert seen.page.locator("#loop pre.right").inner_text().rstrip().endswith("optimizer.zero_grad()")
-        assert "mend" not in seen.text("#verdict")
-        overflow = seen.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert "Instead: call optimizer.zero_grad() once per update" in loop
+        assert shown.page.locator("#loop pre.right").inner_text().rstrip().endswith("optimizer.zero_grad()")
+        assert "mend" not in shown.text("#verdict")
+        overflow = shown.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0
-        seen.page.click("#loop a")
-        assert "optimizer 1 (Adam): zero-grad-missing" in seen.text("#loop")
-        assert not seen.wrong
+        shown.page.click("#loop a")
+        assert "optimizer 1 (Adam): zero-grad-missing" in shown.text("#loop")
+        assert not shown.wrong
 
 
-def test_what_is_shown_is_the_report(watch):
-    shown = past.read(watch.folder / "optimizer1").lines
+def test_the_summary_is_the_report(watch):
+    shown = summary.read(watch.folder / "optimizer1").lines
     assert shown[0] == "optimizer 1 (Adam): verdict: zero-grad-missing (12 updates)"
     assert set(shown[:-2]) <= set(watch.report().split("\n"))

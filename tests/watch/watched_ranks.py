@@ -1,4 +1,4 @@
-"""What test_watch_ranks.py runs under torchrun: loops with DDP, alone and watched; rank 0 prints what was found."""
+"""Run by test_watch_ranks.py on each rank: loops with DDP, with and without a watch; rank 0 prints the results."""
 
 import json
 import sys
@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from watched_loops import batches, half_loss, loss_of, net
-from watched_scripts import AUDITED, distributed, play, playable, told
+from watched_scripts import AUDITED, distributed, play, playable, reported
 
 import gradlab
-from gradlab.watch.numbers import local
-from gradlab.watch.taps import TAPS
+from gradlab.watch.patches import PATCHES
+from gradlab.watch.update_metrics import local
 
 RANK = 0
 
@@ -31,27 +31,27 @@ def accumulated(model, optimizer, local=lambda i: i % 2 == 0, called=None):
             optimizer.zero_grad()
 
 
-def right(model, optimizer):
+def correct(model, optimizer):
     accumulated(model, optimizer)
 
 
-def always(model, optimizer):
+def always_synced(model, optimizer):
     accumulated(model, optimizer, lambda i: False)
 
 
-def never(model, optimizer):
+def never_synced(model, optimizer):
     accumulated(model, optimizer, lambda i: True)
 
 
-def shifted(model, optimizer):
+def off_by_one(model, optimizer):
     accumulated(model, optimizer, lambda i: i % 2 == 1)
 
 
-def past_wrapper(model, optimizer):
+def bypasses_ddp(model, optimizer):
     accumulated(model, optimizer, lambda i: False, model.module)
 
 
-def around_backward(model, optimizer):
+def no_sync_around_backward(model, optimizer):
     for i, batch in enumerate(batches(8, 10 + RANK)):
         loss = loss_of(model, batch) / 2
         with nullcontext() if i % 2 else model.no_sync():
@@ -61,7 +61,7 @@ def around_backward(model, optimizer):
             optimizer.zero_grad()
 
 
-def short(model, optimizer):
+def short_remainder(model, optimizer):
     """The last window has one micro-batch, inside no_sync."""
     for i, batch in enumerate(batches(7, 10 + RANK)):
         with nullcontext() if i % 2 else model.no_sync():
@@ -71,7 +71,7 @@ def short(model, optimizer):
             optimizer.zero_grad()
 
 
-def reduced_too(model, optimizer):
+def also_reduced_manually(model, optimizer):
     for batch in batches(4, 10 + RANK):
         optimizer.zero_grad()
         loss_of(model, batch).backward()
@@ -80,7 +80,7 @@ def reduced_too(model, optimizer):
         optimizer.step()
 
 
-def reduced_instead(model, optimizer):
+def reduced_manually(model, optimizer):
     for batch in batches(4, 10 + RANK):
         optimizer.zero_grad()
         with model.no_sync():
@@ -105,21 +105,21 @@ def everything(model, optimizer):
             optimizer.zero_grad()
 
 
-def sharded(model, optimizer, cleared=True):
+def sharded(model, optimizer, zeroed=True):
     for batch in batches(4, 10 + RANK):
-        if cleared:
+        if zeroed:
             optimizer.zero_grad()
         loss_of(model, batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
 
 
-def sharded_uncleared(model, optimizer):
-    sharded(model, optimizer, cleared=False)
+def sharded_not_zeroed(model, optimizer):
+    sharded(model, optimizer, zeroed=False)
 
 
-def gathered(model, optimizer, cleared=True, late=False):
-    """Gradients are added up over two passes."""
+def gathered(model, optimizer, zeroed=True, late=False):
+    """Gradients are accumulated over two passes."""
     for i, batch in enumerate(batches(8, 10 + RANK)):
         (loss_of(model, batch) / 2).backward()
         if i % 2 == 0:
@@ -129,19 +129,19 @@ def gathered(model, optimizer, cleared=True, late=False):
         optimizer.step()
         if late:
             model.clip_grad_norm_(0.1)
-        if cleared:
+        if zeroed:
             optimizer.zero_grad()
 
 
-def gathered_uncleared(model, optimizer):
-    gathered(model, optimizer, cleared=False)
+def gathered_not_zeroed(model, optimizer):
+    gathered(model, optimizer, zeroed=False)
 
 
 def gathered_late(model, optimizer):
     gathered(model, optimizer, late=True)
 
 
-def gathered_cleared_by_hand(model, optimizer):
+def gathered_set_to_none(model, optimizer):
     for batch in batches(4, 10 + RANK):
         loss_of(model, batch).backward()
         optimizer.step()
@@ -149,8 +149,8 @@ def gathered_cleared_by_hand(model, optimizer):
             p.grad = None
 
 
-def spread(gathers):
-    """Each rank holds a part of every weight, or is given all of them for each pass."""
+def shard(gathers):
+    """Shard a model. gathers: with FullyShardedDataParallel, else with fully_shard."""
     model = net()
     if gathers:
         model[0] = FullyShardedDataParallel(model[0], use_orig_params=True, device_id=torch.device("cpu"))
@@ -161,22 +161,22 @@ def spread(gathers):
 
 
 LOOPS = (
-    right,
-    always,
-    never,
-    shifted,
-    past_wrapper,
-    around_backward,
-    short,
-    reduced_too,
-    reduced_instead,
+    correct,
+    always_synced,
+    never_synced,
+    off_by_one,
+    bypasses_ddp,
+    no_sync_around_backward,
+    short_remainder,
+    also_reduced_manually,
+    reduced_manually,
     everything,
     sharded,
-    sharded_uncleared,
+    sharded_not_zeroed,
     gathered,
-    gathered_uncleared,
+    gathered_not_zeroed,
     gathered_late,
-    gathered_cleared_by_hand,
+    gathered_set_to_none,
 )
 
 
@@ -190,18 +190,18 @@ def main(folder):
         for watched in (False, True):
             kind = loop.__name__.split("_")[0]
             parted = kind in ("sharded", "gathered")
-            model = spread(kind == "gathered") if parted else nn.parallel.DistributedDataParallel(net())
+            model = shard(kind == "gathered") if parted else nn.parallel.DistributedDataParallel(net())
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
             watch = gradlab.watch(model, optimizer, folder=folder / loop.__name__, quiet=True)
             with watch if watched else nullcontext():
                 loop(model, optimizer)
             ends.append(torch.cat([local(p).detach().flatten() for p in model.parameters()]))
-        codes = [seen.name for seen in watch.faults]
-        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not TAPS, watch.loop.outputs[0].lines]
+        codes = [fault.name for fault in watch.faults]
+        found[loop.__name__] = [codes, torch.equal(*ends), watch.broken, not PATCHES, watch.loop.outputs[0].num_updates]
     for path in sorted((AUDITED / "wrong").glob("*.py")) + sorted((AUDITED / "right").glob("*.py")):
         if playable(path) and distributed(path):
             watch, _ = play(path, folder / path.stem)
-            found[f"{path.parent.name}/{path.stem}"] = sorted(told(watch))
+            found[f"{path.parent.name}/{path.stem}"] = sorted(reported(watch))
     if RANK == 0:
         print(json.dumps(found))
     torch.distributed.destroy_process_group()

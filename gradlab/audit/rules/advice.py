@@ -15,7 +15,7 @@ from gradlab.audit.source.syntax import walk
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Value
-from gradlab.codes import bounds
+from gradlab.codes import clip_bounds
 
 RECURRENT = re.compile(r"\b(LSTM|GRU|RNN|Transformer\w*|MultiheadAttention)(Cell)?\b")
 
@@ -39,7 +39,7 @@ def clip_by_value(scenario: Scenario) -> Iterator[Hit]:
 def extreme_max_norm(scenario: Scenario) -> Iterator[Hit]:
     for clip in scenario.of("clip"):
         value = max_norm(clip.event)
-        if value is not None and bounds.extreme(value):
+        if value is not None and clip_bounds.extreme(value):
             yield Hit(clip)
 
 
@@ -86,7 +86,7 @@ def resnet_clipped(scenario: Scenario) -> Iterator[Hit]:
     if re.search(r"resnet", architecture(scenario.loop), re.I):
         for clip in scenario.of("clip"):
             value = max_norm(clip.event)
-            if value is not None and bounds.tight(value):
+            if value is not None and clip_bounds.tight(value):
                 yield Hit(clip)
 
 
@@ -122,5 +122,5 @@ def trainer_extreme_max_norm(module: Module) -> Iterator[ast.AST]:
     for call in trainers(module):
         for k in call.keywords:
             value = literal(k.value) if k.arg in BOUNDS else None
-            if value is not None and bounds.extreme(value):
+            if value is not None and clip_bounds.extreme(value):
                 yield k.value

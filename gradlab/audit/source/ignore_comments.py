@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gradlab.audit.finding import Finding
 from gradlab.audit.source.files import Source
-from gradlab.codes import called, closest
+from gradlab.codes import find_code, suggest_code
 
 IGNORED = re.compile(r"#\s*gradlab:\s*ignore\b\s*(\[[^\]\n]*\]?)?", re.I)
 
@@ -19,7 +19,7 @@ def silenced(lines: list[str], one: Finding) -> bool:
     for number in {one.line, one.end_line}:
         match = IGNORED.search(lines[number - 1]) if 0 < number <= len(lines) else None
         if match is not None and (
-            match[1] is None or one.code in [c.code for word in words(match[1]) if (c := called(word))]
+            match[1] is None or one.code in [c.code for word in words(match[1]) if (c := find_code(word))]
         ):
             return True
     return False
@@ -43,8 +43,8 @@ def ineffective(source: Source) -> Iterator[tuple[int, str]]:
             fault = "names no rule" if match[1].endswith("]") else "is not closed"
             yield number, f"`{match[0].strip()}` {fault}, and silences nothing: write ignore[GL101], or ignore"
         for word in words(match[1]):
-            if called(word) is None:
-                more = f" (did you mean {meant}?)" if (meant := closest(word)) else ""
+            if find_code(word) is None:
+                more = f" (did you mean {meant}?)" if (meant := suggest_code(word)) else ""
                 yield number, f"ignore[{word}] silences nothing: no such rule{more}"
 
 

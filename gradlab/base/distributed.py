@@ -1,0 +1,73 @@
+"""One process among many: torchrun's environment, and the few collectives that an update needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's rank in its world. A world of one needs no process group, and its collectives are identities."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the rank that writes files and speaks."""
+        return self.rank == 0
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks, in place."""
+        if self.size > 1:
+            torch.distributed.all_reduce(tensor)
+        return tensor
+
+    def share_(self, tensors: list[torch.Tensor]) -> None:
+        """Overwrite tensors with rank 0's."""
+        if self.size > 1:
+            for tensor in tensors:
+                torch.distributed.broadcast(tensor, src=0)
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value of a small Python object."""
+        if self.size == 1:
+            return value
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.size > 1:
+            torch.distributed.barrier()
+
+
+def under_torchrun(environment: Any = os.environ) -> bool:
+    """Whether a launcher set the rank and size of a world."""
+    return "RANK" in environment and "WORLD_SIZE" in environment
+
+
+def world() -> World:
+    """This process's world; joins the process group at the first call, once a process however many runs follow."""
+    if not under_torchrun():
+        return World()
+    rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if size > 1 and not torch.distributed.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(local % torch.cuda.device_count())
+        torch.distributed.init_process_group(backend)
+    return World(rank, size, local)
+
+
+def leave() -> None:
+    """Leave the process group, if this process is in one."""
+    if "torch.distributed" in sys.modules and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

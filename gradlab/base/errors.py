@@ -1,0 +1,144 @@
+"""What went wrong, in one or two lines that name the field, what was given and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from gradlab.base import components
+from gradlab.base.option import FIELDS, Invalid
+
+APPENDED = ("experiment", "remedy", "pitfall", "sweep")
+"""Groups that a plus appends."""
+EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+"""Launchers that an extra installs, and its name."""
+HYDRA = ("hydra", "omegaconf", "antlr4")
+"""Packages whose errors are a user's: composing a configuration is all that they do."""
+
+
+class Usage(ValueError):
+    """A command line that cannot be read; the message says all."""
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def explain(error: BaseException, folder: Path | None = None) -> str | None:
+    """What a user did wrong, in one or two lines; None for a fault of gradlab, which deserves its traceback."""
+    if isinstance(error, (Invalid, Usage)):
+        return str(error)
+    if (found := re.match("Invalid raised while resolving interpolation: (.*)", str(error))) is not None:
+        return found[1]
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or folder or 'output'}: {error.strerror}"
+    if isinstance(error, RuntimeError) and "Expected to have finished reduction" in str(error):  # DDP's
+        return "trainer.find_unused_parameters=false: must be true: the model leaves some of its parameters out"
+    if isinstance(error, SystemExit):
+        return f"the code that the configuration names called sys.exit({error.code!r})"
+    if package(type(error).__module__) not in HYDRA and package(raised_in(error)) not in HYDRA:
+        return None
+    cause = error.__cause__ or error
+    return (
+        unknown_option(error)
+        or ambiguous(error)
+        or missing_plus(error)
+        or field_of_null(error)
+        or unknown_field(error, cause)
+        or wrong_value(error, cause)
+        or two_lines(error)
+    )
+
+
+def exit_code(error: BaseException) -> int:
+    """2 for a wrong command, 1 for a fault of gradlab or of the machine, such as a full disk."""
+    if isinstance(error, OSError) and package(type(error).__module__) not in HYDRA:
+        return 2 if isinstance(error, FileNotFoundError) else 1
+    return 1 if isinstance(error, SystemExit) or explain(error) is None else 2
+
+
+def package(module: str) -> str:
+    return module.split(".")[0]
+
+
+def raised_in(error: BaseException) -> str:
+    """Name of the module that raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+
+
+def two_lines(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "\n  ".join(lines[:2])
+
+
+def ambiguous(error: BaseException) -> str | None:
+    """`clip.max_norm=1,2` or `seed=range(0,3)` without -m."""
+    found = re.search(r"Ambiguous value for argument '(.+)'", str(error))
+    found = found or re.search(r"Sweep parameters '(.+)' requires --multirun", str(error))
+    return f"{found[1]}: several values need --multirun (-m); a list is [1,2]" if found else None
+
+
+def missing_plus(error: BaseException) -> str | None:
+    """`experiment=fp16_collapse`."""
+    found = re.search(r"Could not override '(\w+)'", str(error))
+    if found is None or found[1] not in APPENDED:
+        return None
+    return f"{found[1]}: is appended, so it needs a plus: +{found[1]}=..."
+
+
+def field_of_null(error: BaseException) -> str | None:
+    """`pitfall.measure_every=1` without +pitfall, or where +pitfall is swept: Hydra then begins without one."""
+    if "Unexpected type for root: NoneType" not in str(error):
+        return None
+    return (
+        "a field of a group that is null: append one option first, such as +pitfall=no_clip (several, swept, are none)"
+    )
+
+
+def unknown_option(error: BaseException) -> str | None:
+    """`clip=foo`."""
+    options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
+    if not missing:
+        return None
+    group, _, name = str(missing).removesuffix(".yaml").rpartition("/")
+    allowed = [str(o) for o in options or (components.names(group) if group else [])]  # of several, Hydra lists none
+    if group == "hydra/launcher" and name in EXTRAS:
+        return f"{group}={name}: needs an extra: pip install 'gradlab[{EXTRAS[name]}]'"
+    if not group:
+        return f"--config-name {name}: there is no such file"
+    says = "; the local files are written whatever is named" if group == "logger" else ""
+    return f"{group}={name}: must be one of {', '.join(allowed) or '(none here)'}{did_you_mean(name, allowed)}{says}"
+
+
+def unknown_field(error: BaseException, cause: BaseException) -> str | None:
+    """`clip.maxnorm=1`, `sed=1`, `clp=norm`."""
+    found = re.search(r"Could not override '([^']+)'", str(error))
+    if found is None:
+        return None
+    full = found[1].split("@")[0]
+    group, _, name = full.rpartition(".")
+    parent = getattr(cause, "parent_node", None)
+    if full.startswith("logger.") and getattr(cause, "object_type", None) is dict:
+        chosen = ", ".join(map(str, parent or ())) or "none"
+        return f"{full}: must be logger.NAME.FIELD of a logger that logger= names; it names {chosen}"
+    known = [str(k) for k in parent] if group and parent is not None else FIELDS
+    near = did_you_mean(name, known)
+    return f"{full}: no such field{near}; {group or 'gradlab'} has {', '.join(known) or 'no fields'}"
+
+
+def wrong_value(error: BaseException, cause: BaseException) -> str | None:
+    """`clip.max_norm=abc`."""
+    found = re.search(r"Error merging override (\S+?)=(.*)", str(error))
+    if found is None:
+        return None
+    kinds = {"Float": "a number", "Integer": "a whole number", "bool": "true or false", "Boolean": "true or false"}
+    kind = re.search(r"could not be converted to (\w+)|is not a valid (\w+)", str(cause))
+    wanted = next((g for g in kind.groups() if g), None) if kind else None
+    allowed = f"must be {kinds.get(wanted, wanted)}" if wanted else str(cause).splitlines()[0]
+    allowed = "must not be null" if "is not Optional" in allowed else allowed
+    return f"{found[1].lstrip('+')}={found[2]}: {allowed}"

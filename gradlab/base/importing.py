@@ -1,0 +1,46 @@
+"""Find the object that a user names as `package.module:Name`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from gradlab.base.option import Invalid
+
+
+def load_object(field: str, target: str) -> Any:
+    """Import `package.module:Name`; the working directory is searched too, as under `python -m`.
+
+    Raises `Invalid` with one line that tells apart: no colon, no such module, a module that fails on its own
+    imports or while it runs, and no such attribute.
+    """
+    module_name, colon, attribute = target.partition(":")
+    names = attribute.split(".")
+    if not (colon and all(part.isidentifier() for part in [*module_name.split("."), *names])):
+        raise Invalid(field, target, "must be package.module:Name, as in my_package.nets:Net")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a console script, unlike `python -m`, does not search it
+    importlib.invalidate_caches()  # the file may be seconds old
+    found = _import(field, target, module_name)
+    for name in names:
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise Invalid(field, target, f"{module_name} has no {attribute}") from None
+    return found
+
+
+def _import(field: str, target: str, module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(missing + "."):
+            where = "here or on the Python path (the working directory is searched)"
+            raise Invalid(field, target, f"there is no module {missing} {where}") from error
+        raise Invalid(field, target, f"{module_name} was found but itself imports {missing}, which is not") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise Invalid(field, target, f"{module_name} fails to import: {type(error).__name__}: {reason}") from error

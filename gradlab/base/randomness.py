@@ -1,0 +1,54 @@
+"""The state of every random number generator, and seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from typing import Any
+
+import torch
+
+
+def random_state() -> dict[str, Any]:
+    """The state of PyTorch's generators, taken before every update: microseconds."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():  # unlike is_available, which asks the driver at every call
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put the generators back."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+    if "python" in state:
+        random.setstate(state["python"])
+    if "numpy" in state:
+        import numpy
+
+        kind, keys, *rest = state["numpy"]
+        numpy.random.set_state((kind, keys.cpu().numpy().astype("uint32"), *rest))
+
+
+def all_random_state() -> dict[str, Any]:
+    """The state of every generator that a user's model or loss may draw from, Python's and NumPy's included."""
+    state = random_state() | {"python": random.getstate()}
+    if "numpy" in sys.modules:
+        kind, keys, *rest = sys.modules["numpy"].random.get_state()
+        state["numpy"] = [kind, torch.from_numpy(keys.astype("int64")), *rest]
+    return state
+
+
+def mix(*parts: int) -> int:
+    """One seed from several. PyTorch's generator on the CPU uses 32 bits of its seed only: shifting is not mixing."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest(), "little")
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a model or its data may draw from."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)

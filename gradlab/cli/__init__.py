@@ -1,0 +1,1 @@
+"""The commands: arguments, help, `main -> compose -> run`."""

@@ -1,0 +1,92 @@
+"""`python -m gradlab.advise FOLDER...`: max_norm, learning rate and accumulation, from what a run measured.
+
+advice.json: `advice`, a list of `about` (clip, lr, accumulation), `says`, `override` (to be pasted; null where there
+was not enough to go by), `rests_on` (the measurement) and `numbers`; `run`: what was read. Numbers that are not finite
+are strings, as in metrics.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from gradlab.base.command import Parser, exit_code
+from gradlab.base.json_lines import plain
+from gradlab.base.option import require
+from gradlab.diagnosis.advice.accumulation import batch_advice
+from gradlab.diagnosis.advice.learning_rate import failure_advice, finetuning_advice, update_advice
+from gradlab.diagnosis.advice.line import Advice
+from gradlab.diagnosis.advice.max_norm import clip_advice, settled
+from gradlab.runs.past import Run, pretraining_rate, read
+
+DESCRIPTION = """\
+Advises on max_norm, the learning rate and accumulation, from a run's metrics.jsonl, layers.jsonl and configuration;
+each line names the measurement that it rests on, and an override to paste. Writes FOLDER/advice.json."""
+
+
+def advise(run: Run, batch: int | None = None, world_size: int = 1, hours: float | None = None) -> list[Advice]:
+    """Everything that the run's measurements say."""
+    config, before = run.config, run.before
+    failed = run.failed_at is not None or run.verdict in ("exploding", "diverged")
+    part = settled([x["grad/norm"] for x in before], failed)
+    clip = {"name": run.choices.get("clip")} | (config.get("clip") or {})
+    clipped = run.lines[-1].get("clip/fraction") if run.lines else None
+    summed = (config.get("loss") or {}).get("reduction") == "sum"
+    found = clip_advice(part, run.architecture, clip, clipped, summed)
+    base = float((config.get("optimizer") or {}).get("lr") or math.nan)
+    line = next((x for x in run.lines if x["attempt"] == run.failed_at), {})
+    if (lr := line.get("lr")) is not None:
+        found.append(failure_advice(f"update {run.failed_at} was the first to fail", lr, base))
+    elif failed and math.isfinite(base):
+        found.append(failure_advice(f"the run's verdict is {run.verdict}", base, base))
+    found.append(update_advice(run.ratios, base))
+    tuned = bool(config.get("pretrain") or config.get("init_from"))
+    found += finetuning_advice(pretraining_rate(run) if tuned else None, hours)
+    if batch is not None:
+        size = (config.get("data") or {}).get("batch_size")
+        if size is None:
+            found.append(Advice("accumulation", "not enough: the run's batch size is not known", None, "no .hydra"))
+        else:
+            found += batch_advice(batch, int(size), world_size)
+    return found
+
+
+def write(run: Run, found: list[Advice]) -> None:
+    seen = {"updates": len(run.lines), "applied_before_failure": len(run.before), "failed_at": run.failed_at}
+    content = {"advice": [asdict(a) for a in found], "run": seen | {"architecture": run.architecture}}
+    (run.folder / "advice.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def tell(run: Run, found: list[Advice]) -> list[str]:
+    lines = [f"== {run.folder}"]
+    for advice in found:
+        lines.append(f"{advice.about}: {advice.says}")
+        lines.append(f"  from: {advice.rests_on}")
+        if advice.override is not None:
+            lines.append(f"  {advice.override}")
+    return lines
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    return exit_code(lambda: work(sys.argv[1:] if arguments is None else arguments))
+
+
+def work(arguments: list[str]) -> int:
+    p = Parser("python -m gradlab.advise", description=DESCRIPTION)
+    p.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="the folder of a run")
+    p.add_argument("--batch", type=int, metavar="N", help="the accumulation that makes updates of N samples")
+    p.add_argument("--world-size", type=int, default=1, metavar="W", help="on so many ranks (1)")
+    p.add_argument("--hours", type=float, metavar="H", help="hours of data to fine-tune on")
+    args = p.parse_args(arguments)
+    require(args.batch is None or args.batch >= 1, "--batch", args.batch, ">= 1")
+    require(args.world_size >= 1, "--world-size", args.world_size, ">= 1")
+    require(args.hours is None or args.hours > 0, "--hours", args.hours, "> 0")
+    for run in [read(folder) for folder in args.folders]:
+        found = advise(run, args.batch, args.world_size, args.hours)
+        write(run, found)
+        print(*tell(run, found), sep="\n")
+    return 0

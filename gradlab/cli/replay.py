@@ -1,0 +1,35 @@
+"""`python -m gradlab.replay FOLDER`: the update that ended a run, once more, with a look at every operation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from gradlab.base.command import Parser, exit_code
+from gradlab.base.option import require
+from gradlab.runs import replay as crash
+
+DESCRIPTION = """\
+Runs the failed update of a run again, forward and backward, and names the first tensor that is not finite, with the
+ranges of what went into it and the modules before it. Reads FOLDER/crash.pt and the run's configuration; writes
+FOLDER/replay.json and nothing else."""
+EPILOG = "Exit code: 0 the failure was found again, 1 the replayed update is finite, 2 the command was wrong."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    return exit_code(lambda: replay(sys.argv[1:] if arguments is None else arguments))
+
+
+def replay(arguments: list[str]) -> int:
+    p = Parser("python -m gradlab.replay", description=DESCRIPTION, epilog=EPILOG)
+    p.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of a run that failed")
+    says = "look for the first output or gradient beyond this, finite or not; without it, for what its type cannot hold"
+    p.add_argument("--max", type=float, default=None, metavar="NUMBER", help=says)
+    p.add_argument("--all", action="store_true", help="show every module, not only the last ones before the failure")
+    args = p.parse_args(arguments)
+    require(args.max is None or args.max > 0, "--max", args.max, "> 0")
+    crash.check_folder(args.folder)
+    sys.path.insert(0, os.getcwd())  # a user's own modules
+    return crash.run(args.folder, args.max, args.all)

@@ -1,0 +1,103 @@
+"""What Hydra calls at the end of a sweep."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from gradlab.base import errors
+from gradlab.base.option import Invalid
+from gradlab.cli import arguments
+
+PLANNED: dict[Path, list[list[str]] | None] = {}
+"""The overrides of each job of the sweeps that this process began."""
+SHOWN = 100
+"""Jobs of a sweep that are printed."""
+
+
+class SweepEnd(Callback):
+    """Writes results.csv and prints it, on rank 0; the sweep's exit code is that of its worst job."""
+
+    def __init__(self, goes_on: bool = False) -> None:
+        """goes_on: read by every job, in whatever process it runs."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        from gradlab.sweep.grid import jobs
+        from gradlab.sweep.launchers import processes
+
+        processes.prepare(config)
+        folder = Path(config.hydra.sweep.dir)
+        arguments.SWEEPS.append(folder)
+        with suppress(HydraException, OmegaConfBaseException):  # the sweeper will say it
+            try:
+                PLANNED[folder] = jobs.planned(config)
+            except Invalid as error:  # Hydra would make a warning of it
+                arguments.REFUSED.append(error)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from gradlab.base.distributed import world
+
+        if arguments.REFUSED or not world().main:
+            return
+        try:
+            conclude(Path(config.hydra.sweep.dir))
+        except Exception as error:  # Hydra would make a warning of it, and 0 of the exit code
+            arguments.RESULTS.append(1)
+            print(f"gradlab: {errors.explain(error) or repr(error)}", file=sys.stderr)
+
+
+def conclude(folder: Path) -> None:
+    """Write and print what the jobs of a sweep have come to, however it ended."""
+    from gradlab.loggers.wandb import sweep as wandb_sweep
+    from gradlab.report.pages import run_page, sweep_page
+    from gradlab.sweep import results, unfinished
+
+    rows, planned = results.read(folder), PLANNED.get(folder) or []
+    arguments.RESULTS.extend(row["exit_code"] for row in rows)
+    run_page.complete(folder / row["job"] for row in rows)
+    if len(rows) < len(planned):  # jobs in other processes that left nothing
+        arguments.RESULTS.append(1)
+    if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
+        results.write(rows, folder / "results.csv")
+        tell(sweep_page.written(folder, rows), folder)  # a search has said what its runs show, all together
+        wandb_sweep.write(folder, rows)
+        return
+    page = show(folder, rows, len(planned)) if rows else None
+    wandb_sweep.write(folder, rows)
+    if (left := unfinished.left(folder, planned)) is not None:
+        print(left)
+    tell(page, folder)
+
+
+def tell(page: Path | None, folder: Path) -> None:
+    """Where it all is."""
+    print(*([f"report: {page}"] if page else []), f"all of it: {folder}", sep="\n", flush=True)
+
+
+def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
+    """Write results.csv, and print it; remedies are compared, and what has axes is drawn. Returns the page."""
+    from gradlab.remedies import comparison_table
+    from gradlab.report.pages import sweep_page
+    from gradlab.sweep import results
+    from gradlab.sweep.maps import map
+
+    results.write(rows, folder / "results.csv")
+    print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
+    for row in rows[:SHOWN]:
+        loss = row["eval/loss"]
+        shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
+        none = "error" if (folder / row["job"] / "diagnosis.json").is_file() else "unfinished"
+        print(f"{row['job']:>4}  {row['verdict'] or none:<15} {shown:>10}  {row['overrides']}")
+    if len(rows) > SHOWN:
+        print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
+    remedies = any("remedy=" in row["overrides"] for row in rows)
+    compared = comparison_table.report(folder, [row["job"] for row in rows]) if remedies else []
+    drawn = map.sweep_ended(folder, rows)
+    return sweep_page.written(folder, rows, drawn=drawn, compared=compared, planned=planned)

@@ -1,0 +1,52 @@
+"""The fields of `trainer=`; the run itself is in trainer.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from gradlab.base.option import one_of, option, require
+
+
+@option("trainer", "default")
+@dataclass
+class TrainerOption:
+    """How long a run is, where it runs and what it leaves behind."""
+
+    epochs: int = 5
+    """Passes over the training set; the run ends at `epochs` or at `updates`, whichever comes first."""
+    updates: Optional[int] = None
+    """Applied updates; null: no limit."""
+    evaluate_every: int = 1
+    """Epochs between two evaluations on the test set; 0: never."""
+    hopeless: Optional[float] = None
+    """End a run whose loss has been this many times its first, or not finite, for `patience` updates; null: never."""
+    patience: int = 20
+    """Updates in a row after which such a run is given up."""
+    checkpoint_every: int = 0
+    """Updates between two checkpoints; 0: only at the end."""
+    device: str = "auto"
+    """auto: cuda where there is one."""
+    threads: Optional[int] = None
+    """CPU threads of a rank; null: PyTorch's choice. Sums are in another order on another number of threads."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    deterministic: bool = True
+    """Choose deterministic kernels, so that the same configuration gives the same result."""
+    find_unused_parameters: bool = False
+    """Under DDP: needed by a model whose forward pass uses only some of its parameters; costs a walk of the graph."""
+    sync_batch_norm: bool = False
+    """Under DDP on CUDA: batch norm over all ranks (SyncBatchNorm)."""
+    progress: str = "auto"
+    """auto: live in a terminal, plain lines elsewhere; live, plain, none."""
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "epochs", self.epochs, ">= 1")
+        require(self.updates is None or self.updates >= 1, "updates", self.updates, "null or >= 1")
+        require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, ">= 0")
+        require(self.hopeless is None or self.hopeless > 1, "hopeless", self.hopeless, "null or > 1")
+        require(self.patience >= 1, "patience", self.patience, ">= 1")
+        require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
+        require(self.threads is None or self.threads >= 1, "threads", self.threads, "null or >= 1")
+        one_of("device", self.device, ("auto", "cpu", "cuda"))
+        one_of("progress", self.progress, ("auto", "live", "plain", "none"))

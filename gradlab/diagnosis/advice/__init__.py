@@ -1,0 +1,1 @@
+"""Advice for the next run: max_norm, learning rate, accumulation."""

@@ -1,0 +1,73 @@
+"""What the updates of a run, or its failure, advise: a learning rate.
+
+Lists of numbers in, sentences out: nothing here reads files or imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from gradlab.diagnosis.advice.line import Advice, two_digits
+
+RECORDS = 3
+"""Updates whose size must have been measured: they are looked at every `monitor.step_every`."""
+HEALTHY_RATIO, TYPICAL_RATIO = (1e-4, 1e-1), 1e-3
+"""Norm of an update over that of the parameter, the rate included."""
+TOO_HIGH = (3, 10)
+"""What a rate that failed is divided by."""
+RAISE = 10.0
+"""What a rate is multiplied with at most: higher ones were not tried."""
+HOURS = ((5, 10, 30, 1e-5, 3e-5), (20, 3, 10, 3e-5, 1e-4), (100, 2, 5, 5e-5, 1e-4), (math.inf, 1, 2, 1e-4, 2e-4))
+"""Fine-tuning: hours of data below which, how much lower than pre-training's rate (from, to), absolute rates."""
+
+
+def failure_advice(what: str, lr: float, base: float) -> Advice:
+    """what: failed, and when. lr: the rate then. base: what optimizer.lr was."""
+    low, high = TOO_HIGH
+    rate = two_digits(lr / low, up=False)
+    says = f"{low} to {high} times lower than the rate that failed: {lr / high:.2g} to {lr / low:.2g}"
+    of = f" (optimizer.lr={base:g}, on its schedule)" if not math.isclose(lr, base) else ""
+    return Advice("lr", says, f"optimizer.lr={rate:g}", f"{what}, at a rate of {lr:.3g}{of}", {"lr": lr})
+
+
+def update_advice(ratios: Sequence[float], lr: float) -> Advice:
+    """ratios: norm of a whole update over that of the weights, one an update. lr: what optimizer.lr was."""
+    usable = [r for r in ratios if math.isfinite(r) and r > 0]
+    if len(usable) < RECORDS:
+        few = f"not enough: {len(usable)} sizes of updates were measured, {RECORDS} are needed"
+        why = few if usable else "not measured: how large updates are beside the weights (update/ratio)"
+        return Advice("lr", why, None, "metrics.jsonl, before any failure")
+    usual = statistics.median(usable)
+    low, high = HEALTHY_RATIO
+    factor = max(min(TYPICAL_RATIO / usual, RAISE), 1 / RAISE)
+    rate = two_digits(lr * factor, up=False) if math.isfinite(lr) else math.nan
+    if low <= usual <= high:
+        says, rate = f"keep it: updates of {usual:.2g} of the weights are healthy ({low:g} to {high:g})", lr
+    elif usual > high:
+        says = f"lower it: updates of {usual:.2g} of the weights are over {high:g}; typical is {TYPICAL_RATIO:g}"
+    else:
+        says = f"raise it: updates of {usual:.2g} of the weights are under {low:g}; typical is {TYPICAL_RATIO:g}"
+    rests = f"update/ratio: median {usual:.3g}, largest {max(usable):.3g} of {len(usable)} updates"
+    return Advice("lr", says, f"optimizer.lr={rate:g}" if rate == rate else None, rests, {"ratio": usual})
+
+
+def finetuning_advice(pretraining: float | None, hours: float | None) -> list[Advice]:
+    """pretraining: the rate of pre-training. hours: of training data; the tables count speech."""
+    note = "tables for speech, which disagree: 1e-5 to 3e-5 is 3 to 10 times lower in one, 10 to 30 in another"
+    if hours is None:
+        if pretraining is None:
+            return []
+        low, high = TOO_HIGH
+        says = f"fine-tune {low} to {high} times lower than pre-training ({note})"
+        rests = f"pre-training's rate of {pretraining:g}; --hours says how much data there is"
+        return [Advice("lr", says, f"optimizer.lr={two_digits(pretraining / low, up=False):g}", rests)]
+    _, low, high, least, most = next(row for row in HOURS if hours < row[0])
+    found = []
+    if pretraining is not None:
+        says = f"with {hours:g} hours fine-tune {low} to {high} times lower than pre-training ({note})"
+        rate = two_digits(pretraining / low, up=False)
+        found.append(Advice("lr", says, f"optimizer.lr={rate:g}", f"pre-training's rate of {pretraining:g}"))
+    says = f"with {hours:g} hours {least:g} to {most:g} is usual ({note})"
+    return [*found, Advice("lr", says, f"optimizer.lr={least:g}", "--hours; nothing was measured")]

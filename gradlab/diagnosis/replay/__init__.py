@@ -1,0 +1,1 @@
+"""Run a failing update again and find the first operation whose result is not finite."""

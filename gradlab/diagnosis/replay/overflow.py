@@ -1,0 +1,127 @@
+"""The first tensor of an update that left the range of its type: where, in what, from what."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from typing import Any
+
+from gradlab.diagnosis.replay.ranges import Range
+
+MODERATE = 1e4
+"""Largest magnitude of an output that is of ordinary size."""
+
+SUM = "the sum over its uses"
+"""The operation that adds up the gradients of a tensor that several others are computed from."""
+
+
+@dataclass
+class Overflow:
+    """The first tensor that is not finite, or beyond a given limit."""
+
+    phase: str
+    """parameters, inputs, targets, buffers: broken beforehand. forward, between (in the code around two modules), loss:
+    in the forward pass. backward, gradient (of a parameter), unscale (in dividing by the loss scale): after it."""
+    module: str
+    """The module whose own arithmetic it was; in phase `between` the module that received it first; in phases
+    `parameters`, `gradient` and `unscale` the parameter."""
+    kind: str
+    """Class of the module."""
+    input_max: float | None = None
+    """Largest magnitude that went in."""
+    output_max: float | None = None
+    """Largest magnitude of the same result in a wider type."""
+    healthy: str | None = None
+    """The module that finished last with a finite output (backward: gradient), and its largest magnitude."""
+    healthy_max: float | None = None
+    limit: float | None = None
+    """Largest number of the type that was left."""
+    inside: str | None = None
+    """The module whose code it was, where that is not `module`."""
+    call: int = 1
+    """Which call of the module in this forward pass (0: not known), of how many."""
+    calls: int = 1
+    micro_batch: int = 1
+    """Which micro-batch of the update, of how many."""
+    micro_batches: int = 1
+    operation: str | None = None
+    """PyTorch's name of the operation."""
+    rounded: str | None = None
+    """What of the module it was that a narrower type could not hold: the name of a weight, or `input`."""
+    beyond: float | None = None
+    """The limit that was asked for, where that was passed by a finite number."""
+    ranges: list[Range] = field(default_factory=list)
+    """Of what went in, of the module's own weights, and of what came out."""
+    outputs: Range | None = None
+    """Of the model, where the loss is what is not finite."""
+    targets: Range | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def moderate(self) -> bool:
+        """Whether the model's outputs are of a size at which a loss has no reason to fail."""
+        return self.outputs is not None and (self.outputs.absmax or 0.0) <= MODERATE
+
+    @property
+    def after(self) -> str:
+        """What was still well."""
+        if self.healthy is None:
+            return "no module was done yet"
+        return f"last well: {self.healthy or 'the model'}, at most {self.healthy_max or 0.0:.4g}"
+
+    @property
+    def where(self) -> str:
+        """The module, which call of it, and in which micro-batch."""
+        says = f"{self.module or 'the model'} ({self.kind})"
+        says += f", call {self.call} of {self.calls}" if self.calls > 1 and self.call else ""
+        return says + self.batch
+
+    @property
+    def batch(self) -> str:
+        return f", micro-batch {self.micro_batch} of {self.micro_batches}" if self.micro_batches > 1 else ""
+
+    @property
+    def far(self) -> str:
+        """How far beyond the type's range it went, where a wider type could tell."""
+        if self.output_max is None or self.limit is None or not self.limit < self.output_max < float("inf"):
+            return ""
+        return f": {self.output_max:.4g}, {self.output_max / self.limit:.3g} times the largest number, {self.limit:g}"
+
+    def __str__(self) -> str:
+        by = f", in {self.operation}" if self.operation else ""
+        if self.beyond is not None:
+            what = "the gradient of the output" if self.phase == "backward" else "the output"
+            return f"{what} of {self.where} is the first beyond {self.beyond:g}: {self.output_max:.4g} ({self.after})"
+        if self.phase == "parameters":
+            return f"the weights {self.module} are already not finite: an earlier update broke them"
+        if self.phase in ("inputs", "targets"):
+            return f"the {self.phase}{self.batch} are not finite"
+        if self.phase == "buffers":
+            return f"the buffer {self.module} was not finite beforehand"
+        if self.phase == "loss":
+            return f"every module's output is finite, the loss is not{by}{self.far} ({self.after})"
+        if self.phase == "between":
+            code = f"{self.inside or 'the model'}'s arithmetic before {self.where}"
+            return f"{code} overflows first{by}{self.far} ({self.after})"
+        if self.phase == "gradient":
+            return (
+                f"all outputs and their gradients are finite; the gradient of the weight {self.module} overflows first"
+                f"{self.far}{self.batch}"
+            )
+        if self.phase == "unscale":
+            return f"the gradient of the weight {self.module} overflows where it is divided by the loss scale"
+        if self.phase == "backward":
+            source = f"the gradient that {self.where} passes back" if self.kind else "the gradient of the loss"
+            if self.operation == SUM:
+                source = f"the gradient of the output of {self.where}"
+            return f"the forward pass is finite; in the backward pass {source} overflows first{by}{self.far}"
+        if self.rounded is not None:
+            return (
+                f"the {self.rounded} of {self.where} overflows first, where it is rounded to a narrower type{self.far}"
+            )
+        says = f"the output of {self.where} overflows first{self.far}"
+        if self.input_max is not None and isfinite(self.input_max):
+            says += f", from inputs of at most {self.input_max:.4g}"
+        return says

@@ -1,0 +1,210 @@
+"""Run a failing update again with a look at every operation: what left the range of its type first, and by how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradlab.diagnosis.replay.overflow import SUM, Overflow
+from gradlab.diagnosis.replay.ranges import finite, range_of
+from gradlab.update.gradients import measure
+from gradlab.update.loss import Loss
+from gradlab.update.precision import Precision
+
+if TYPE_CHECKING:
+    from gradlab.diagnosis.replay.trace import Trace
+    from gradlab.diagnosis.replay.traced import Call, Finding
+
+__all__ = ["Overflow", "Replay", "first_overflow", "replay"]
+
+
+@dataclass
+class Replay:
+    """An update that was run again."""
+
+    first: Overflow | None
+    """The first tensor that is not finite; None if there is none."""
+    calls: list[Call] = field(default_factory=list)
+    """Every call of a module, in the order in which they ended; empty where the update was not begun."""
+    first_order: int | None = None
+    """How many operations were before the first that is not finite."""
+    loss: float | None = None
+    """Mean over the update."""
+    grad_norm: float | None = None
+    cause: Overflow | None = None
+    """The first that reaches the gradient, where that is another one; the first was absorbed on its way."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether the update could have been applied."""
+        return self.grad_norm is not None and self.grad_norm - self.grad_norm == 0
+
+
+def first_overflow(
+    model: torch.nn.Module,
+    loss_fn: Loss,
+    precision: Precision,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    ranks: int = 1,
+    limit: float | None = None,
+) -> Overflow | None:
+    """The first non-finite tensor in the order of execution; None if the update is finite. See `replay`."""
+    return replay(model, loss_fn, precision, batches, ranks, limit).first
+
+
+def replay(
+    model: torch.nn.Module,
+    loss_fn: Loss,
+    precision: Precision,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    ranks: int = 1,
+    limit: float | None = None,
+) -> Replay:
+    """One update up to its gradient, forward and backward through every micro-batch.
+
+    batches: the update's micro-batches, those of all ranks. limit: a larger output or gradient is a finding too.
+    The model, its gradients and the random state are the caller's to keep; buffers are put back.
+    """
+    from gradlab.diagnosis.replay.trace import Trace  # PyTorch at once: not before a configuration was checked
+    from gradlab.diagnosis.replay.traced import Finding
+
+    if broken := beforehand(model, batches):
+        return Replay(broken)
+    buffers = [b.clone() for b in model.buffers()]
+    trace = Trace(model, limit)
+    try:
+        count = sum(loss_fn.count(targets) for _, targets in batches).clamp(min=1)  # type: ignore[union-attr]
+        weight = precision.scale * ranks / loss_fn.divisor(count)
+        total = torch.zeros((), device=precision.device)
+        with trace.hooks():
+            for trace.batch, (inputs, targets) in enumerate(batches):
+                total += one_batch(trace, loss_fn, precision, inputs, targets, weight)
+        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        grads = [p.grad for _, p in named if p.grad is not None]
+        whole = all(finite(g) for g in grads)
+        precision.unscale_(grads)
+        if ranks > 1 and grads:  # DDP's mean; here all ranks' batches were added up
+            torch._foreach_div_(grads, ranks)
+        for name, p in named if whole else []:
+            if p.grad is not None and not finite(p.grad):
+                trace.found.append(Finding(trace.order, "unscale", None, name, len(batches) - 1, None))
+        norms = measure([n for n, _ in named], [p for _, p in named], precision.device)
+        return report(trace, (total / count).item(), norms.total.item(), len(batches))
+    finally:
+        for b, saved in zip(model.buffers(), buffers, strict=True):
+            b.copy_(saved)
+        model.zero_grad(set_to_none=True)
+
+
+def beforehand(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Overflow | None:
+    """What was not finite before the update began."""
+    for name, p in model.named_parameters():
+        if not finite(p):
+            return Overflow("parameters", name, type(p).__name__, ranges=[range_of(name, p)])
+    for i, batch in enumerate(batches, 1):
+        for what, tensor in zip(("inputs", "targets"), batch, strict=True):
+            if not finite(tensor):
+                where = {"micro_batch": i, "micro_batches": len(batches)}
+                return Overflow(what, "", "", ranges=[range_of(what, tensor)], **where)  # type: ignore[arg-type]
+    return None
+
+
+def one_batch(
+    trace: Trace,
+    loss_fn: Loss,
+    precision: Precision,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    weight: torch.Tensor,
+) -> torch.Tensor:
+    """One micro-batch, forward and backward; weight: what its sum of losses is multiplied with."""
+    with precision.arithmetic(), trace:
+        trace.backward = False
+        with precision.autocast():
+            outputs = trace.model(inputs)
+            loss = loss_fn.sum(outputs, targets)
+        with trace.aside():
+            trace.look(loss, "loss")
+            if not finite(loss) and not trace.ends:
+                trace.ends = [range_of("outputs", outputs), range_of("targets", targets)]
+        trace.backward = True
+        (loss * weight).backward()
+    return loss.detach()
+
+
+def report(trace: Trace, loss: float, grad_norm: float, batches: int) -> Replay:
+    """Put what was found into words."""
+    first = trace.first()
+    if first is None:
+        return Replay(None, trace.calls, None, loss, grad_norm)
+    reaches = [f for f in trace.found if f.what in ("loss", "gradient") and f.origin is not None]
+    cause = min(reaches, key=lambda f: f.order, default=None)
+    found = Replay(overflow(trace, first, batches), trace.calls, first.order, loss, grad_norm)
+    if cause is not None and cause.order > first.order:
+        found.cause = overflow(trace, cause, batches)
+    return found
+
+
+def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
+    """A finding as what is said of it."""
+    origin, noticed = finding.origin, finding.call
+    owner = noticed if origin is None else trace.owner(origin.maker)
+    phase = finding.what
+    if origin is not None and not origin.backward and phase != "loss":
+        phase = "forward"  # noticed late: it was absorbed, and came back in the backward pass
+    elif phase == "gradient" and origin is not None and not only_of_one_parameter(trace, finding):
+        phase = "backward"  # the parameter noticed it first
+    result = Overflow(phase, "", "", micro_batch=finding.batch + 1, micro_batches=batches)
+    if origin is not None:
+        result.operation, result.rounded = origin.maker.name or None, origin.rounded
+        result.input_max, result.output_max, result.limit = origin.input_max, origin.output_max, origin.limit
+        result.ranges = origin.ranges
+    if origin is not None and origin.given is not None:
+        result.phase, result.module, result.kind = "buffers", origin.given, "Tensor"
+    elif phase in ("gradient", "unscale"):
+        result.module, result.kind, result.inside = finding.name, "Parameter", owner.name if owner else None
+    else:
+        if origin is not None and origin.summed and noticed is not None:
+            owner, result.operation = noticed, SUM
+        if phase == "loss" and owner is not None:
+            result.phase = "forward"
+        elif phase == "forward" and owner is None:
+            owner = noticed
+        elif phase == "forward" and owner and noticed and noticed.within(owner) and noticed.begun >= finding.order:
+            result.phase, result.inside, owner = "between", owner.name, noticed
+        if owner is not None:
+            result.module, result.kind, result.call = owner.name, owner.kind, owner.number
+            result.calls = trace.numbers.get((owner.batch, owner.name), 1)
+    if result.phase == "loss" and trace.ends:
+        result.outputs, result.targets = trace.ends
+    if finding.value is not None:
+        result.output_max, result.beyond = finding.value, trace.limit
+    healthy = last_healthy(trace, finding.order, backward=result.phase in ("backward", "gradient", "unscale"))
+    if healthy is not None:
+        result.healthy, value = healthy.name, healthy.grad if result.phase == "backward" else healthy.output
+        result.healthy_max = value
+    return result
+
+
+def only_of_one_parameter(trace: Trace, finding: Finding) -> bool:
+    """Whether what overflowed is the gradient of a parameter, and not one that others are computed from."""
+    same = [f for f in trace.found if f.origin is finding.origin]
+    size = trace.model.get_parameter(finding.name).numel()
+    of_that_size = finding.origin is None or prod(finding.origin.ranges[-1].shape) == size
+    return of_that_size and {(f.what, f.name) for f in same} == {("gradient", finding.name)}
+
+
+def last_healthy(trace: Trace, order: int, backward: bool) -> Call | None:
+    """The module that was done last, with a finite output or gradient, before so many operations."""
+
+    def when(call: Call) -> int:
+        return call.grad_done if backward else call.done
+
+    def value(call: Call) -> float | None:
+        return call.grad if backward else call.output
+
+    well = [c for c in trace.calls if c.number and 0 < when(c) < order and (v := value(c)) is not None and v - v == 0]
+    return max(well, key=when, default=None)

@@ -1,0 +1,1 @@
+"""The rules: each reads measurements and returns findings."""

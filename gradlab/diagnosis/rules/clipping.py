@@ -1,0 +1,57 @@
+"""Rules over clipping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.rules.rule import Rule, rule
+
+
+@dataclass
+class Clipping(Rule):
+    """Base: a run that clips, or not, that is long enough."""
+
+    needs = ("long",)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        return super().unable(run) if run.clips else "nothing is clipped"
+
+
+@rule("overclipped", position=120)
+@dataclass
+class Overclipped(Clipping):
+    """Nearly every update is clipped, to a small part of itself, and the model does not learn."""
+
+    causes = ("max_norm is far below the usual norm of the gradient",)
+    fixes = ("raise max_norm to the usual norm of the gradient",)
+    often: float = 0.95
+    """Fraction of updates that are clipped."""
+    coefficient: float = 0.1
+    """What clipping usually leaves of the gradient."""
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h = run.history
+        left, fraction = h.coefficients.median, h.clipped / max(h.applied, 1)
+        if not run.clips or fraction < self.often or not left < self.coefficient:
+            return None
+        says = f"{fraction:.0%} of the updates are clipped, usually to {left:.2g} of the gradient"
+        evidence = {"fraction": fraction, "coefficient": left, "usual_norm": h.usual_norm}
+        return self.found("critical" if run.stuck and run.status == "completed" else "info", says, 1, **evidence)
+
+
+@rule("clip_idle", position=250)
+@dataclass
+class ClipIdle(Clipping):
+    """Clipping never acts."""
+
+    aside = True
+    causes = ("max_norm is far above the usual norm of the gradient",)
+    fixes = ("nothing: clipping is an insurance; lower max_norm if it is to act",)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        if not run.clips or run.history.clipped or not (run.history.applied and run.history.largest):
+            return None
+        largest = run.history.largest
+        return self.found("info", f"clipping never acted: the largest norm was {largest:.3g}", None, largest=largest)

@@ -1,0 +1,190 @@
+"""Rules over the norms of layers, in the order in which they run."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import Samples, late_to_early
+
+
+def dies(run: FinishedRun) -> bool:
+    """Whether some layer passes nothing at all on, so that what comes before it gets no gradient."""
+    return run.inspection is not None and any((m.dead or 0.0) == 1.0 for m in run.inspection.modules)
+
+
+@rule("vanishing", position=130)
+@dataclass
+class Vanishing(Rule):
+    """Early layers, or early time steps, get next to nothing of the gradient, and the model does not learn."""
+
+    needs = ("long", "layers")
+    causes = (
+        "activations whose slope is below 1 (sigmoid, tanh) in a deep or long chain",
+        "initial weights that are too small",
+        "no residual connections or normalisation",
+    )
+    fixes = (
+        "use ReLU with He initialisation",
+        "add residual connections",
+        "normalise layers",
+        "use gated cells in a recurrent network",
+    )
+    ratio: float = 1000.0
+    """Gradient norm of the late layers over that of the early ones."""
+    records: int = 3
+    """Records over time steps that are needed; the last ones must be over the ratio: a recurrent network begins so."""
+
+    def begin(self) -> None:
+        self.ratios, self.times = Samples(), Samples()
+        self.latest: deque[float] = deque(maxlen=5)
+        self.at: int | None = None
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        if not layers:
+            return
+        if len(history.layers) > 1 and all(map(math.isfinite, history.layers)):
+            ratio = late_to_early(history.layers)
+            self.ratios.add(ratio)
+            if ratio <= self.ratio:
+                self.at = None
+            elif self.at is None:
+                self.at = line["attempt"]
+        times = [t for t in layers.get("time/ratio", []) if t == t]
+        if times:
+            self.latest.append(max(times))
+            self.times.add(max(times))
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h, depth, time = run.history, self.ratios.median, self.times.median
+        if run.inspection is not None and run.inspection.layer_ratio is not None:
+            depth = (
+                min(depth, run.inspection.layer_ratio) if math.isinf(depth) else depth
+            )  # not fp16's flushing to zero
+        if run.learns or run.frozen or run.status == "failed" or (math.isinf(depth) and dies(run)):
+            return None
+        if depth > self.ratio:
+            (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
+            says = (
+                f"late layers' gradients are {depth:.3g} times the early ones' ({top} {high:.2g}, {bottom} {low:.2g})"
+            )
+            evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
+            return self.found("critical", f"{says}, and {run.progress}", self.at, **evidence)
+        still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
+        if time > self.ratio and still:
+            says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
+            return self.found("critical", says, None, late_to_early_time=time)
+        return None
+
+    def unable(self, run: FinishedRun) -> str | None:
+        nothing = "the model has one layer" if len(run.history.layer_names) < 2 else None
+        return super().unable(run) or (nothing if not self.times.count else None)
+
+
+@rule("dominant_layer", position=170)
+@dataclass
+class DominantLayer(Rule):
+    """One layer's gradient dwarfs all others, and clipping the whole gradient starves them."""
+
+    needs = ("long", "layers", "steps")
+    causes = ("one layer's outputs are on a far larger scale", "a loss term that only one layer feels")
+    fixes = ("clip each layer by itself", "normalise the layer's outputs, or weigh down its loss term")
+    part: float = 0.9
+    """Part of the squared norm of the whole gradient that is one layer's."""
+    starved: float = 0.1
+    """Usual change of the other layers, relative to their weights, over that of this one."""
+    often: float = 0.8
+    """Fraction of the records in which it is so, and of the updates in which clipping acts."""
+
+    def begin(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.records = 0
+        self.acted = Samples()
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        self.acted.add(float(line.get("clip/coefficient", 1.0) < 1))
+        norms = history.layers
+        if not layers or len(norms) < 3:
+            return
+        self.records += 1
+        largest = max(range(len(norms)), key=norms.__getitem__)
+        if norms[largest] ** 2 > self.part * math.fsum(n * n for n in norms):
+            self.counts[largest] = self.counts.get(largest, 0) + 1
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h = run.history
+        if not self.counts or not h.layer_ratios:
+            return None
+        layer = max(self.counts, key=self.counts.__getitem__)
+        if self.counts[layer] < self.often * self.records:
+            return None
+        name, moved = h.ordered_names[layer], dict(h.layer_ratios)
+        own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
+        rest = statistics.median(others) if others else math.nan
+        part = h.layers[layer] ** 2 / (math.fsum(n * n for n in h.layers) or 1.0)
+        says = f"{part:.0%} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
+        evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
+        if statistics.fmean(self.acted.values) < self.often or not rest < self.starved * own:
+            return self.found("info", says, None, **evidence)
+        says += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, where it has {own:.1g}"
+        return self.found("critical" if run.stuck else "warning", says, None, **evidence)
+
+
+@rule("broken_graph", position=100)
+@dataclass
+class BrokenGraph(Rule):
+    """Parameters that are to be trained and never get a gradient."""
+
+    needs = ("layers",)
+    causes = ("detach(), .data, no_grad or a conversion to NumPy on the way", "a part of the model that is not used")
+    fixes = ("remove what detaches the graph", "freeze parameters that are not meant to be trained")
+    share: float = 0.1
+    """Fraction of the parameters' tensors without a gradient beyond which it is no unused part."""
+
+    def begin(self) -> None:
+        self.missing: set[int] | None = None
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        if layers:
+            without = {i for i, norm in enumerate(layers["grad/layer"]) if norm is None}
+            self.missing = without if self.missing is None else self.missing & without
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        names = [run.history.names[i] for i in sorted(self.missing or ())]
+        if not names:
+            return None
+        many = len(names) > self.share * len(run.history.names)
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        unused = not any(run.history.runs(name) for name in names)
+        severity = "critical" if run.stuck or (many and not unused) else "info" if unused else "warning"
+        return self.found(severity, f"no gradient ever reaches {shown}", 1, parameters=names)
+
+
+@rule("update_too_large", position=180)
+@dataclass
+class UpdateTooLarge(Rule):
+    """An update changes the weights by a large fraction of them, and the model does not learn."""
+
+    needs = ("steps",)
+    causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
+    fixes = ("lower the learning rate", "warm the learning rate up")
+    ratio: float = 0.1
+    """Norm of the update over that of the weights, after the optimizer; usual is 1e-4 to 1e-2."""
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h, usual = run.history, run.history.update_ratios.median
+        largest = max(h.update_ratios.values)
+        if not largest > self.ratio:
+            return None
+        says = f"an update changes the weights by {usual:.2g} of their norm, at most {largest:.2g}"
+        lost = run.status == "failed" or run.stuck or run.dead
+        return self.found(
+            "warning" if lost and usual > self.ratio else "info", says, None, usual=usual, largest=largest
+        )

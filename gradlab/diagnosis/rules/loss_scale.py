@@ -1,0 +1,134 @@
+"""Rules over fp16 and its loss scale."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.rule import Rule, rule
+
+
+@rule("scale_collapse", position=50)
+@dataclass
+class ScaleCollapse(Rule):
+    """The loss scale fell under its floor, or was on its way there when the run ended."""
+
+    causes = ("the learning rate is too high for fine-tuning", "activations pass fp16's largest number, 65504")
+    fixes = ("lower the learning rate", "use bf16, which has fp32's range")
+
+    fall: float = 1000.0
+    """Scale before the descent over that of the end, if the descent still went on."""
+    often: float = 0.25
+    """Fraction of the last updates that were skipped, if it did."""
+
+    def begin(self) -> None:
+        self.recent: deque[bool] = deque(maxlen=40)
+        self.descent: list[int] | None = None  # first skipped update, its epoch, skips
+        self.height = self.scale = 0.0  # of the scale, before the descent and now
+        self.smallest = math.inf
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        skipped, scale = bool(line["update/skipped"]), line["amp/scale"]
+        self.recent.append(skipped)
+        if skipped:
+            if self.descent is None:
+                self.descent, self.height = [line["attempt"], line["epoch"], 0], max(self.scale, scale)
+            self.descent[2] += 1
+        elif scale >= self.height:
+            self.descent = None
+        self.scale, self.smallest = scale, min(self.smallest, scale)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        falling = self.scale * self.fall < self.height and sum(self.recent) > self.often * len(self.recent)
+        if not run.scale_too_small and not (falling and run.scaled):
+            return None
+        streak = run.history.streak
+        at, epoch, skips = self.descent or [run.history.attempts, 0, 0]
+        evidence = {"smallest_scale": self.smallest, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
+        evidence |= {"skipped_since": skips, "skipped_last_in_a_row": streak}
+        if not run.scale_too_small:
+            says = (
+                f"the loss scale fell from {self.height:.3g} to {self.scale:.3g} by {skips} skipped updates, and falls"
+            )
+        elif streak:
+            says = "no loss scale helps any more: the forward or backward pass itself overflows"
+        else:
+            says = f"{skips} updates overflowed, though not the last: the loss scale has fallen below its floor"
+        return self.found("critical", says, at, **evidence)
+
+
+@rule("scale_livelock", position=40)
+@dataclass
+class ScaleLivelock(Rule):
+    """Every update is skipped and the loss scale does not move: nothing will ever change."""
+
+    causes = ("the loop leaves an update that is not finite before the scale is updated",)
+    fixes = ("update the scale after every attempt, also after a skipped one",)
+    updates: int = 20
+    """Skipped updates in a row without a move of the scale."""
+
+    def begin(self) -> None:
+        self.same = self.at = 0
+        self.scale = math.nan
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        if not line["update/skipped"] or line["amp/scale"] != self.scale:
+            self.same = 0
+        if line["update/skipped"]:
+            self.at = self.at if self.same else line["attempt"]
+            self.same += 1
+        self.scale = line["amp/scale"]
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        if not run.scaled or self.same < self.updates:
+            return None
+        says = f"the last {self.same} updates were skipped, and the loss scale stayed at {self.scale:g} all the while"
+        return self.found("critical", says, self.at, scale=self.scale, skipped=self.same)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        return None if run.scaled else "there is no loss scale"
+
+
+@rule("overflow_fp16", position=70)
+@dataclass
+class OverflowFP16(Rule):
+    """A number in the forward pass is too large for fp16, and fine in fp32."""
+
+    causes = ("activations grow with the weights: the learning rate", "sums over many elements in fp16")
+    fixes = ("lower the learning rate", "use bf16", "normalise before the module that overflows")
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        o = run.overflow
+        if o is None or o.phase != "forward" or not o.output_max or not math.isfinite(o.output_max):
+            return None
+        return self.found("critical", str(o), None, module=o.module, output=o.output_max)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        return None if run.half else "nothing is computed in fp16"
+
+
+@rule("underflow_fp16", position=140)
+@dataclass
+class UnderflowFP16(Rule):
+    """Gradients that are not zero in fp32 are zero in fp16."""
+
+    needs = ("inspection",)
+    causes = ("there is no loss scale", "the loss scale is too small")
+    fixes = ("use a dynamic loss scale", "use bf16")
+    fraction: float = 0.3
+    """Fraction of the gradient's non-zero elements that are flushed to zero."""
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        flushed = run.inspection.flushed if run.inspection else None
+        if flushed is None or flushed < self.fraction:
+            return None
+        says = f"{flushed:.0%} of the gradient's elements that are not zero in fp32 are zero in fp16"
+        return self.found("critical" if run.stuck else "warning", says, None, flushed=flushed)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        return super().unable(run) if run.half else "nothing is computed in fp16"

@@ -1,0 +1,191 @@
+"""Rules over the norm of the whole gradient."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import median
+
+
+@rule("exploding", position=60)
+@dataclass
+class Exploding(Rule):
+    """The norm passes a bound and its own usual range, and the loss is lost with it."""
+
+    causes = (
+        "the gradient is multiplied by more than 1 at every layer or time step",
+        "the initial weights are too large",
+        "the learning rate is too high",
+    )
+    fixes = (
+        "clip the gradient norm",
+        "lower the learning rate",
+        "warm the learning rate up",
+        "use a better initialisation or normalisation",
+    )
+    norm: float = 100.0
+    """A gradient norm beyond this is exploding if the loss is lost with it."""
+    growth: float = 10.0
+    """And it must have grown by this factor over the run's median, or from the very beginning."""
+    lost: float = 1.5
+    """Final loss over the first that is lost."""
+
+    def begin(self) -> None:
+        self.at: int | None = None
+        self.early = False  # before there was a usual norm to compare with
+        self.calm = 0
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        norm = line["grad/norm"]
+        if math.isnan(norm):
+            return
+        if norm > self.norm and self.at is None:
+            # The median is over the norms before this one.
+            known = history.norms.without(norm)
+            usual = median(known) if len(known) >= history.window else 0.0
+            self.at = line["attempt"] if norm > self.growth * usual else None
+            self.early = not usual
+        self.calm = self.calm + 1 if norm <= self.norm else 0
+        if self.calm >= history.window:
+            self.at = None  # a spike that the run survived
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h = run.history
+        if self.at is None or not (run.status == "failed" or run.rose(self.lost) or run.dead):
+            return None
+        if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
+            return None  # the loss function's own doing
+        grew = h.largest > self.growth * h.usual_norm
+        if self.early and h.attempts > h.window and not (grew or run.rose(self.lost)):
+            return None  # large all along, as sums over a batch are
+        says = f"the gradient norm passed {self.norm:g} at update {self.at} and reached {h.largest:.3g}"
+        says += f"; the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
+        return self.found("critical", says, self.at, largest=h.largest, usual=h.usual_norm)
+
+
+@rule("spike", position=240)
+@dataclass
+class Spike(Rule):
+    """Single norms far outside of the usual range, by a robust z-score."""
+
+    aside = True
+    needs = ("long",)
+    causes = ("a batch of outliers", "a steep place of the loss")
+    fixes = ("nothing if they are rare; else clip at the usual norm",)
+    z: float = 10.0
+    """Distance from the median in robust standard deviations (1.4826 times the median absolute deviation)."""
+    factor: float = 5.0
+    """And at least this many times the median."""
+
+    def begin(self) -> None:
+        self.first: tuple[int, float, float] | None = None
+        self.count = 0
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        norm, recent = line["grad/norm"], history.norms.values
+        if len(recent) < 2 * history.window or not math.isfinite(norm):
+            return
+        if norm <= self.factor * recent[len(recent) // 2] and norm <= self.factor * recent[0]:
+            return  # cheap, and nearly always so: the median is looked at only where it may matter
+        usual = history.norms.median
+        if norm > self.factor * usual and norm - usual > self.z * history.norms.spread:
+            self.count += 1
+            self.first = self.first or (line["attempt"], norm, usual)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        if self.first is None:
+            return None
+        at, norm, usual = self.first
+        says = f"{self.count} gradient norms are far outside of the usual range, the first at update {at}: "
+        return self.found("info", f"{says}{norm:.3g} where {usual:.3g} is usual", at, count=self.count, norm=norm)
+
+
+@dataclass
+class Trend(Rule):
+    """The norm drifts over the whole run by a large factor, most of the way in one direction."""
+
+    aside = True
+    needs = ("long",)
+    factor: float = 10.0
+    """Norm of the end over that of the beginning, or the reverse."""
+    order: float = 0.8
+    """Rank correlation with time that is a trend."""
+
+    def drift(self, history: History) -> tuple[float, float, float]:
+        """Rank correlation of the norm with time, and the usual norms of the first and of the last tenth."""
+        v = history.norms_of_all.values
+        if len(v) < 20:
+            return 0.0, math.nan, math.nan
+        ranks = {i: rank for rank, i in enumerate(sorted(range(len(v)), key=v.__getitem__))}
+        tenth = max(2, len(v) // 10)
+        correlation = statistics.correlation(range(len(v)), [ranks[i] for i in range(len(v))])
+        return correlation, statistics.median(v[:tenth]), statistics.median(v[-tenth:])
+
+
+@rule("growing_norm", position=220)
+@dataclass
+class Growing(Trend):
+    """Norms grow all along."""
+
+    causes = ("weights or activations grow", "the learning rate is too high")
+    fixes = ("watch it: clip the norm, or lower the learning rate, if the loss stops falling",)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        correlation, first, last = self.drift(run.history)
+        if not (correlation > self.order and last > self.factor * first):
+            return None
+        return self.found(
+            "info", f"the gradient norm grows all along: {first:.3g} to {last:.3g}", first=first, last=last
+        )
+
+
+@rule("decaying_norm", position=230)
+@dataclass
+class Decaying(Trend):
+    """Norms decay all along."""
+
+    causes = ("the loss nears its minimum", "units saturate or die")
+    fixes = ("nothing while the loss falls; else look for saturated or dead units",)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        correlation, first, last = self.drift(run.history)
+        if not (correlation < -self.order and last < first / self.factor):
+            return None
+        return self.found(
+            "info", f"the gradient norm decays all along: {first:.3g} to {last:.3g}", first=first, last=last
+        )
+
+
+@rule("zero_gradient", position=160)
+@dataclass
+class ZeroGradient(Rule):
+    """The gradient is exactly zero, though there is a loss to reduce."""
+
+    causes = ("all units of a layer died", "the graph is broken", "the loss does not depend on the weights")
+    fixes = ("look for dead units", "check that the loss depends on the weights", "lower the learning rate")
+    updates: int = 20
+    """Updates in a row whose gradient is exactly zero."""
+
+    def begin(self) -> None:
+        self.zeros = self.at = 0
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        if line["grad/norm"] != 0:
+            self.zeros = 0
+            return
+        self.at = self.at if self.zeros else line["attempt"]
+        self.zeros += 1
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h = run.history
+        if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
+            return None
+        severity = "info" if run.learns else "critical"
+        return self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)

@@ -1,0 +1,71 @@
+"""Bounded samples of a series of any length, and the ratio of its end to its beginning."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+
+
+class Samples:
+    """A bounded sample of a series of any length: every stride-th value, where the stride doubles when it is full."""
+
+    def __init__(self, size: int = 256) -> None:
+        self.size, self.stride, self.count = size, 1, 0
+        self.values: list[float] = []
+
+    def add(self, value: float) -> None:
+        if self.count % self.stride == 0:
+            self.values.append(value)
+            if len(self.values) == 2 * self.size:
+                self.values, self.stride = self.values[::2], 2 * self.stride
+        self.count += 1
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values) if self.values else math.nan
+
+
+class Recent:
+    """The latest values of a series, also in order of size, so that their median is at hand. Finite values only."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.values: deque[float] = deque()
+        self.ordered: list[float] = []
+
+    def add(self, value: float) -> None:
+        if len(self.values) == self.size:
+            del self.ordered[bisect_left(self.ordered, self.values.popleft())]
+        self.values.append(value)
+        insort(self.ordered, value)
+
+    def without(self, value: float) -> list[float]:
+        """In order of size, those that are not equal to a value."""
+        return self.ordered[: bisect_left(self.ordered, value)] + self.ordered[bisect_right(self.ordered, value) :]
+
+    @property
+    def median(self) -> float:
+        return median(self.ordered)
+
+    @property
+    def spread(self) -> float:
+        """Robust standard deviation."""
+        usual = self.median
+        return 1.4826 * statistics.median(abs(v - usual) for v in self.values)
+
+
+def median(ordered: list[float]) -> float:
+    """Of values in order of size; NaN of none."""
+    half = len(ordered) // 2
+    if not ordered:
+        return math.nan
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def late_to_early(norms: list[float]) -> float:
+    """Mean norm of the last tenth of the layers over that of the first tenth; infinite where early ones get nothing."""
+    tenth = max(1, len(norms) // 10)
+    early, late = statistics.fmean(norms[:tenth]), statistics.fmean(norms[-tenth:])
+    return late / early if early else math.inf if late else 1.0

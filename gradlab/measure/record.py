@@ -1,0 +1,184 @@
+"""Records of single updates: what is measured of every parameter and module travels to the host in one transfer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradlab.measure.activations import FIELDS, Activations, by_execution, leaves
+from gradlab.measure.monitor import Monitor
+from gradlab.measure.timing import Passes
+from gradlab.update.clip import layers_of
+from gradlab.update.gradients import Gradients, element_statistics, tensor_norms
+from gradlab.update.recorder import Layers, Recorder
+
+if TYPE_CHECKING:
+    from gradlab.measure.memory import Memory
+
+
+class Observed:
+    """What of a model can be recorded, and when."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        model: torch.nn.Module,
+        names: list[str],
+        params: list[torch.Tensor],
+        called: list[str],
+        compiled: bool = False,
+    ) -> None:
+        """names, params: P parameters. called: modules in the order of execution. compiled: not as they are written."""
+        self.monitor, self.model, self.names, self.params, self.compiled = monitor, model, names, params, compiled
+        self.modules = leaves(model, called)
+        self.recurrent = [name for name in self.modules if isinstance(model.get_submodule(name), torch.nn.RNNBase)]
+        layers, _ = layers_of(names)
+        self.order = [layers[i] for i in by_execution(layers, called)]
+
+    def header(self) -> dict[str, list[str]]:
+        """The first line of layers.jsonl: what its columns are, and the layers in the order in which they run."""
+        hooked = {"modules": self.modules, "recurrent": self.recurrent}
+        return {"names": self.names, "order": self.order} | {k: [] if self.compiled else v for k, v in hooked.items()}
+
+    def record(self, update: int) -> Record | None:
+        """What to record of this update, counted from 1."""
+        m = self.monitor
+        if not m.norms(update):
+            return None
+        cost = m.cost and not self.compiled  # to follow each tensor, PyTorch would run it uncompiled
+        return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=cost and update == 1, times=cost)
+
+
+class Record(Recorder):
+    """Gradient norms; where asked how far each parameter moves, and what elements and activations are like."""
+
+    def __init__(
+        self,
+        observed: Observed,
+        *,
+        steps: bool = False,
+        elements: bool = False,
+        bytes: bool = False,
+        times: bool = False,
+    ) -> None:
+        self.names, self.params, self.model = observed.names, observed.params, observed.model
+        self.steps, self.elements = steps, elements
+        hooked = not observed.compiled  # a compiled model does not see hooks that come later, and keeps those it saw
+        self.activations = Activations(observed.model, observed.modules) if elements and hooked else None
+        self.memory = memory_of(observed.model) if bytes else None
+        self.passes = Passes(observed.model, observed.params[0].device) if times and not bytes else None
+        self.recurrent = observed.recurrent if steps and hooked else []
+        self.through_time: dict[str, torch.Tensor] = {}
+        self.measured: list[tuple[str, list[str], torch.Tensor]] = []
+        self.before: list[torch.Tensor] = []
+
+    @contextmanager
+    def forward(self, window: Sequence[Any] = ()) -> Iterator[None]:
+        with ExitStack() as stack:
+            if self.memory is not None:
+                stack.enter_context(self.memory.counting(window))
+            if self.passes is not None:
+                stack.enter_context(self.passes.timing())
+            if self.activations is not None:
+                stack.enter_context(self.activations.watching())
+            for name in self.recurrent:
+                module: Any = self.model.get_submodule(name)
+                stack.callback(module.register_forward_pre_hook(self.time_hook(name)).remove)
+            yield
+
+    def time_hook(self, name: str) -> Callable[[Any, Any], Any]:
+        """Ask for the gradient of a recurrent module's inputs, and keep its norm at each step."""
+
+        def before(module: Any, inputs: tuple[Any, ...]) -> Any:
+            x = inputs[0] if inputs else None  # a keyword is left alone
+            if not isinstance(x, torch.Tensor) or x.dim() != 3 or not torch.is_grad_enabled():
+                return None
+            if not x.requires_grad:
+                x = x.detach().requires_grad_()
+            time = 1 if module.batch_first else 0
+
+            def after(grad: torch.Tensor) -> None:
+                dims = tuple(d for d in range(3) if d != time)
+                self.through_time[name] = torch.linalg.vector_norm(grad, dim=dims, dtype=torch.float64)
+
+            x.register_hook(after)
+            return (x, *inputs[1:])
+
+        return before
+
+    def gradients(self, gradients: Gradients) -> None:
+        names = gradients.names
+        self.measured.append(("grad/layer", names, gradients.norms))
+        if self.elements:
+            for name, values in element_statistics(gradients.tensors, gradients.norms).items():
+                self.measured.append((name, names, values))
+        if self.steps:
+            self.before = list(torch._foreach_clone([p.detach() for p in self.params]))
+            self.measured.append(("param/norm", self.names, tensor_norms(self.before)))
+
+    def stepped(self) -> None:
+        if self.steps:
+            torch._foreach_sub_(self.before, [p.detach() for p in self.params])
+            self.measured.append(("update/norm", self.names, tensor_norms(self.before)))
+            self.before = []
+
+    def pack(self) -> torch.Tensor:
+        parts = [values for _, _, values in self.measured]
+        if self.activations is not None:
+            parts.append(self.activations.table(parts[0].device).flatten())
+        for name in self.recurrent:
+            nothing = torch.full((1,), torch.nan, dtype=torch.float64, device=parts[0].device)
+            parts.append(late_to_early(self.through_time.get(name, nothing)).reshape(1))
+        return torch.cat(parts)
+
+    def unpack(self, values: list[float]) -> Layers:
+        layers: Layers = {}
+        at = 0
+        for key, names, _ in self.measured:
+            column = dict(zip(names, values[at : at + len(names)], strict=True))
+            layers[key] = [column.get(name) for name in self.names]
+            at += len(names)
+        if self.activations is not None:
+            for i, key in enumerate(FIELDS):
+                column_of = values[at + i : at + len(FIELDS) * len(self.activations.names) : len(FIELDS)]
+                layers[f"activation/{key}"] = [None if v != v and i > 1 else v for v in column_of]
+            at += len(FIELDS) * len(self.activations.names)
+        if self.recurrent:
+            layers["time/ratio"] = values[at:]
+        if "update/norm" in layers:
+            layers["update/ratio"] = ratios(layers["update/norm"], layers["param/norm"])
+            layers["grad/ratio"] = ratios(layers["grad/layer"], layers["param/norm"])
+        return layers
+
+    def metrics(self) -> dict[str, float]:
+        return self.memory.bytes if self.memory else self.passes.seconds() if self.passes else {}
+
+
+def late_to_early(norms: torch.Tensor) -> torch.Tensor:
+    """() mean norm of the last tenth of the time steps over that of the first tenth: (T,) -> ()."""
+    tenth = max(1, norms.numel() // 10)
+    return norms[-tenth:].mean() / norms[:tenth].mean()
+
+
+def ratios(above: list[Any], below: list[Any]) -> list[float | None]:
+    """Element by element; None where there is no quotient, as for a bias that is still zero."""
+    return [a / b if a is not None and b else None for a, b in zip(above, below, strict=True)]
+
+
+def totals(layers: Layers) -> dict[str, float]:
+    """Over all parameters: how far they moved in this update, relative to their norm."""
+    if "update/norm" not in layers:
+        return {}
+    moved, norm = (math.hypot(*layers[name]) for name in ("update/norm", "param/norm"))
+    return {"param/norm": norm, "update/ratio": moved / norm if norm else math.inf if moved else 0.0}
+
+
+def memory_of(model: torch.nn.Module) -> Memory:
+    """Imported here: it needs PyTorch at once, and a configuration is checked before."""
+    from gradlab.measure.memory import Memory
+
+    return Memory(model)

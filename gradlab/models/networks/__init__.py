@@ -1,0 +1,1 @@
+"""The networks of the models: plain PyTorch, each of which can be imported alone."""

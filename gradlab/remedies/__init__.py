@@ -1,0 +1,1 @@
+"""Remedies: candidates for a verdict, and paired comparisons of runs."""

@@ -1,0 +1,81 @@
+"""report.html of a run: made in about a millisecond from the text of its files, which the browser reads."""
+
+from __future__ import annotations
+
+import functools
+import html
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.json_lines import write_whole
+from gradlab.report.pages.page_template import embedded, filled, joined, part, safe
+from gradlab.runs import contents as folders
+
+NAME = "report.html"
+STYLES = ("base.css", "uplot.css", "run.css")
+PROGRAMS = ("base.js", "uplot.js", "curves.js", "heat.js", "profile.js", "parts.js", "loop.js", "run.js")
+SHARED = "page"
+"""Folder of a sweep that holds the style and the program of all its runs' pages."""
+
+
+def finished(folder: Path, config: dict[str, Any] | None = None) -> None:
+    """Write the page of a run that has ended; one that cannot be written costs a line, and not the run."""
+    try:
+        write(folder, shared=(folder.parent / "multirun.yaml").is_file(), config=config)
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        print(f"gradlab: {folder / NAME} was not written: {said or type(error).__name__}", file=sys.stderr)
+
+
+def complete(jobs: Iterable[Path]) -> None:
+    """Write the pages that are missing: of jobs of a sweep that were killed as they ended, or are older than pages."""
+    for job in jobs:
+        if not (job / NAME).is_file() and began(job):
+            finished(job)
+
+
+def began(folder: Path) -> bool:
+    """Whether a run has left anything to show."""
+    return any((folder / name).is_file() for name in ("metrics.jsonl", "diagnosis.json"))
+
+
+def write(folder: Path, shared: bool = False, config: dict[str, Any] | None = None) -> Path:
+    """Write a run's page into its folder. shared: style and program stand once in the folder above."""
+    if shared:
+        share(folder.parent)
+    path = folder / NAME
+    write_whole(path, page(folders.read(folder, config=config), shared))
+    return path
+
+
+def page(run: folders.Folder, shared: bool = False, live: bool = False) -> str:
+    """live: it goes on asking the server that it came from for new lines."""
+    facts = run.facts() | {"live": live, "sweep": "../report.html" if shared else None}
+    texts = {name: safe(getattr(run, name)) for name in ("metrics", "layers")}
+    return filled(part("run.html"), title=html.escape(title(run)), data=embedded(facts), **texts, **assets(shared))
+
+
+def title(run: folders.Folder) -> str:
+    return f"{run.diagnosis.get('verdict') or 'run'}: {run.name}"
+
+
+def assets(shared: bool) -> dict[str, str]:
+    """The elements that bring style and program: themselves, or links to those that a sweep's pages share."""
+    if shared:
+        style = f'<link rel="stylesheet" href="../{SHARED}/run.css">'
+        return {"style": style, "program": f'<script src="../{SHARED}/run.js"></script>'}
+    style, program = (joined(names) for names in (STYLES, PROGRAMS))
+    return {"style": f"<style>\n{style}</style>", "program": f"<script>\n{program}</script>"}
+
+
+@functools.cache
+def share(sweep: Path) -> None:
+    """Put style and program where the pages of a sweep's runs look for them; once a process."""
+    (sweep / SHARED).mkdir(exist_ok=True)
+    for name, parts in (("run.css", STYLES), ("run.js", PROGRAMS)):
+        partial = sweep / SHARED / f".{name}.{os.getpid()}"  # several processes may be at it
+        partial.write_text(joined(parts), encoding="utf-8")
+        partial.replace(sweep / SHARED / name)

@@ -1,0 +1,107 @@
+"""What a sweep's page says beside its map: remedies compared, edges over seeds, what a refined map took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.json_lines import number
+from gradlab.report.pages.short_numbers import short
+
+
+def remedies(
+    folder: Path, rows: Sequence[dict[str, Any]], compared: list[dict[str, Any]] | None, index: dict[str, int]
+) -> dict[str, Any] | None:
+    """The comparison as it is printed, with its effects as numbers; None of a sweep that compares none.
+
+    index: of each job, its place among the page's.
+    """
+    from gradlab.remedies import comparison_table
+    from gradlab.remedies.compared_job import read
+    from gradlab.remedies.comparison_rows import compare
+
+    searched = (folder / "edges.json").is_file()  # its remedies have no rate in common
+    if compared is None and not searched and any("remedy=" in row["overrides"] for row in rows):
+        compared = compare([read(folder, row["job"]) for row in rows])
+    if not compared:
+        return None
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in compared:
+        groups.setdefault(row["overrides"], []).append(remedy(row, index))
+    return {"note": comparison_table.NOTE, "groups": [{"overrides": k, "rows": v} for k, v in groups.items()]}
+
+
+def remedy(row: dict[str, Any], index: dict[str, int]) -> dict[str, Any]:
+    """One remedy."""
+    from gradlab.config.remedy import changes
+    from gradlab.remedies import comparison_table
+
+    return {
+        "remedy": row["remedy"],
+        "judgement": row["judgement"],
+        "cells": comparison_table.shown(row),
+        "says": "; ".join(filter(None, (changes(row["changed"]), row["why"]))),
+        "effects": {name: effect(row[name]) for name in ("survived", "improved")},
+        "jobs": [[run["seed"], index[run["job"]]] for run in row["runs"]],
+    }
+
+
+def effect(found: dict[str, Any] | None) -> list[Any] | None:
+    """[mean, low, high, size]"""
+    return [short(found[name]) for name in ("mean", "low", "high", "size")] if found else None
+
+
+def edges(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
+    """What edges.json says, as it is printed; None where there is none."""
+    content = loaded(folder / "edges.json")
+    if content is None:
+        return None
+    from gradlab.sweep.search.edges import told
+
+    settings = content["settings"]
+    linear = settings["scale"] == "linear"
+    return {
+        "field": settings["field"],
+        "edge": settings["edge"],
+        "judge": settings["judge"],
+        "linear": linear,
+        "step": short(number(settings["step"])),
+        "ended": content["ended"],
+        "points": [
+            {"point": p["point"], "shown": p["shown"], "seeds": p["seeds"], "runs": p["runs"], "says": p["says"]}
+            | {"lanes": [lane(e, index) for e in p["edges"]]}
+            for p in content["points"]
+        ],
+        "effects": [
+            [e["axis"] + f" ({e['point']})" * (e["point"] != "-"), f"{e['value']} / {e['against']}", *told(e, linear)]
+            for e in ({k: number(v) for k, v in found.items()} for found in content["effects"])
+        ],
+    }
+
+
+def lane(found: dict[str, Any], index: dict[str, int]) -> dict[str, Any]:
+    """One edge under one seed, with the values that were tried."""
+    tried = [[short(number(t["value"]), 7), t["stable"], index.get(t["job"]), t["verdict"]] for t in found["tried"]]
+    return {"seed": found["seed"], "stable": found["stable"], "lost": found["lost"], "tried": tried}
+
+
+def cells(folder: Path) -> list[str]:
+    """What is said of a refined map."""
+    content = loaded(folder / "cells.json")
+    if content is None:
+        return []
+    from gradlab.sweep.search.cells import sentences
+
+    says = [f"{m['point']}: {s}" if len(content["maps"]) > 1 else s for m in content["maps"] for s in sentences(m)]
+    return says + ([f"the map is not complete: {content['ended']}"] if content["ended"] else [])
+
+
+def loaded(path: Path) -> dict[str, Any] | None:
+    """What a file holds; None where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

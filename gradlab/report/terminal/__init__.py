@@ -1,0 +1,1 @@
+"""Runs in the terminal: lists, verdicts and curves."""

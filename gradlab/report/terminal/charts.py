@@ -1,0 +1,53 @@
+"""Which curves of a run are drawn in a terminal, and what their titles say."""
+
+from __future__ import annotations
+
+import math
+
+from gradlab.report.terminal.braille import Plot
+from gradlab.runs.summary import Past
+
+
+def plots(run: Past) -> list[Plot]:
+    """The charts of a run: what is the same all along is a line of its title."""
+    updates = run.updates
+    if not updates:
+        return []
+    xs = [line["attempt"] for line in updates]
+    skipped = [line["attempt"] for line in updates if line["update/skipped"]]
+    found = []
+    for name, title in (("train/loss", "loss"), ("grad/norm", "gradient norm before clipping")):
+        ys = [line[name] for line in updates]
+        bad = [x for x, y in zip(xs, ys, strict=True) if not math.isfinite(y)]
+        log = spread(ys)
+        level = run.config.get("clip.max_norm") if name == "grad/norm" and "clip.z_max" not in run.config else None
+        level = level if isinstance(level, (int, float)) else None
+        points = [(e["attempt"], e["eval/loss"]) for e in run.evaluations] if name == "train/loss" else []
+        says = [f"{title}: {last(ys)} at the end"] + ["log scale"] * log
+        says += [f"● evaluation, {points[-1][1]:.4g}"] if points else []
+        says += [f"╌ clipped beyond {level:g}"] if level is not None else []
+        says += [f"! not finite: {len(bad)} update{'s' * (len(bad) > 1)}"] * bool(bad)
+        marks = {"x": skipped, "!": bad} if name == "grad/norm" else {"!": bad}
+        says += [f"x skipped: {len(skipped)}"] * bool(skipped and name == "grad/norm")
+        found.append(Plot(", ".join(says), xs, ys, log, level, points, marks))
+    for name, title, base in (("amp/scale", "loss scale", 2.0), ("lr", "learning rate", 10.0)):
+        ys = [line[name] for line in updates]
+        if len(set(ys)) == 1:
+            if name == "lr":
+                found[-1].title += f"; learning rate {ys[0]:g} throughout"
+            continue
+        marks = {"x": skipped} if name == "amp/scale" else {}
+        log = spread(ys)
+        told = f"{title}: {last(ys)} at the end" + ", log scale" * log
+        found.append(Plot(told, xs, ys, log, marks=marks, base=base if log else 10.0))
+    return found
+
+
+def last(ys: list[float]) -> str:
+    return f"{ys[-1]:.4g}"
+
+
+def spread(ys: list[float]) -> bool:
+    """Whether a logarithmic scale tells more: all are positive, and the largest is ten times the least."""
+    seen = [y for y in ys if math.isfinite(y)]
+    return bool(seen) and min(seen) > 0 and max(seen) >= 10 * min(seen)

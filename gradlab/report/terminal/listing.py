@@ -1,0 +1,160 @@
+"""`python -m gradlab.list [FOLDER]`: the runs and sweeps below a folder, with their verdicts and key numbers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradlab.base import table
+from gradlab.base.command import Parser, key
+from gradlab.base.json_lines import plain
+from gradlab.base.lazy import lazy_import
+from gradlab.base.option import Invalid, require
+from gradlab.report.terminal import query
+from gradlab.runs.files import swept
+from gradlab.runs.search import Run, find, read, together
+
+DESCRIPTION = """\
+Lists the runs and sweeps below FOLDER, newest first. A sweep is one line: how many of its jobs had which verdict, the
+lowest of their losses, the largest of their norms, and sums of updates, skipped ones and seconds; of the folder of a
+sweep its jobs are listed. Loss: the median of the last 20 updates, or of a fifth of a short run; max norm: the largest
+before clipping.
+
+running: a process is at work there (on file systems that have locks); killed: it ended without a word."""
+CONDITIONS = (query.__doc__ or "").partition("\n\n")[2]
+COLUMNS = ("folder", "verdict", "updates", "loss", "eval loss", "max norm", "skipped", "seconds", "when", "overrides")
+WORDS = ("folder", "verdict", "overrides")
+WIDE = 30
+"""Characters of a line of verdicts."""
+LEAST = ("verdict", "updates", "loss", "skipped", "eval loss", "max norm", "seconds", "when")
+"""Columns that a narrow terminal leaves out, the last first."""
+ROOM = 24
+"""Characters that the overrides are worth having."""
+
+
+def work(arguments: list[str]) -> int:
+    p = Parser(
+        "python -m gradlab.list",
+        description=DESCRIPTION,
+        epilog=f"conditions:\n{CONDITIONS}\nfields: {', '.join(query.FIELDS)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("folder", type=Path, nargs="?", default=Path("outputs"), metavar="FOLDER", help="(outputs)")
+    p.add_argument("--sort", metavar="FIELD", default="time", help="smallest first; times newest first (time)")
+    p.add_argument("--reverse", action="store_true", help="the other way round")
+    p.add_argument("--filter", metavar="CONDITION", nargs="+", action="extend", default=[], help="all must hold")
+    p.add_argument("--limit", metavar="N", type=int, help="at most so many")
+    p.add_argument("--jobs", action="store_true", help="every job of every sweep")
+    p.add_argument("--json", action="store_true", help="a list of objects, with unrounded numbers")
+    args = p.parse_args(arguments)
+    require(args.limit is None or args.limit >= 1, "--limit", args.limit, ">= 1")
+    if not args.folder.is_dir():
+        raise Invalid("FOLDER", args.folder, "no such folder")
+    lazy_import("torch")
+    conditions = [query.parse(given) for given in args.filter]
+    runs = find(args.folder)
+    total = len(runs)
+    unfold = args.jobs or (len(runs) == 1 and runs[0].name == ".")
+    if args.limit and not conditions and args.sort == "time" and not unfold:  # the others need not be read
+        runs = query.ordered(runs, "time", args.reverse)[: args.limit]
+    runs = query.chosen([read(run) for run in runs], conditions)
+    if unfold:
+        runs = [job for run in runs for job in (swept_first(run.jobs) if run.kind == "sweep" else [run])]
+    for run in runs:
+        if run.kind == "sweep":
+            together(run)
+    if not (unfold and args.sort == "time" and total == 1):  # jobs of one sweep are in their order
+        singles = [job for run in runs for job in (run.jobs or [run])]
+        runs = query.ordered(runs, query.resolve("--sort", args.sort, singles), args.reverse)
+    elif args.reverse:
+        runs.reverse()
+    shown = runs[: args.limit]
+    if args.json:
+        print(json.dumps([plain(told(run)) for run in shown], indent=1, allow_nan=False))
+        return 0
+    if not shown:
+        print(f"no run below {args.folder}" + (f" meets {' and '.join(args.filter)} ({total} there)" if total else ""))
+        return 0
+    show(shown)
+    if len(shown) < (left := len(runs) if conditions or unfold else total):
+        print(f"({len(shown)} of {left})")
+    return 0
+
+
+def swept_first(jobs: list[Run]) -> list[Run]:
+    """Jobs whose overrides begin with those that tell them apart: the others may find no room."""
+    names = swept([job.overrides for job in jobs])
+    for job in jobs:
+        job.overrides.sort(key=lambda o: names.index(key(o)) if key(o) in names else len(names))
+    return jobs
+
+
+def told(run: Run) -> dict[str, Any]:
+    """A run as JSON has it."""
+    counted = {"verdict": None, "verdicts": run.counts, "jobs": len(run.jobs)} if run.kind == "sweep" else {}
+    rest = {"verdict": run.verdict, "time": run.time, **run.numbers, "overrides": run.overrides}
+    return {"folder": str(run.path), "kind": run.kind} | rest | counted
+
+
+def cells(run: Run) -> list[str]:
+    """A run as a row of the table."""
+
+    def short(name: str, form: str = ".4g") -> str:
+        value = run.numbers.get(name)
+        return "-" if value is None else format(value, form)
+
+    planned = run.numbers.get("planned")
+    updates = short("updates", "d") + (f"/{planned}" if planned and planned != run.numbers.get("updates") else "")
+    numbers = [short("loss"), short("eval_loss"), short("grad_norm", ".3g"), short("skipped", "d")]
+    seconds = run.numbers.get("seconds")
+    took = "-" if seconds is None else f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
+    return [run.name, run.verdict, updates, *numbers, took, run.when, " ".join(run.overrides)]
+
+
+def colour(run: Run) -> str:
+    """Green where all is well, red where something is ill, yellow where nothing is known."""
+    codes = {job.numbers.get("exit_code") for job in run.jobs or [run]}
+    seen = set(run.counts) if run.jobs else {run.verdict}
+    if seen <= {"healthy", "small_but_healthy"}:
+        return "green"
+    if seen <= {"running", "killed", "pretrained", "does not apply", "interrupted", "not_measured"}:
+        return "yellow"
+    return "red" if seen & {"broken", "error"} or codes - {0} else "default"
+
+
+def show(runs: Sequence[Run]) -> None:
+    """A table in a terminal, as wide as it is; aligned lines elsewhere."""
+    rows = [cells(run) for run in runs]
+    if not sys.stdout.isatty():
+        print(*aligned([list(COLUMNS), *rows]), sep="\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    narrow = [[cell[:WIDE] if i == 1 else cell for i, cell in enumerate(row[:-1])] for row in rows]
+    kept = table.fitting(COLUMNS[:-1], narrow, LEAST, console.width)
+    used = sum(max(map(len, c)) + 2 for c in zip(COLUMNS[:-1], *narrow, strict=True) if c[0] in kept)
+    room = console.width - used
+    kept += ["overrides"] * (room >= ROOM)
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in kept:
+        side, wraps = "left" if name in WORDS else "right", name == "verdict"
+        drawn.add_column(name, justify=side, no_wrap=not wraps, max_width=WIDE if wraps else None)  # type: ignore[arg-type]
+    for run, row in zip(runs, rows, strict=True):
+        row[-1] = row[-1] if len(row[-1]) <= room else f"{row[-1][: room - 1]}…"
+        styles = {"verdict": colour(run), "when": "dim", "overrides": "dim"}
+        drawn.add_row(*(Text(row[i], style=styles.get(n, "")) for i, n in enumerate(COLUMNS) if n in kept))
+    console.print(drawn)
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Lines of cells: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [str.ljust if name in WORDS else str.rjust for name in COLUMNS]
+    return ["  ".join(s(cell, w) for cell, w, s in zip(row, widths, sides, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,116 @@
+"""The blocks of a W&B Report, from what is told of its runs; without a word to W&B's service."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SHOWN = 100
+"""Runs whose verdicts are in the text."""
+
+
+@dataclass
+class Told:
+    """What the text of a report is made from."""
+
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """`name` and the summary of each run."""
+    comparison: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the comparison of remedies, as text."""
+    swept: list[str] = field(default_factory=list)
+    """Fields in which the runs differ."""
+    figures: list[str] = field(default_factory=list)
+    """Names of the images that the runs of whole sweeps hold."""
+
+
+def cell(value: Any) -> str:
+    """Of a Markdown table; nothing in it may end the cell or begin a tag."""
+    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
+
+def verdicts(runs: Sequence[dict[str, Any]]) -> str:
+    """How many runs of each verdict, then each with its sentence."""
+    if not runs:
+        return "The table of findings below has the verdict of each run."
+    counts = Counter(run.get("verdict") or run.get("status") or "unfinished" for run in runs)
+    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    columns = ("run", "verdict", "first failing update", "eval loss", "what was seen")
+    fields = ("name", "verdict", "first_failing_update", "eval/loss", "sentence")
+    shown = markdown(columns, [[run.get(name) for name in fields] for run in runs[:SHOWN]])
+    more = f"\n\n({len(runs) - SHOWN} more: see the runs below)" if len(runs) > SHOWN else ""
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {said}.\n\n{shown}{more}"
+
+
+def build(entity: str, project: str, group: str | None, told: Told) -> Any:
+    """The Report."""
+    import wandb_workspaces.reports.v2 as wr
+
+    def runs(name: str, sweep: bool) -> Any:
+        filters = f"Metric('JobType') {'==' if sweep else '!='} 'sweep'"
+        filters += f" and Metric('Group') == {group!r}" if group else ""
+        columns = ["run:displayName", "summary:verdict", "summary:first_failing_update", "summary:eval/loss"]
+        return wr.Runset(
+            name=name, filters=filters, pinned_columns=columns
+        )  # of the report's project, without a look-up
+
+    def line(title: str, *y: str, log: bool = False) -> Any:
+        return wr.LinePlot(title=title, x="update", y=list(y), log_y=log or None, ignore_outliers=False)
+
+    curves = [
+        line("loss", "train/loss"),
+        line("eval loss", "eval/loss"),
+        line("gradient norm before clipping", "grad/norm", log=True),
+        line("clip coefficient", "clip/coefficient"),
+        line("loss scale", "amp/scale", log=True),
+        line("learning rate", "lr"),
+        line("skipped updates", "update/skipped"),
+        line("not finite", "nonfinite/train/loss", "nonfinite/grad/norm", "nonfinite/layers"),
+        line("update / parameter", "update/ratio", log=True),
+    ]
+    blocks: list[Any] = [
+        wr.H1(text="Verdicts"),
+        wr.MarkdownBlock(text=verdicts(told.runs)),
+        wr.H1(text="Curves"),
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=curves),
+        wr.H1(text="Findings"),
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=[wr.WeavePanelSummaryTable(table_name="findings")]),
+    ]
+    compared: list[Any] = [wr.RunComparer(diff_only="split")]
+    if told.swept:
+        column = wr.ParallelCoordinatesPlotColumn
+        axes = [column(metric=wr.Config(of_config(name))) for name in told.swept[:8]]
+        ends = [column(metric=wr.SummaryMetric(name)) for name in ("first_failing_update", "eval/loss")]
+        compared.append(wr.ParallelCoordinatesPlot(columns=[*axes, *ends]))
+    blocks.append(wr.H1(text="Comparison"))
+    if told.comparison:
+        columns = list(told.comparison[0])
+        blocks.append(wr.MarkdownBlock(text=markdown(columns, [[row[c] for c in columns] for row in told.comparison])))
+    tables = [wr.WeavePanelSummaryTable(table_name=name) for name in ("comparison", "map", "results")]
+    media = [wr.MediaBrowser(media_keys=told.figures)] if told.figures else []
+    blocks += [
+        wr.PanelGrid(runsets=[runs("runs", False)], panels=compared),
+        wr.H2(text="The sweep as a whole"),
+        wr.PanelGrid(runsets=[runs("sweep", True)], panels=[*tables, *media]),
+    ]
+    title = f"gradlab: {group or project}"[:128]
+    first = f"{len(told.runs)} runs. Made by python -m gradlab.report --wandb." if told.runs else ""
+    return wr.Report(entity=entity, project=project, title=title, description=first, blocks=blocks, width="fluid")
+
+
+def of_config(name: str) -> str:
+    """Where W&B keeps a swept field, an option of a group, or a remedy's name."""
+    import gradlab.config.schema  # noqa: F401  (registers the options)
+    from gradlab.base.option import OPTIONS
+
+    if name == "remedy":
+        return "remedies"
+    return f"choices.{name}" if name in {group for group, _ in OPTIONS} else name

@@ -1,0 +1,137 @@
+"""How a run ends: its diagnosis, what was expected, what is said, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.command import command, kept
+from gradlab.base.json_lines import plain, write_whole
+from gradlab.diagnosis.diagnose import remaining
+from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.replay.replay import Overflow
+from gradlab.remedies.candidates import Try
+from gradlab.runs.measured import lost_at, measured
+from gradlab.train.trainer import Outcome
+
+
+def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
+    """Exit code (0 as expected, 1 not) and the sentence that says so."""
+    seen = diagnosis.verdict
+    if expect == "any":
+        return 0, ""
+    if expect is None:
+        return int(diagnosis.ill), f"the run is ill: {seen}" if diagnosis.ill else ""
+    return int(seen != expect), f"expected {expect}, {'and saw it' if seen == expect else f'saw {seen}'}"
+
+
+def write(
+    folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int, job: dict[str, Any]
+) -> dict[str, Any]:
+    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and what else the job says.
+
+    Returns its content."""
+    content = diagnosis.as_dict() | {
+        "ill": diagnosis.ill,
+        "outcome": asdict(outcome),
+        "first_overflow": overflow.as_dict() if overflow else None,
+        "exit_code": exit_code,
+    }
+    content |= job
+    content["measured"] = measured(folder, lost_at(content))
+    content = plain(content)
+    write_whole(folder / "diagnosis.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
+    return content
+
+
+def write_error(
+    folder: Path,
+    message: str,
+    exit_code: int,
+    remedy: dict[str, Any] | None = None,
+    overrides: list[str] | None = None,
+) -> None:
+    """diagnosis.json of a job of a sweep that gave no measurement: no verdict, and why."""
+    content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
+    with suppress(OSError):  # told already, and the folder may be what is wrong
+        write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
+
+
+def tell(
+    diagnosis: Diagnosis,
+    outcome: Outcome,
+    overflow: Overflow | None,
+    config: Any,
+    overrides: list[str],
+    folder: Path,
+    tries: list[Try],
+) -> list[str]:
+    """The sentences that end a run."""
+    lines = [diagnosis.sentence]
+    causes = next((f.causes for f in diagnosis.findings if f.code == diagnosis.verdict), [])
+    lines += [f"likely because: {'; or '.join(causes)}"] * bool(causes)
+    if outcome.status == "interrupted":
+        lines.append(f"to go on: {command([f'resume={folder}'])}")
+    if outcome.error and outcome.error != diagnosis.sentence:
+        every = getattr(config.precision, "check_every", 1)
+        looked = f" (looked at every {every} updates)" if outcome.scale_too_small and every > 1 else ""
+        lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{looked}")
+    if outcome.status == "failed":
+        lines += course(diagnosis.evidence, outcome)
+    if overflow is not None and not any(str(overflow) in f.sentence for f in diagnosis.findings):
+        moved = not (folder / "crash.pt").is_file()  # by an update that came through
+        lines.append("on the weights of the end, " * moved + str(overflow))
+    if outcome.eval:
+        losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
+        lines.append(f"eval loss by epoch: {', '.join(losses)}")
+    lines += [f"{f.severity}: {f.sentence}" for f in remaining(diagnosis)]
+    lines.append(checked(diagnosis))
+    if tries:
+        lines.append("to try, one at a time:")
+    for t in tries:
+        lines.append(f"  {command([*kept(overrides, t.overrides), *t.overrides, 'expect=healthy'])}   # {t.why}")
+    lines.append(f"all of it: {folder}")
+    return lines
+
+
+def checked(diagnosis: Diagnosis) -> str:
+    """Which rules could be applied, and why others could not."""
+    reasons: dict[str, list[str]] = {}
+    for code, why in diagnosis.unchecked.items():
+        reasons.setdefault(why, []).append(code)
+    told = [f"{', '.join(codes)} ({why})" for why, codes in reasons.items()]
+    says = f"{len(diagnosis.checked)} rules were checked"
+    return f"{says}; not checked: {'; '.join(told)}" if told else says
+
+
+def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
+    """When it began to fail, and how it went on."""
+    done = f"epochs completed: {outcome.epochs_completed}"
+    if "scale_fell_from" not in evidence:
+        return [f"{done}; failed at update {outcome.first_failed_attempt}, in epoch {outcome.first_failed_epoch}"]
+    began = evidence["scale_fell_from"]
+    says = f"{evidence['skipped_since']} of the {outcome.attempts - began + 1} updates from there on were skipped"
+    if evidence["skipped_last_in_a_row"] > 1:
+        says += f", the last {evidence['skipped_last_in_a_row']} in a row"
+    return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", says]
+
+
+def show(title: str, lines: list[str], good: bool) -> None:
+    """A panel in a terminal, plain lines elsewhere; commands are never broken, so that they can be pasted."""
+    import sys
+
+    if not sys.stdout.isatty():
+        print(f"== {title}", *lines, sep="\n", flush=True)
+        return
+    from rich.console import Console
+    from rich.rule import Rule
+    from rich.text import Text
+
+    console, colour = Console(highlight=False, soft_wrap=True), "green" if good else "red"
+    console.print(Rule(Text(title, style=f"bold {colour}"), style=colour))
+    for line in lines:
+        console.print(Text(line))
+    console.print(Rule(style=colour))

@@ -1,0 +1,181 @@
+"""One job: a run with all that watches it, its diagnosis, and what is said at its end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.command import INTERRUPTED, identity
+from gradlab.base.distributed import World
+from gradlab.base.option import Invalid
+from gradlab.config.remedy import told
+from gradlab.config.schema import Config, choices
+from gradlab.data.check import pieces
+from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.finding import Diagnosis
+from gradlab.diagnosis.inspection import Inspection
+from gradlab.diagnosis.replay.replay import Overflow
+from gradlab.loggers.local import read_run
+from gradlab.loggers.options import About
+from gradlab.loggers.progress import Progress
+from gradlab.loggers.several import Loggers
+from gradlab.remedies.candidates import remedies
+from gradlab.runs import ending
+from gradlab.train import checkpoint, environment, snapshot
+from gradlab.train.pretraining import pretrained
+from gradlab.train.trainer import Outcome, Trainer
+from gradlab.update.clip import NoClip
+from gradlab.update.recorder import Layers
+
+WritePage = Callable[[Path, dict[str, Any]], None]
+"""Writes the page of a run in a folder, under a configuration of plain values."""
+
+
+class Job:
+    """A configuration at work in a folder. Rank 0 alone logs, writes and speaks."""
+
+    def __init__(
+        self,
+        config: Config,
+        plain: dict[str, Any],
+        folder: Path,
+        overrides: list[str],
+        group: str,
+        world: World,
+        remedy: dict[str, Any] | None = None,
+        make: Callable[..., Trainer] = Trainer,
+        write_page: WritePage | None = None,
+    ) -> None:
+        """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
+
+        remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
+        those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
+        write_page: called when all else is written.
+        """
+        if config.pretrain and not config.resume and not config.init_from:
+            config.init_from = pretrained(config, world)
+        self.config, self.folder, self.overrides, self.world = config, folder, overrides, world
+        self.remedy, self.write_page = remedy, write_page
+        self.progress = Progress(config.trainer.progress, 0, world.main)
+        self.trainer = make(config, folder, world, (self.observe,), plain, self.progress.say)
+        self.stream = Stream(
+            config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
+        )
+        header, chosen = self.trainer.observed.header(), choices(config)
+        about = About(folder, plain, group, header, overrides, make is Trainer, choices=chosen)
+        if config.resume:
+            kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
+            for line, layers in read_run(folder, kept):
+                self.stream.observe(line, layers)
+                about.lines += 1
+        self.log_to = functools.partial(Loggers, config.logger if world.main else {}, about)
+        self.loggers = self.log_to() if make is Trainer else None
+        if self.loggers is not None:
+            self.trainer.before_saving.append(self.loggers.catch_up)
+
+    def observe(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+        """Take in one line of metrics."""
+        self.stream.observe(metrics, layers)
+        if "train/loss" in metrics:
+            self.progress.log(metrics)
+        if self.loggers is not None:
+            self.loggers.log(metrics, layers)
+
+    def run(self) -> int:
+        """Train, diagnose, say; returns the exit code."""
+        if self.config.story:
+            self.progress.say(self.config.story.strip())
+        if self.remedy:
+            self.progress.say(told(self.remedy))
+        self.progress.total = self.trainer.planned
+        self.progress.start()
+        return self.end(self.trainer.run)
+
+    def end(self, run: Callable[[], Outcome]) -> int:
+        """Diagnose what a run gives, say it, and tell the loggers; returns the exit code."""
+        told: dict[str, Any] = {"outcome": {"status": "error"}}
+        try:
+            code, told = self.conclude(run)
+        except BaseException as error:
+            told["outcome"]["error"] = " ".join(str(error).split())[:1000] or type(error).__name__
+            raise
+        finally:
+            if self.loggers is None:
+                self.loggers = self.log_to()
+                for line, layers in read_run(self.folder):
+                    self.loggers.log(line, layers)
+            self.loggers.finish(told, self.folder)
+        self.world.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
+        return code
+
+    def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
+        """The exit code, and on rank 0 what diagnosis.json says."""
+        if self.world.main:
+            environment.record(self.folder, self.trainer.device, self.world.size, bool(self.config.resume))
+        try:
+            outcome = run()
+            diagnosis, overflow = self.diagnose(outcome)
+        finally:
+            self.progress.finish(self.trainer.outcome.applied)
+        code, expectation = ending.judge(self.config.expect, diagnosis)
+        code = self.world.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
+        if not self.world.main:
+            return code, {}
+        tries = remedies(diagnosis.verdict, self.config, self.overrides)
+        of_the_job = {
+            "overrides": identity(self.overrides),
+            "planned": self.trainer.planned,
+            "remedy": self.remedy,
+            "remedies": [asdict(t) for t in tries],
+        }
+        told = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        if self.write_page is not None:
+            self.write_page(self.folder, self.trainer.plain_config)
+        lines = ending.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
+        lines += [expectation] * bool(expectation)
+        ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
+        return code, told
+
+    def inspection(self) -> Inspection | None:
+        """Of the final model. One that fails costs the rules that need it, not the run."""
+        try:
+            return snapshot.inspection(self.trainer)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            self.progress.say(f"the final model could not be inspected: {' '.join(str(error).split())[:200]}")
+            return None
+
+    def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
+        """From the stream, the failing update run again, and the inspection of the final model; rank 0's counts."""
+        run, precision = self.trainer, self.config.precision
+        overflow = inspection = None
+        if self.world.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
+            overflow = snapshot.find_overflow(run)
+        elif self.world.main and outcome.status == "completed":
+            inspection = self.inspection()
+        diagnosis = diagnose(
+            self.stream,
+            outcome.status,
+            outcome.error,
+            scale_too_small=outcome.scale_too_small,
+            half=precision.half,
+            scaled=precision.scaled,
+            clips=not isinstance(self.config.clip, NoClip),
+            overflow=overflow,
+            inspection=inspection,
+            constant=run.loss.best_constant(lambda: (targets for _, targets in pieces(run.data.train))),
+        )
+        return diagnosis, overflow
+
+
+def builds(config: Config, folder: Path, world: World) -> bool:
+    """Whether the parts of a configuration fit together."""
+    try:
+        if config.pretrain:
+            config.init_from = pretrained(config, world)
+        Trainer(config, folder, world, say=lambda text: None)
+    except Invalid:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""What became of a run, in few words: the classes of a map. Plain values in, a name out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+LEARNING = 0.05
+"""Relative fall of the loss that is learning, where a diagnosis does not say it itself."""
+
+
+@dataclass(frozen=True)
+class OutcomeClass:
+    """A class: its name, what it means, its colour (of Okabe and Ito's, told apart by all eyes) and its letter."""
+
+    name: str
+    means: str
+    colour: str
+    letter: str
+
+    @property
+    def light(self) -> bool:
+        """Whether its letter is white."""
+        red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.3 * red + 0.59 * green + 0.11 * blue < 128
+
+
+OUTCOMES = (
+    OutcomeClass("learnt", "came to its end with a lower loss", "#0072B2", "L"),
+    OutcomeClass("spiked", "learnt, through spikes of the loss", "#56B4E9", "P"),
+    OutcomeClass("unlearnt", "came to its end, and has not learnt", "#B8B8B8", "U"),
+    OutcomeClass("diverged", "the loss ended far above its beginning, or lost what was learnt", "#E69F00", "D"),
+    OutcomeClass("exploded", "the gradient exploded, or something was not finite", "#D55E00", "X"),
+    OutcomeClass("collapsed", "the fp16 loss scale fell to nothing, or fp16 overflowed", "#CC79A7", "C"),
+    OutcomeClass("stopped", "was stopped before its end", "#F0E442", "I"),
+    OutcomeClass("error", "gave no measurement", "#4D4D4D", "E"),
+)
+"""From the best to the worst; repeats of one point count as their worst."""
+NAMES = tuple(o.name for o in OUTCOMES)
+LEARNT = ("learnt", "spiked")
+STABLE = ("learnt", "spiked", "unlearnt")
+"""Came to the end with the loss not lost."""
+UNJUDGED = ("stopped", "error")
+"""Neither stable nor unstable."""
+LOST = {
+    "diverged": "diverged",
+    "exploding": "exploded",
+    "nan_input": "exploded",
+    "nan_parameter": "exploded",
+    "nan_loss": "exploded",
+    "nan_gradient": "exploded",
+    "scale_collapse": "collapsed",
+    "scale_livelock": "collapsed",
+    "overflow_fp16": "collapsed",
+}
+"""Verdicts that are classes by themselves; of all others the loss decides."""
+
+
+def learns(told: dict[str, Any]) -> bool:
+    """Whether a run learns, by its diagnosis.json; one of an older version says it by the losses of its evidence."""
+    if "learns" in told:
+        return bool(told["learns"])
+    evidence = told.get("evidence") or {}
+    first, best = (float(evidence.get(name, math.nan)) for name in ("loss_first", "loss_best"))
+    constant = float(evidence.get("loss_of_constant_answer", math.inf))
+    return first - best >= LEARNING * abs(first) and best <= (1 - LEARNING) * constant
+
+
+def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float) -> str:
+    """The class of a run from its verdict, how it ended (completed, failed, given_up, interrupted), whether its
+    diagnosis says that it learns, and its last loss."""
+    if verdict is None or status is None:
+        return "error"
+    if verdict in LOST:
+        return LOST[verdict]
+    if status == "interrupted":
+        return "stopped"
+    if status == "given_up":
+        return "diverged"
+    if status == "failed" or not math.isfinite(last):
+        return "exploded"
+    if verdict == "loss_spike_recovered":
+        return "spiked"
+    return "learnt" if learnt else "unlearnt"
+
+
+def worst(names: list[str]) -> str:
+    """Of several repeats."""
+    return NAMES[max(map(NAMES.index, names))]
+
+
+def share(names: list[str], wanted: tuple[str, ...] = STABLE) -> float:
+    """Of those that were judged, how many are of the wanted classes; NaN where none was judged."""
+    judged = [name for name in names if name not in UNJUDGED]
+    return sum(name in wanted for name in judged) / len(judged) if judged else math.nan

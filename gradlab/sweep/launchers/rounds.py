@@ -1,0 +1,105 @@
+"""Jobs of a round: those that ran before are read, the others go to a launcher. Free of Hydra but for its launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.command import INTERRUPTED, key
+from gradlab.base.distributed import World
+from gradlab.sweep.grid.axes import Point, is_number
+from gradlab.sweep.search.judge import Seen, read
+from gradlab.sweep.search.search import Interrupted
+from gradlab.sweep.unfinished import clear, finished
+
+Launch = Callable[[list[list[str]], int], Sequence[Any]]
+"""Runs jobs of these overrides under the numbers from the one given, and returns Hydra's account of each."""
+
+
+class Launching:
+    """Numbers jobs in the order in which they are asked for, and keeps what was seen of every list of overrides."""
+
+    def __init__(
+        self, launch: Launch, check: Callable[[list[list[str]]], None], folder: Path, world: World | None = None
+    ) -> None:
+        """check: raises if jobs cannot be composed. folder: the sweep's; what it holds already is not run again."""
+        self.launch, self.check, self.folder, self.world = launch, check, folder, world or World()
+        self.seen: dict[Point, Seen] = {}
+        self.returned: list[Sequence[Any]] = []
+        self.numbers, found = self.world.broadcast(earlier(folder) if self.world.main else None)
+        self.seen |= found
+        self.begun = self.numbers.keys() - found.keys()
+        self.next = max(self.numbers.values(), default=-1) + 1
+
+    def check_kinds(self, jobs: list[Point]) -> None:
+        """Raises if jobs cannot be composed; of those that differ in numbers only, one is looked at."""
+        kinds = {tuple(key(o) if is_number(o.partition("=")[2]) else o for o in job): job for job in jobs}
+        self.check([list(job) for job in kinds.values()])
+
+    def run(self, jobs: list[Point]) -> list[Seen]:
+        """What was seen of each job. Raises `Interrupted` if one of them was."""
+        todo = [job for job in dict.fromkeys(jobs) if job not in self.seen]
+        if todo and not self.returned:
+            self.check([list(job) for job in todo])  # one round is enough to tell a wrong command
+        for job in todo:
+            if job not in self.numbers:
+                self.numbers[job], self.next = self.next, self.next + 1
+        for batch in stretches(sorted(todo, key=self.numbers.__getitem__), self.numbers):
+            self.launch_batch(batch)
+        return [self.seen[job] for job in jobs]
+
+    def launch_batch(self, batch: list[Point]) -> None:
+        first = self.numbers[batch[0]]
+        if self.world.main:
+            for job in self.begun & set(batch):
+                clear(self.folder / str(self.numbers[job]))  # what a killed run has left
+        self.world.barrier()
+        returned = self.launch([list(job) for job in batch], first)
+        self.returned.append(returned)
+        codes = [one.return_value for one in returned]  # raises what a launcher kept to itself
+        folders = [folder_of(one) or self.folder / str(first + i) for i, one in enumerate(returned)]
+        told = self.world.broadcast([read(path) for path in folders] if self.world.main else None)
+        for job, path, one in zip(batch, folders, told, strict=True):
+            self.seen[job] = Seen(path.name, one)
+        if INTERRUPTED in codes:
+            raise Interrupted
+
+
+def folder_of(returned: Any) -> Path | None:
+    """The folder that Hydra gave a job."""
+    hydra = getattr(returned, "hydra_cfg", None)
+    return Path(hydra.hydra.runtime.output_dir) if hydra is not None else None
+
+
+def stretches(jobs: Sequence[Point], numbers: dict[Point, int]) -> Iterator[list[Point]]:
+    """Jobs whose numbers follow each other, in one list: a launcher counts from the first."""
+    batch: list[Point] = []
+    for job in jobs:
+        if batch and numbers[job] != numbers[batch[-1]] + 1:
+            yield batch
+            batch = []
+        batch.append(job)
+    if batch:
+        yield batch
+
+
+def earlier(folder: Path) -> tuple[dict[Point, int], dict[Point, Seen]]:
+    """Numbers of the jobs that an interrupted sweep has begun, and what was seen of those that ended."""
+    import yaml
+
+    numbers: dict[Point, int] = {}
+    seen: dict[Point, Seen] = {}
+    for stored in folder.glob("*/.hydra/overrides.yaml"):
+        path = stored.parent.parent
+        try:
+            overrides = yaml.safe_load(stored.read_text()) or []
+        except yaml.YAMLError:
+            continue
+        if not path.name.isdigit() or not isinstance(overrides, list):
+            continue
+        job = tuple(map(str, overrides))
+        numbers[job] = int(path.name)
+        if finished(path, list(job)) is not None:
+            seen[job] = Seen(path.name, read(path))
+    return numbers, seen

@@ -1,0 +1,1 @@
+"""Maps of a sweep over two fields."""

@@ -1,0 +1,1 @@
+"""Sweeps that choose their jobs from finished ones: boundaries and refined maps."""

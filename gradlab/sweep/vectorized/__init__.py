@@ -1,0 +1,1 @@
+"""Jobs of a sweep trained together as lanes of one program."""

@@ -1,0 +1,83 @@
+"""Which jobs can be trained as lanes of one program, and why others cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradlab.config.schema import Config
+
+
+@dataclass
+class Planned:
+    """A job that is to run: its place in the sweep, and its configuration in full."""
+
+    number: int
+    overrides: list[str]
+    folder: Path
+    config: Config
+    plain: dict[str, Any]
+    group: str
+    """The experiment's name, or `run`."""
+    remedy: dict[str, Any] | None = None
+    """What remedies have changed in the configuration."""
+
+
+LANE_VALUES: dict[str, tuple[str, ...]] = {
+    "optimizer": ("lr", "weight_decay", "momentum", "beta1", "beta2", "eps"),
+    "schedule": ("warmup", "updates", "min_factor", "every", "gamma"),
+    "precision": ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "check_every"),
+    "clip": ("max_norm", "max_value", "factor", "eps", "percentile", "z_max", "decay", "warmup"),
+    "noise": ("eta", "gamma"),
+    "model": ("init", "gain", "forget_bias"),  # which decide the first weights, and nothing else
+}
+"""Fields in which lanes may differ: those that are numbers in the arithmetic of an update, and not shapes or code."""
+
+NOT_COMPUTED = ("seed", "expect", "story", "remedy", "diagnosis", "pretrain", "init_from", "logger")
+"""Fields that a lane keeps for itself."""
+
+
+def program(config: Config, plain: dict[str, Any]) -> str:
+    """What lanes must have in common: jobs with the same answer are one program. plain: the same as plain values."""
+    common: dict[str, Any] = {}
+    for name, value in plain.items():
+        if name in NOT_COMPUTED:
+            continue
+        common[name] = value
+        if isinstance(value, dict):
+            lane = LANE_VALUES.get(name, ())
+            common[name] = {k: v for k, v in value.items() if k not in lane or v is None or isinstance(v, bool)}
+            common[f"{name} is"] = type(getattr(config, name)).__qualname__
+    return json.dumps(common, sort_keys=True, default=str)
+
+
+def alone(config: Config) -> str | None:
+    """Why a job cannot be a lane; None where nothing in its configuration says so."""
+    if config.pitfall is not None:
+        return "a pitfall replaces parts of the update of one run"
+    if getattr(config.model, "activation_checkpointing", False):
+        return "model.activation_checkpointing=true"
+    if config.trainer.compile:
+        return "trainer.compile=true"
+    if config.monitor.elements(1) or config.monitor.cost:
+        return "monitor=full and monitor.cost look inside of one model"
+    if config.accumulation.varies and not config.precision.stops:
+        return "skipped updates would make micro-batches of one lane more than another's"
+    if config.resume:
+        return "resume continues one run"
+    return None
+
+
+def groups(jobs: Iterable[Planned]) -> tuple[list[list[Planned]], list[tuple[Planned, str]]]:
+    """Jobs by program, in the order of the first of each; those that run alone, and why."""
+    together: dict[str, list[Planned]] = {}
+    single = []
+    for job in jobs:
+        if (why := alone(job.config)) is not None:
+            single.append((job, why))
+        else:
+            together.setdefault(program(job.config, job.plain), []).append(job)
+    return list(together.values()), single

@@ -1,0 +1,1 @@
+"""The trainer: building a run from its configuration, epochs, evaluation, checkpoints."""

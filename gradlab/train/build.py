@@ -1,0 +1,213 @@
+"""From a configuration to the parts of a run: device, data, model, loss, update. Faults are found here."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradlab.base import randomness
+from gradlab.base.distributed import World
+from gradlab.base.option import Invalid
+from gradlab.config.schema import Config, prefixed
+from gradlab.data.base import IGNORE, Splits
+from gradlab.data.check import check, pieces
+from gradlab.measure.activations import recording_order
+from gradlab.pitfalls.base import Setting
+from gradlab.train import checkpoint
+from gradlab.update.loss import Loss
+from gradlab.update.step import Update
+
+
+@contextmanager
+def group(name: str) -> Iterator[None]:
+    """Put the group's name in front of the field that an error names."""
+    try:
+        yield
+    except Invalid as error:
+        raise prefixed(name, error) from None
+
+
+def pick_device(config: Config, world: World) -> torch.device:
+    """The device of this rank."""
+    wanted = config.trainer.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise Invalid("trainer.device", "cuda", "no CUDA device here; cpu is")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", world.local_rank % torch.cuda.device_count())
+
+
+@contextmanager
+def threads(wanted: int | None) -> Iterator[None]:
+    """Run on that many CPU threads, then on as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def deterministic(wanted: bool) -> None:
+    """Choose deterministic kernels; where an operation has none, PyTorch warns."""
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_deterministic_debug_mode("warn" if wanted else "default")  # unlike the other switch, imports no compiler
+    # Filling would cost a write of every new tensor, and decides nothing: no kernel here reads what it did not write.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
+    """The data on the device and the loss that fits it, checked."""
+    with group("data"):
+        data = config.data.load(device)
+    with group("loss"):
+        loss = config.loss.resolve(data.spec)
+    with group("data"):
+        check(data, config.data.batch_size, getattr(loss, "ignore_index", IGNORE))
+    with group("loss"):
+        for split in (data.train, data.test):
+            for _, targets in pieces(split) if split is not None else ():
+                loss.check(targets)
+    return data, loss
+
+
+def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list[str]:
+    """One forward pass of two samples: a model that does not fit its data says so here, not in the run.
+
+    Returns the names of its modules in the order in which they are called.
+    """
+    state, training = randomness.random_state(), model.training
+    index = torch.arange(min(2, len(data.train)), device=data.train.device)
+    inputs, targets = data.train.batch(index)
+    model.eval()
+    try:
+        with torch.no_grad(), recording_order(model) as called:
+            outputs = model(inputs)
+            loss.sum(outputs, targets)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, Invalid):
+            raise
+        says = f"fails on inputs of shape {tuple(inputs.shape)}: {' '.join(str(error).split())[:200]}"
+        raise Invalid("model", name, says) from error
+    finally:
+        model.train(training)
+        randomness.set_random_state(state)
+    if data.spec.targets in ("classes", "tokens") and outputs.shape[-1] < data.spec.outputs:
+        says = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
+        raise Invalid("model", name, says)
+    return called
+
+
+def build_model(
+    config: Config, data: Splits, loss: Loss, device: torch.device, world: World
+) -> tuple[torch.nn.Module, list[str]]:
+    """The module with the weights that the run begins with, before compilation and DDP; its modules as they run."""
+    with group("model"):
+        model = config.model.build(data.spec).to(device)
+    called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
+    if not any(p.requires_grad for p in model.parameters()):
+        raise Invalid("model", type(model).__name__, "has no parameter to train")
+    if config.init_from and not config.resume:
+        begin_from(config.init_from, model, device, world)
+    if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
+    return model, called
+
+
+def begin_from(given: str, model: torch.nn.Module, device: torch.device, world: World) -> None:
+    """Load a checkpoint's weights on rank 0, whose DDP hands to the others; all ranks learn whether they fit."""
+    refused = None
+    if world.main:
+        path = Path(given)
+        try:
+            state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device)
+            load_weights("init_from", given, model, state)
+        except Invalid as error:
+            refused = error
+    if (refused := world.broadcast(refused)) is not None:
+        raise refused
+
+
+def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:
+    """Raise `Invalid` where a checkpoint is of another model."""
+    try:
+        model.load_state_dict(state["model"])
+    except (KeyError, RuntimeError) as error:
+        lines = str(error).splitlines()
+        raise Invalid(field, given, f"does not fit the model: {lines[min(1, len(lines) - 1)].strip()}") from None
+
+
+def wrap(model: torch.nn.Module, config: Config, device: torch.device, world: World) -> torch.nn.Module:
+    """Compile the model where asked, and wrap it in DDP where there are several ranks."""
+    if config.trainer.compile:
+        if config.precision.build(device).cpu_gemm == "fast":
+            raise Invalid("trainer.compile", True, "not with precision.cpu_gemm=fast, whose products it cannot see")
+        model = torch.compile(model)  # type: ignore[assignment]
+    if world.size > 1:
+        ids = [device.index] if device.type == "cuda" else None
+        model = torch.nn.parallel.DistributedDataParallel(
+            model,
+            device_ids=ids,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=config.trainer.find_unused_parameters,
+        )
+    return model
+
+
+def build_update(
+    config: Config, model: torch.nn.Module, loss: Loss, samples: int, device: torch.device, world: World
+) -> Update:
+    """The update of a wrapped model."""
+    schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
+    optimizer = config.optimizer.build(model.parameters())
+    precision = config.precision.build(device)
+    parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
+    update = Update(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
+    if config.pitfall is not None:
+        micro_batches = math.ceil(samples / (config.data.batch_size * world.size))
+        chosen = (config.accumulation, config.loss, config.precision, config.clip, config.schedule)
+        config.pitfall.apply(update, Setting(*chosen, world.size, steps_at(config, 0, world.size), micro_batches))
+    return update
+
+
+def steps_at(config: Config, applied: int, world_size: int) -> int:
+    """Micro-batches a rank for the update that follows `applied` ones."""
+    with group("accumulation"):
+        return config.accumulation.steps_at(applied, config.data.batch_size, world_size)
+
+
+def planned_updates(config: Config, samples: int, world_size: int) -> int:
+    """Updates of the whole run if none is skipped."""
+    limit = config.trainer.updates or math.inf
+    unit = config.data.batch_size * world_size
+    if not config.accumulation.varies:
+        an_epoch = math.ceil(samples / (unit * steps_at(config, 0, world_size)))
+        return int(min(limit, config.trainer.epochs * an_epoch))
+    updates = 0
+    for _ in range(config.trainer.epochs):
+        cursor = 0
+        while cursor < samples:
+            if updates >= limit:
+                return updates
+            cursor += unit * steps_at(config, updates, world_size)
+            updates += 1
+    return updates
+
+
+def check_batch_norm(model: torch.nn.Module, samples: int, batch_size: int, world_size: int) -> None:
+    """Batch norm cannot normalise one value a channel: find such a micro-batch before the run."""
+    if not any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        return
+    rest = samples % (batch_size * world_size)
+    if batch_size == 1 or (rest and rest // world_size <= 1):
+        which = "every micro-batch" if batch_size == 1 else "the last micro-batch of an epoch"
+        says = f"leaves {which} one sample on a rank, which batch norm cannot normalise: take another, or no batch norm"
+        raise Invalid("data.batch_size", batch_size, f"{says} (the set has {samples} samples)")

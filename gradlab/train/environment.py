@@ -1,0 +1,94 @@
+"""What a run runs on: environment.json in its folder, for whoever wants to run it again or asks why it differs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.conf import PACKAGE
+from gradlab.base.json_lines import write_whole
+
+PACKAGES = ("gradlab", "torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gymnasium")
+"""Whose versions are recorded, where they are installed."""
+SECONDS = 2.0
+"""That git may take for an answer."""
+
+
+def record(folder: Path, device: Any, world_size: int = 1, resumed: bool = False) -> None:
+    """Write environment.json; what a resumed run ran on before stands under `before`. A full disk costs it alone."""
+    path = folder / "environment.json"
+    content = described(str(device), world_size, os.getcwd(), str(PACKAGE))
+    with suppress(OSError, ValueError):
+        if resumed and path.is_file():
+            content = content | {"before": json.loads(path.read_text())}
+        write_whole(path, json.dumps(content, indent=2) + "\n")
+
+
+@functools.cache
+def described(device: str, world_size: int, here: str, package: str) -> dict[str, Any]:
+    """The same for every run of a process: a sweep asks once."""
+    import torch
+
+    where = torch.device(device)
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else processor()
+    return {
+        "python": platform.python_version(),
+        "packages": versions(),
+        "system": platform.platform(),
+        "device": device,
+        "device_name": name,
+        "cuda": torch.version.cuda if where.type == "cuda" else None,
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "world_size": world_size,
+        "program": Path(sys.argv[0]).name if sys.argv else "",
+        "git": git(here),
+        "gradlab_git": git(package),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the installed packages among PACKAGES."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def git(folder: str) -> dict[str, Any] | None:
+    """Commit, branch, and whether files differ from it; None outside of a repository, or where git does not answer."""
+    command = [
+        "git",
+        "--no-optional-locks",
+        "-C",
+        folder,
+        "status",
+        "--porcelain=v2",
+        "--branch",
+        "--untracked-files=no",
+    ]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    told = dict(line[2:].split(" ", 1) for line in said if line.startswith("# branch."))
+    changed = sum(not line.startswith("#") for line in said)
+    return {"commit": told.get("branch.oid"), "branch": told.get("branch.head"), "changed_files": changed}

@@ -1,0 +1,82 @@
+"""The weights that a run begins with, where an experiment makes them: run once, then found again."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+
+from gradlab import __version__
+from gradlab.base.distributed import World
+from gradlab.base.lock import turn
+from gradlab.base.option import Invalid
+from gradlab.config.compose import compose
+from gradlab.config.schema import Config, to_config
+from gradlab.config.trainer import TrainerOption
+from gradlab.loggers.progress import Progress
+from gradlab.train.trainer import Trainer
+
+
+def pretrained(config: Config, world: World) -> str:
+    """Folder of the final weights of the experiment that `pretrain` names: run once, then found again.
+
+    The key is the whole configuration and the versions that decide the numbers. Rank 0 runs it, alone; DDP hands its
+    weights to the others.
+    """
+    name = config.pretrain
+    composed, key = compose_experiment(name, config.trainer, config.seed)
+    folder = Path("outputs", "pretrained", f"{name}-{key}")
+    if world.main and not (folder / "checkpoint.pt").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_suffix(".lock")
+        lock.touch()
+        with turn(lock):  # of two runs at once, one trains and the other finds its weights
+            if not (folder / "checkpoint.pt").is_file():
+                partial = folder.with_suffix(".partial")  # renamed when complete: a kill leaves no half-trained weights
+                shutil.rmtree(partial, ignore_errors=True)
+                train(composed, partial, config.trainer.progress)
+                partial.rename(folder)
+    world.barrier()
+    return str(folder)
+
+
+def compose_experiment(name: str | None, trainer: TrainerOption, seed: int) -> tuple[DictConfig, str]:
+    """An experiment's configuration with the run's device, threads and seed, and the key of its result."""
+    where = [f"trainer.device={trainer.device}", f"trainer.threads={trainer.threads or 'null'}"]
+    try:
+        composed = compose([f"+experiment={name}", *where, f"seed={seed}"])
+    except MissingConfigException as error:
+        allowed = ", ".join(str(o) for o in error.options or []) or "(none here)"
+        raise Invalid("pretrain", name, f"must be one of the experiments {allowed}") from None
+    text = OmegaConf.to_yaml(composed, resolve=True, sort_keys=True)
+    kind = "cuda" if trainer.device != "cpu" and torch.cuda.is_available() else "cpu"
+    versions = f"{__version__} {platform.python_version()} {torch.__version__} {kind} {torch.get_num_threads()}"
+    return composed, hashlib.sha256(f"{text}{versions}".encode()).hexdigest()[:8]
+
+
+def train(composed: DictConfig, folder: Path, progress: str) -> None:
+    """Run an experiment for its weights."""
+    config = to_config(composed)
+    shown = Progress(progress, 0, True)
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(composed, folder / "config.yaml", resolve=True)
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    trainer = Trainer(config, folder, plain_config=plain, say=shown.say)
+    shown.total = trainer.planned
+    shown.say(f"pretraining, once ({shown.total} updates, kept in {folder.parent}): {config.story.strip()}")
+    trainer.sinks = (lambda metrics, layers: shown.log(metrics) if "train/loss" in metrics else None,)
+    shown.start()
+    try:
+        outcome = trainer.run()
+    finally:
+        shown.finish(trainer.outcome.applied)
+    if outcome.status == "interrupted":
+        raise KeyboardInterrupt
+    if outcome.status != "completed":
+        raise RuntimeError(f"pretraining {folder.name} {outcome.status}: {outcome.error}")

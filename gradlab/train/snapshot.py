@@ -1,0 +1,186 @@
+"""What a run leaves to be continued from, and what it leaves when it failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradlab.base import randomness
+from gradlab.base.option import Invalid
+from gradlab.diagnosis.inspection import Inspection, inspect_model
+from gradlab.diagnosis.replay.replay import Overflow, first_overflow
+from gradlab.measure.attempt import Attempt, HostCopy
+from gradlab.train import checkpoint
+from gradlab.train.build import load_weights
+from gradlab.update.recorder import NOTHING
+
+if TYPE_CHECKING:
+    from gradlab.train.trainer import Trainer
+
+
+def save(trainer: Trainer) -> None:
+    """checkpoint.pt: everything that the rest of the run depends on. Each rank's random state is its own."""
+    random: list[Any] = [randomness.all_random_state()]
+    if trainer.world.size > 1:
+        random = [None] * trainer.world.size
+        torch.distributed.all_gather_object(random, randomness.all_random_state())
+    if trainer.world.main:
+        state = {
+            "model": trainer.module.state_dict(),
+            "update": trainer.update.state_dict(),
+            "random": random,
+            "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
+            "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
+            "streak": streak_of(trainer),
+            "files": trainer.files.flush(),
+            "config": trainer.plain_config,
+        }
+        checkpoint.save(trainer.folder / "checkpoint.pt", state)
+    trainer.world.barrier()
+
+
+def streak_of(trainer: Trainer) -> dict[str, Any] | None:
+    """The last streak of failures, so that a run that is continued within it still leaves what reproduces it."""
+    if trainer.streak is None:
+        return None
+    fields = {
+        name: getattr(trainer.streak, name) for name in ("epoch", "cursor", "steps", "samples", "random", "precision")
+    }
+    where = {"attempt": trainer.outcome.first_failed_attempt, "in_epoch": trainer.outcome.first_failed_epoch}
+    return {"first": fields, "failing": trainer.failing, "held": trainer.held} | where
+
+
+def restore(trainer: Trainer, state: dict[str, Any]) -> list[int]:
+    """Continue where a checkpoint was made; returns how many bytes of each file stand."""
+    given = trainer.config.resume
+    load_weights("resume", given, trainer.module, state)
+    if len(state["random"]) != trainer.world.size:
+        says = f"was written by {len(state['random'])} ranks, and continues exactly only on as many"
+        raise Invalid("resume", given, says)
+    try:
+        trainer.update.load_state_dict(state["update"])
+    except Invalid:
+        raise
+    except ValueError as error:
+        raise Invalid("resume", given, f"does not fit the optimizer: {error}") from None
+    counts, outcome = state["counts"], trainer.outcome
+    trainer.epoch, trainer.cursor = state["position"]["epoch"], state["position"]["cursor"]
+    trainer.skipped, trainer.clipped, outcome.eval = counts["skipped"], counts["clipped"], counts["eval"]
+    outcome.attempts, outcome.applied = trainer.update.attempts, trainer.update.attempts - trainer.skipped
+    outcome.epochs_completed, outcome.epoch = trainer.epoch, trainer.epoch + (trainer.cursor > 0)
+    if streak := state.get("streak"):
+        trainer.streak = Attempt(**streak["first"], measured=HostCopy(torch.zeros(0)), record=NOTHING, layers=None)
+        trainer.failing, trainer.held = streak["failing"], streak["held"]
+        outcome.first_failed_attempt, outcome.first_failed_epoch = streak["attempt"], streak["in_epoch"]
+    randomness.set_random_state(state["random"][trainer.world.rank])
+    return state["files"]
+
+
+def hold(trainer: Trainer) -> None:
+    """Keep a copy of what the streak under way began with: an update may come through before the run's end is noticed.
+
+    The weights have not moved since the first update of the streak.
+    """
+    if trainer.world.main:
+        trainer.held = {"model": copied(trainer.module.state_dict()), "update": copied(trainer.update.state_dict())}
+
+
+def copied(value: Any) -> Any:
+    """The same nested structure with tensors of its own, on the host: a device may be nearly full."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {k: copied(v) for k, v in value.items()}
+    return [copied(v) for v in value] if isinstance(value, list) else value
+
+
+def save_crash(trainer: Trainer, error: str) -> None:
+    """crash.pt: what reproduces the first update of the final streak of failures.
+
+    None is written where an update came through at the end and nothing was held: the loss scale was still above 1.
+    """
+    first = trainer.streak
+    held = (
+        {"model": trainer.module.state_dict(), "update": trainer.update.state_dict()}
+        if trainer.failing
+        else trainer.held
+    )
+    if first is None or held is None or not trainer.world.main:
+        return
+    o = trainer.outcome
+    after = randomness.random_state()
+    randomness.set_random_state(first.random)  # data may be drawn
+    batches, ranks = window_of(trainer, first)
+    random = randomness.random_state()
+    randomness.set_random_state(after)
+    state = {
+        "error": error,
+        "attempt": o.first_failed_attempt,
+        "epoch": first.epoch + 1,
+        "model": held["model"],
+        "update": held["update"] | {"precision": first.precision, "attempts": (o.first_failed_attempt or 1) - 1},
+        "batches": batches,
+        "ranks": ranks,
+        "world_size": trainer.world.size,
+        "device": trainer.device.type,
+        "random": random,
+        "config": trainer.plain_config,
+    }
+    checkpoint.save(trainer.folder / "crash.pt", state)
+
+
+def window_of(trainer: Trainer, attempt: Attempt) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
+    """Every micro-batch of an update, this rank's, then the others', as the fault may be in any; and whose each is."""
+    ranks = sorted(range(trainer.world.size), key=lambda rank: rank != trainer.world.rank)
+    windows = [(rank, trainer.batches(attempt.epoch, attempt.cursor, attempt.steps, rank)[0]) for rank in ranks]
+    counted = [(rank, b) for rank, batches in windows for b in batches if b.counts]
+    return [(b.inputs, b.targets) for _, b in counted], [rank for rank, _ in counted]
+
+
+def runs_alone(trainer: Trainer) -> bool:
+    """Whether one rank can run the model: SyncBatchNorm would wait for the others."""
+    return trainer.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in trainer.module.modules())
+
+
+def inspection(trainer: Trainer) -> Inspection | None:
+    """What the model is like at the end, on the window of the last update."""
+    if trainer.latest is None or not runs_alone(trainer) or not trainer.config.monitor.layers:
+        return None
+    after = randomness.random_state()
+    batches, _ = window_of(trainer, trainer.latest)
+    found = inspect_model(
+        trainer.module,
+        trainer.loss,
+        trainer.update.precision,
+        batches,
+        trainer.observed.modules,
+        trainer.observed.order,
+    )
+    randomness.set_random_state(after)
+    return found
+
+
+def find_overflow(trainer: Trainer) -> Overflow | None:
+    """Run the first update of the last streak of failures again, and name the module that overflowed first.
+
+    Where none was skipped, as where nobody looked at the gradients, it is the last update.
+    """
+    first = trainer.streak or trainer.latest
+    if first is None or not runs_alone(trainer):
+        return None
+    after = randomness.random_state()
+    randomness.set_random_state(first.random)
+    precision = trainer.config.precision.build(trainer.device)
+    precision.load_state_dict(first.precision)
+    moved = None if trainer.failing or trainer.held is None else copied(trainer.module.state_dict())
+    if moved is not None and trainer.held is not None:
+        trainer.module.load_state_dict(trainer.held["model"])
+    found = first_overflow(trainer.module, trainer.loss, precision, window_of(trainer, first)[0], trainer.world.size)
+    if found is None and first.batches:  # the data, asked once more, gave others
+        kept = [(b.inputs, b.targets) for b in first.batches if b.counts]
+        found = first_overflow(trainer.module, trainer.loss, precision, kept, trainer.world.size)
+    if moved is not None:
+        trainer.module.load_state_dict(moved)
+    randomness.set_random_state(after)
+    return found

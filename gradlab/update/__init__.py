@@ -1,0 +1,1 @@
+"""One optimizer update: loss, precision, clipping, noise, accumulation, optimizer, schedule."""

@@ -1,0 +1,282 @@
+"""Gradient clipping. The arithmetic is pure (norms in, coefficients out, thresholds may be tensors); acting is `clip_`.
+
+A strategy is a dataclass with `clip_`. Those that learn from the history of norms keep it in a dictionary of tensors,
+which the caller commits only when the weights moved: a skipped update teaches nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from gradlab.base.option import option, require
+from gradlab.update.gradients import Gradients, total_norm
+
+State = dict[str, "torch.Tensor"]
+
+
+class Clipped(NamedTuple):
+    """What a strategy did: ||clipped|| / ||gradient||, whether it acted, and its state should the update be applied."""
+
+    coefficient: torch.Tensor  # () float64
+    acted: torch.Tensor  # () bool
+    state: State
+
+
+@dataclass
+class Clip:
+    """Base of the strategies: `init` gives the state of the first update, `clip_` acts on the gradients in place."""
+
+    threshold: ClassVar[str | None] = None
+    """The field below which gradients are left alone, in strategies that remember nothing; see `reach`."""
+
+    def reach(self, gradients: Gradients) -> torch.Tensor:
+        """The least threshold that leaves these gradients alone: () or, of many runs, (L,)."""
+        raise NotImplementedError
+
+    def init(self, device: torch.device) -> State:
+        return {}
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        raise NotImplementedError
+
+
+def norm_coefficient(total: torch.Tensor, max_norm: float | torch.Tensor) -> torch.Tensor:
+    """min(1, max_norm / total): total (...) -> (...). 1 for a zero norm, NaN for a NaN norm.
+
+    `torch.nn.utils.clip_grad_norm_` divides by total + 1e-6, which under-clips norms near 1e-6; this does not.
+    """
+    coefficient = max_norm / total
+    return torch.where(total == 0, torch.ones_like(coefficient), coefficient.clamp(max=1.0))
+
+
+def each(value: float | torch.Tensor, of: torch.Tensor) -> float | torch.Tensor:
+    """A value a run, (...), for use on tensors with more dimensions after those; a plain number is one for all."""
+    return value.reshape(*value.shape, *[1] * (of.dim() - value.dim())) if isinstance(value, torch.Tensor) else value
+
+
+def scaled(gradients: Gradients, coefficient: torch.Tensor, state: State) -> Clipped:
+    """Scale all gradients by one coefficient, which keeps their direction."""
+    gradients.scale_(coefficient)
+    return Clipped(coefficient, coefficient < 1, state)
+
+
+@option("clip", "none")
+@dataclass
+class NoClip(Clip):
+    """Leave the gradients alone; their norm is measured and reported all the same."""
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        one = torch.ones_like(gradients.total)
+        return Clipped(one, one < 1, state)
+
+
+@option("clip", "norm")
+@dataclass
+class NormClip(Clip):
+    """Scale the whole gradient to at most max_norm (Pascanu, Mikolov, Bengio 2013, algorithm 1)."""
+
+    threshold = "max_norm"
+    max_norm: float = 1.0
+    """Largest L2 norm of the whole gradient."""
+
+    def __post_init__(self) -> None:
+        require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+
+    def reach(self, gradients: Gradients) -> torch.Tensor:
+        return gradients.total
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        return scaled(gradients, norm_coefficient(gradients.total, self.max_norm), state)
+
+
+@option("clip", "value")
+@dataclass
+class ValueClip(Clip):
+    """Clamp every element to [-max_value, max_value]; this changes the gradient's direction."""
+
+    max_value: float = 0.5
+    """Largest magnitude of an element."""
+
+    def __post_init__(self) -> None:
+        require(self.max_value > 0, "max_value", self.max_value, "> 0")
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        gradients.clamp_(self.max_value)
+        # The clamped gradient is another one: its norm takes a read of its own.
+        norms = gradients.measured_again()  # (P,)
+        acted = (norms < gradients.norms).any(-1)
+        ratio = (total_norm(norms) / gradients.total).nan_to_num(nan=1.0)
+        return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
+
+
+def layers_of(names: list[str]) -> tuple[list[str], list[int]]:
+    """Partition parameters by the module that owns them: layer names in order, and each parameter's layer."""
+    layers: dict[str, int] = {}
+    index = [layers.setdefault(name.rpartition(".")[0], len(layers)) for name in names]
+    return list(layers), index
+
+
+@functools.cache
+def layer_index(names: tuple[str, ...], device: torch.device) -> tuple[torch.Tensor, int]:
+    """Each parameter's layer as (P,) on the device, and the number of layers; copied there once."""
+    layers, index = layers_of(list(names))
+    return torch.tensor(index, dtype=torch.long, device=device), len(layers)
+
+
+def layer_norms(norms: torch.Tensor, layer: torch.Tensor, count: int) -> torch.Tensor:
+    """L2 norm of each layer: norms (..., P), layer (P,) in [0, L) -> (..., L)."""
+    squares = torch.zeros(*norms.shape[:-1], count, dtype=norms.dtype, device=norms.device)
+    return squares.index_add(-1, layer, norms.square()).sqrt()
+
+
+@option("clip", "per_layer")
+@dataclass
+class PerLayerClip(Clip):
+    """Scale each layer's gradient to at most max_norm; a layer is the module that owns the parameters.
+
+    Every parameter belongs to exactly one layer, so that none is clipped twice or never.
+    """
+
+    threshold = "max_norm"
+    max_norm: float = 1.0
+    """Largest L2 norm of one layer's gradient."""
+
+    def __post_init__(self) -> None:
+        require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+
+    def reach(self, gradients: Gradients) -> torch.Tensor:
+        layer, count = layer_index(tuple(gradients.names), gradients.norms.device)
+        return layer_norms(gradients.norms, layer, count).amax(-1)
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        layer, count = layer_index(tuple(gradients.names), gradients.norms.device)
+        norms = layer_norms(gradients.norms, layer, count)
+        coefficient = norm_coefficient(norms, each(self.max_norm, norms))
+        return scaled_each(gradients, coefficient[..., layer], state)
+
+
+def scaled_each(gradients: Gradients, coefficients: torch.Tensor, state: State) -> Clipped:
+    """Scale gradient i by coefficients[i]."""
+    acted = (coefficients < 1).any(-1)
+    gradients.scale_each_(coefficients)
+    ratio = (total_norm(gradients.norms * coefficients) / gradients.total).nan_to_num(nan=1.0)
+    return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
+
+
+def unit_norms(tensor: torch.Tensor, runs: int = 0) -> torch.Tensor:
+    """Norm of each output unit (a matrix's row, a filter; the whole of a vector or scalar). Keeps dimensions.
+
+    runs: leading dimensions that count independent runs.
+    """
+    if tensor.dim() == runs:
+        return tensor.double().abs()
+    dims = tuple(range(min(runs + 1, tensor.dim() - 1), tensor.dim()))
+    return torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
+
+
+def agc_coefficients(
+    grad_norms: torch.Tensor, param_norms: torch.Tensor, factor: float | torch.Tensor, eps: float | torch.Tensor
+) -> torch.Tensor:
+    """min(1, factor * max(||W||, eps) / ||G||), unit by unit (Brock et al. 2021, equation 3)."""
+    floor = torch.as_tensor(eps, dtype=param_norms.dtype, device=param_norms.device)
+    return (factor * param_norms.maximum(floor) / grad_norms).clamp(max=1.0)
+
+
+@option("clip", "agc")
+@dataclass
+class AdaptiveClip(Clip):
+    """Adaptive gradient clipping: each unit's gradient at most `factor` of its weights' norm (Brock et al. 2021)."""
+
+    factor: float = 0.01
+    """Largest ratio of gradient norm to weight norm."""
+    eps: float = 1e-3
+    """Floor of the weight norm, without which weights that start at zero could never move."""
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, "factor", self.factor, "> 0")
+        require(self.eps > 0, "eps", self.eps, "> 0")
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        pairs = [(p, g) for p, g in zip(gradients.params, gradients.tensors, strict=True) if g.numel()]
+        acted = torch.zeros_like(gradients.total, dtype=torch.bool)
+        with torch.no_grad():
+            for param, grad in pairs:
+                norms = unit_norms(grad, gradients.runs)
+                factor, eps = each(self.factor, norms), each(self.eps, norms)
+                coefficient = agc_coefficients(norms, unit_norms(param, gradients.runs), factor, eps)
+                acted |= (coefficient < 1).reshape(*acted.shape, -1).any(-1)
+                grad.mul_(coefficient.to(grad.dtype))
+        ratio = total_norm(gradients.measured_again()) / gradients.total
+        return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
+
+
+@option("clip", "autoclip")
+@dataclass
+class AutoClip(Clip):
+    """Clip at a percentile of the norms seen so far, this one included (Seetharaman et al. 2020, AutoClip)."""
+
+    percentile: float = 10.0
+    """Percentile of the history that is the largest norm; the paper's value is 10."""
+    history: int = 1000
+    """How many norms are remembered; the paper remembers all."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.percentile <= 100, "percentile", self.percentile, "in (0, 100]")
+        require(self.history >= 1, "history", self.history, ">= 1")
+
+    def init(self, device: torch.device) -> State:
+        norms = torch.full((self.history,), float("nan"), dtype=torch.float64, device=device)
+        return {"norms": norms, "count": torch.zeros((), dtype=torch.long, device=device)}
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        slot = (state["count"] % self.history).unsqueeze(-1)
+        norms = state["norms"].scatter(-1, slot, gradients.total.unsqueeze(-1))
+        max_norm = torch.nanquantile(norms, self.percentile / 100, dim=-1)
+        if isinstance(self.percentile, torch.Tensor):  # every percentile of every run; wanted is each of its own
+            max_norm = max_norm.diagonal()
+        coefficient = norm_coefficient(gradients.total, max_norm)
+        return scaled(gradients, coefficient, {"norms": norms, "count": state["count"] + 1})
+
+
+def zclip_norm(total: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, z_max: float | torch.Tensor) -> torch.Tensor:
+    """The norm that replaces an outlier: mean + std * z_max^2 / z where z = (total - mean) / std exceeds z_max."""
+    z = (total - mean) / std
+    return torch.where(z > z_max, mean + std * z_max**2 / z, total)
+
+
+@option("clip", "zclip")
+@dataclass
+class ZClip(Clip):
+    """Clip norms that are outliers of their own running statistics (Kumar et al. 2025, ZClip, algorithm 1)."""
+
+    z_max: float = 2.5
+    """z-score beyond which a norm is an outlier."""
+    decay: float = 0.97
+    """Decay of the running mean and variance of the norm."""
+    warmup: int = 25
+    """Updates that only collect statistics."""
+
+    def __post_init__(self) -> None:
+        require(self.z_max > 0, "z_max", self.z_max, "> 0")
+        require(0 < self.decay < 1, "decay", self.decay, "in (0, 1)")
+        require(self.warmup >= 2, "warmup", self.warmup, ">= 2, for a variance to exist")
+
+    def init(self, device: torch.device) -> State:
+        return {name: torch.zeros((), dtype=torch.float64, device=device) for name in ("mean", "variance", "count")}
+
+    def clip_(self, gradients: Gradients, state: State) -> Clipped:
+        mean, variance, count = state["mean"], state["variance"], state["count"]
+        warm = count < self.warmup
+        target = torch.where(warm, gradients.total, zclip_norm(gradients.total, mean, variance.sqrt(), self.z_max))
+        # While warming up: Welford's running mean and (population) variance; then exponential ones.
+        rate = torch.where(warm, 1 / (count + 1), 1 - self.decay)
+        delta = target - mean
+        moved = mean + rate * delta
+        spread = torch.where(warm, delta * (target - moved), (target - moved).square())
+        new = {"mean": moved, "variance": variance + rate * (spread - variance), "count": count + 1}
+        coefficient = torch.where(target < gradients.total, target / gradients.total, torch.ones_like(target))
+        return scaled(gradients, coefficient, new)

@@ -1,0 +1,240 @@
+"""Losses as sums and counts, never means: a window of unequal micro-batches divides its sum by its count, once.
+
+B samples, T time steps, C classes, V tokens of a vocabulary, K values
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import torch
+
+from gradlab.base.importing import load_object
+from gradlab.base.option import OPTIONS, Invalid, one_of, option, require
+from gradlab.data.base import IGNORE
+from gradlab.data.spec import Spec
+
+
+@dataclass
+class Loss:
+    """Base of the losses: sum() / count() is the usual mean."""
+
+    reduction: str = field(default="mean", kw_only=True)
+    """Gradients are those of the mean over the window of an update, or of the sum, as in speech recipes: larger by the
+    count. Metrics and evaluation give means either way."""
+
+    def __post_init__(self) -> None:
+        one_of("reduction", self.reduction, ("mean", "sum"))
+
+    def resolve(self, spec: Spec) -> Loss:
+        """The loss for this data; raise `Invalid` if they do not fit."""
+        raise NotImplementedError
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum of the losses, and the number of them."""
+        return self.sum(outputs, targets), self.count(targets)
+
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """() float32 whatever the outputs are."""
+        raise NotImplementedError
+
+    def check(self, targets: torch.Tensor) -> None:
+        """Raise `Invalid` for targets that the loss cannot take; they are looked at once, before the run."""
+
+    def count(self, targets: torch.Tensor) -> torch.Tensor:
+        """() int64: how many losses the targets give, known before the forward pass. Does not wait for the device."""
+        return full(targets.numel(), targets)
+
+    def divisor(self, count: torch.Tensor) -> torch.Tensor | int:
+        """What the sum of a window's `count` losses is divided by for the gradient."""
+        return count if self.reduction == "mean" else 1
+
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """Mean loss of the best answer that is the same for every input; None where it is not known.
+
+        A model that is no better has learnt nothing of its inputs. targets: all of a set, in pieces.
+        """
+        return None
+
+    def best_constant(self, targets: Callable[[], Iterable[torch.Tensor]]) -> float | None:
+        """`constant` of the data that this loss was resolved for, which is looked at once."""
+        if not hasattr(self, "known_constant"):
+            self.known_constant = self.constant(targets())
+        return self.known_constant
+
+    def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """() right answers and () answers, both int64; None where targets are values."""
+        if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
+            return None
+        counted = targets != IGNORE
+        return ((outputs.argmax(-1) == targets) & counted).sum(), counted.sum()
+
+
+def full(number: int, like: torch.Tensor) -> torch.Tensor:
+    """() int64 on the device; `torch.tensor` would copy it there from the host."""
+    return torch.full((), number, dtype=torch.int64, device=like.device)
+
+
+def at_least_fp32(x: torch.Tensor) -> torch.Tensor:
+    """fp16 and bf16 lose a sum's small terms, and fp16 overflows at 65504."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def fits(name: str, spec: Spec, *targets: str) -> None:
+    if spec.targets not in targets:
+        raise Invalid("", name, f"needs {' or '.join(targets)}, but the data gives {spec.targets}")
+
+
+def same_shape(name: str, outputs: torch.Size, targets: torch.Size) -> None:
+    """Broadcasting would make (B, 1) and (B,) a loss of B * B pairs, without a word."""
+    if outputs != targets:
+        says = f"needs outputs of shape {tuple(targets)}, but the model gives {tuple(outputs)}"
+        raise Invalid("loss", name, says)
+
+
+@option("loss", "cross_entropy")
+@dataclass
+class CrossEntropy(Loss):
+    """-log softmax(outputs)[target]: outputs (B, C) for classes (B,), or (B, T, V) for tokens (B, T)."""
+
+    ignore_index: int = IGNORE
+    """A target that does not count; -100, the padding, never does."""
+    label_smoothing: float = 0.0
+    """Probability that is taken from the target and spread over all classes (Szegedy et al., arXiv:1512.00567)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "in [0, 1)")
+
+    def resolve(self, spec: Spec) -> CrossEntropy:
+        fits("cross_entropy", spec, "classes", "tokens")
+        return self
+
+    def padded(self, targets: torch.Tensor) -> torch.Tensor:
+        """Targets with IGNORE wherever they do not count."""
+        return targets if self.ignore_index == IGNORE else targets.masked_fill(targets == self.ignore_index, IGNORE)
+
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if outputs.shape[:-1] != targets.shape:
+            says = f"needs outputs of shape {(*targets.shape, 'C')}, but the model gives {tuple(outputs.shape)}"
+            raise Invalid("loss", "cross_entropy", says.replace("'", ""))
+        logits, labels = at_least_fp32(outputs).flatten(0, -2), self.padded(targets).flatten()
+        smoothing = self.label_smoothing
+        return torch.nn.functional.cross_entropy(
+            logits, labels, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum"
+        )
+
+    def count(self, targets: torch.Tensor) -> torch.Tensor:
+        return (self.padded(targets) != IGNORE).sum()
+
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """The entropy of the classes, in nats."""
+        if self.label_smoothing:
+            return None
+        labels = torch.cat([padded[padded != IGNORE] for t in targets for padded in [self.padded(t)]])
+        share = labels.bincount().double() / max(labels.numel(), 1)
+        share = share[share > 0]
+        return -(share * share.log()).sum().item()
+
+    def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        return super().correct(outputs, self.padded(targets))
+
+
+@option("loss", "mse")
+@dataclass
+class MeanSquaredError(Loss):
+    """(unit * (output - target))^2: outputs and targets (B, K), each of the K values counts."""
+
+    unit: float = 1.0
+    """One unit of the values in those of the loss: 0.001 for values in millimetres and a loss in square metres."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.unit < inf, "unit", self.unit, "> 0 and finite")
+
+    def resolve(self, spec: Spec) -> MeanSquaredError:
+        fits("mse", spec, "values")
+        return self
+
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        same_shape("mse", outputs.shape, targets.shape)
+        return (self.unit * (at_least_fp32(outputs) - at_least_fp32(targets))).square().sum()
+
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """The variance of the targets, in the units of the loss."""
+        return self.unit**2 * torch.cat(list(targets)).double().var(0, correction=0).mean().item()
+
+
+@option("loss", "bce")
+@dataclass
+class BinaryCrossEntropy(Loss):
+    """-t log p - (1 - t) log(1 - p) with p = sigmoid(output): outputs and targets t in [0, 1], both (B, K)."""
+
+    def resolve(self, spec: Spec) -> BinaryCrossEntropy:
+        fits("bce", spec, "values")
+        return self
+
+    def check(self, targets: torch.Tensor) -> None:
+        low, high = targets.min().item(), targets.max().item()
+        if low < 0 or high > 1:
+            raise Invalid("", "bce", f"needs targets in [0, 1], but the data has {low:g} to {high:g}")
+
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        same_shape("bce", outputs.shape, targets.shape)
+        logits, wanted = at_least_fp32(outputs), at_least_fp32(targets)
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
+
+    def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
+        """The entropy of the mean of each target."""
+        mean = torch.cat(list(targets)).double().mean(0)
+        return torch.nn.functional.binary_cross_entropy(mean, mean).item()
+
+
+@option("loss", "auto")
+@dataclass
+class AutoLoss(Loss):
+    """cross_entropy for classes and tokens, mse for values, policy_gradient for returns."""
+
+    def resolve(self, spec: Spec) -> Loss:
+        name = {"values": "mse", "returns": "policy_gradient"}.get(spec.targets, "cross_entropy")
+        return OPTIONS["loss", name](reduction=self.reduction)
+
+
+@option("loss", "custom")
+@dataclass
+class CustomLoss(Loss):
+    """A function of (outputs, targets): the losses of the samples, (B,), or their mean, (); each sample counts once.
+
+    A mean over tokens is a mean of means if the samples have unequal numbers of them: return (B,) or use cross_entropy.
+    """
+
+    target: str = ""
+    """The function, as "package.module:function"; the working directory is searched too."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of each call."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(":" in self.target, "target", self.target, 'of the form "package.module:function"')
+
+    def resolve(self, spec: Spec) -> CustomLoss:
+        self.function: Callable[..., torch.Tensor] = load_object("target", self.target)
+        if not callable(self.function):
+            raise Invalid("target", self.target, f"must name a function, but is {type(self.function).__name__}")
+        return self
+
+    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        losses = self.function(outputs, targets, **self.kwargs)
+        samples = targets.shape[:1]
+        if not isinstance(losses, torch.Tensor) or losses.shape not in ((), samples):
+            gives = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            says = f"{self.target} must return a tensor of shape {tuple(samples)} or (), but returned {gives}"
+            raise Invalid("loss", "custom", says)
+        losses = at_least_fp32(losses)
+        return losses.sum() if losses.dim() else losses * samples[0]
+
+    def count(self, targets: torch.Tensor) -> torch.Tensor:
+        return full(targets.shape[0], targets)

@@ -1,0 +1,222 @@
+"""Precision: where the forward pass rounds, and the loss scale that keeps fp16 gradients inside fp16's range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from gradlab.base.option import Invalid, one_of, option, require
+
+SCALE_FLOOR = 2.0**-120
+"""Backing off ends here: at about 2e-39 an fp32 scale's reciprocal overflows, and unscaling would make infinities."""
+
+
+class ScaleTooSmall(RuntimeError):
+    """The loss scale fell under `precision.min_scale`."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(f"grad_scale is too small, exiting: {scale}")
+
+
+@dataclass
+class PrecisionOption:
+    """Base of the options: full precision, a loss scale of 1 that never moves."""
+
+    half: ClassVar[bool] = False
+    """Whether the forward pass rounds to fp16."""
+
+    nonfinite: str = "stop"
+    """What a gradient that is not finite leads to: `stop` the run, or `skip` the update. Never a step."""
+
+    def __post_init__(self) -> None:
+        one_of("nonfinite", self.nonfinite, ("stop", "skip"))
+
+    def build(self, device: torch.device) -> Precision:
+        return Precision(device)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether there is a loss scale that moves."""
+        return False
+
+    def check_scale(self, scale: float, attempts: int | None = None) -> None:
+        """Raise `ScaleTooSmall` for a loss scale below its floor.
+
+        attempts: updates tried so far, of which not all need to be followed by a check; None at the end of a run.
+        """
+
+    @property
+    def stops(self) -> bool:
+        return self.nonfinite == "stop"
+
+
+@option("precision", "fp32")
+@dataclass
+class FP32(PrecisionOption):
+    """Single precision throughout."""
+
+
+@option("precision", "bf16")
+@dataclass
+class BF16(PrecisionOption):
+    """autocast to bfloat16: fp32's range, 8 bits of precision, no loss scale."""
+
+    def build(self, device: torch.device) -> Precision:
+        return Precision(device, torch.bfloat16)
+
+
+@option("precision", "fp16")
+@dataclass
+class FP16(PrecisionOption):
+    """autocast to float16 with a dynamic loss scale (Micikevicius et al. 2018), by `torch.amp.GradScaler`'s rule.
+
+    An overflow skips its update and halves the scale; `growth_interval` good updates in a row double it.
+    """
+
+    half = True
+    nonfinite: str = "skip"
+    enabled: bool = True
+    """false: no loss scale (it stays 1 and never moves), which lets small gradients flush to zero."""
+    init_scale: float = 65536.0
+    """The first scale."""
+    growth_factor: float = 2.0
+    """Factor of a growth."""
+    backoff_factor: float = 0.5
+    """Factor of a back-off."""
+    growth_interval: int = 2000
+    """Good updates in a row before a growth."""
+    min_scale: float = 1e-5
+    """Below this the run ends with `grad_scale is too small, exiting: <scale>`."""
+    check_every: int = 1
+    """Every how many updates the scale is compared with min_scale; public recipes look every 50 to 100."""
+    cpu_gemm: str = "fast"
+    """On a CPU: `fast` computes products of fp16 operands in fp32 and rounds them, as tensor cores do; or `native`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.init_scale > 0, "init_scale", self.init_scale, "> 0")
+        require(self.growth_factor >= 1, "growth_factor", self.growth_factor, ">= 1")
+        require(0 < self.backoff_factor <= 1, "backoff_factor", self.backoff_factor, "in (0, 1]")
+        require(self.growth_interval >= 1, "growth_interval", self.growth_interval, ">= 1")
+        require(self.min_scale >= SCALE_FLOOR, "min_scale", self.min_scale, f">= {SCALE_FLOOR:.3g}")
+        require(self.check_every >= 1, "check_every", self.check_every, ">= 1")
+        bound = f">= min_scale, which is {self.min_scale:g}"
+        require(not self.enabled or self.init_scale >= self.min_scale, "init_scale", self.init_scale, bound)
+        one_of("cpu_gemm", self.cpu_gemm, ("fast", "native"))
+
+    def build(self, device: torch.device) -> Precision:
+        return Precision(device, torch.float16, LossScale(self, device), self.cpu_gemm)
+
+    @property
+    def scaled(self) -> bool:
+        return self.enabled
+
+    def check_scale(self, scale: float, attempts: int | None = None) -> None:
+        if (attempts is None or attempts % self.check_every == 0) and scale < self.min_scale:
+            raise ScaleTooSmall(scale)
+
+
+def updated_scale(
+    scale: torch.Tensor,
+    growth_tracker: torch.Tensor,
+    found_inf: torch.Tensor,
+    growth_factor: float | torch.Tensor,
+    backoff_factor: float | torch.Tensor,
+    growth_interval: int | torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """GradScaler's rule, elementwise over independent runs: the next scale and count of good updates in a row.
+
+    scale: (...) float32. growth_tracker: (...) int32. found_inf: (...) bool. A growth that would overflow is not taken,
+    and the scale stays at or above SCALE_FLOOR.
+    """
+    good = growth_tracker + 1
+    grown = torch.where(good == growth_interval, (scale * growth_factor).to(scale.dtype), scale)
+    grown = torch.where(torch.isfinite(grown), grown, scale)
+    shrunk = (scale * backoff_factor).to(scale.dtype).clamp(min=SCALE_FLOOR)
+    restart = found_inf | (good == growth_interval)
+    return torch.where(found_inf, shrunk, grown), torch.where(restart, torch.zeros_like(good), good)
+
+
+class LossScale:
+    """The state of a dynamic loss scale, on the device.
+
+    Not `torch.amp.GradScaler`, whose found_inf looks at gradients before unscaling: with a scale below 1 finite ones
+    can overflow in the unscaling and reach the weights. Here the norm of the unscaled gradient decides.
+    """
+
+    def __init__(self, option: FP16, device: torch.device) -> None:
+        self.option = option
+        first = option.init_scale if option.enabled else 1.0
+        self.scale = torch.tensor(first, dtype=torch.float32, device=device)
+        self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
+
+    def update(self, found_inf: torch.Tensor) -> None:
+        o = self.option
+        if o.enabled:
+            self.scale, self.growth_tracker = updated_scale(
+                self.scale, self.growth_tracker, found_inf.bool(), o.growth_factor, o.backoff_factor, o.growth_interval
+            )
+
+
+class Precision:
+    """Precision at work: one path for all of them. Without a loss scale, scaling is by 1."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+        loss_scale: LossScale | None = None,
+        cpu_gemm: str | None = None,
+    ) -> None:
+        self.device, self.dtype, self.loss_scale = device, dtype, loss_scale
+        self.cpu_gemm = cpu_gemm if device.type == "cpu" else None
+        self.one = torch.ones((), dtype=torch.float32, device=device)
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """() float32, the loss scale; 1 where there is none."""
+        return self.loss_scale.scale if self.loss_scale else self.one
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Round products as this precision does; round forward and backward, since autograd computes products too."""
+        if self.dtype is None or self.device.type != "cpu":
+            yield
+            return
+        from gradlab.update import fp16_cpu
+
+        with fp16_cpu.context(self.cpu_gemm) if self.cpu_gemm else fp16_cpu.without_onednn(self.dtype):
+            yield
+
+    def autocast(self) -> Any:
+        """Context of a forward pass."""
+        if self.dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def unscale_(self, tensors: list[torch.Tensor]) -> None:
+        """Divide the gradients by the loss scale, in place."""
+        if self.loss_scale is not None and tensors:
+            torch._foreach_mul_(tensors, self.loss_scale.scale.double().reciprocal().float())
+
+    def update(self, found_inf: torch.Tensor) -> None:
+        """Let the scale back off or grow."""
+        if self.loss_scale is not None:
+            self.loss_scale.update(found_inf)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        s = self.loss_scale
+        return {} if s is None else {"scale": s.scale.clone(), "growth_tracker": s.growth_tracker.clone()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        if self.loss_scale is not None:
+            if not state:
+                raise Invalid(
+                    "precision", "fp16", "the checkpoint holds no loss scale: it was not written by an fp16 run"
+                )
+            self.loss_scale.scale = state["scale"].to(self.device)
+            self.loss_scale.growth_tracker = state["growth_tracker"].to(self.device)

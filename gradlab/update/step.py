@@ -1,0 +1,231 @@
+"""ONE optimizer update. Read `Update.__call__`: the order of its lines is the order that is right.
+
+Nothing here waits for the device. Whether an update is applied is decided there too, and the host learns it later: the
+number of applied updates, which the schedule reads, and the learning rate are tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from gradlab.base.distributed import World
+from gradlab.base.randomness import mix
+from gradlab.update.clip import Clip, Clipped
+from gradlab.update.gradients import Gradients, measure
+from gradlab.update.loss import Loss
+from gradlab.update.noise import Noise
+from gradlab.update.optimizer import set_lr_, skips_in_kernel, step_unless_
+from gradlab.update.precision import Precision
+from gradlab.update.recorder import NOTHING, Recorder
+from gradlab.update.schedule import Schedule
+
+
+class MicroBatch(NamedTuple):
+    """Samples of one forward and backward pass. A rank with none left in a remainder passes one that does not count."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    counts: bool = True
+
+
+class Stats(NamedTuple):
+    """What one update measured: () tensors on the device."""
+
+    loss: torch.Tensor
+    """Mean over all samples or tokens of the window and all ranks."""
+    grad_norm: torch.Tensor
+    """L2 norm of the true gradient, before noise and clipping."""
+    clip_coefficient: torch.Tensor
+    """||clipped|| / ||gradient||."""
+    clip_acted: torch.Tensor
+    scale: torch.Tensor
+    """The loss scale that this update used."""
+    next_scale: torch.Tensor
+    skipped: torch.Tensor
+    lr: torch.Tensor
+    applied: torch.Tensor
+    """Updates applied so far, this one included if it was."""
+
+
+class Update:
+    """The parts of an update, and the state that only applied updates move."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        precision: Precision,
+        noise: Noise,
+        clip: Clip,
+        *,
+        lr: float,
+        halts: bool = True,
+        seed: int = 0,
+        world: World | None = None,
+    ) -> None:
+        """halts: a gradient that is not finite ends the run: no later update is applied either."""
+        self.model: Any = model
+        self.loss, self.optimizer = loss, optimizer
+        self.schedule, self.precision, self.noise, self.clip = schedule, precision, noise, clip
+        self.world = world or World()
+        self.seed, self.base_lr = seed, lr
+        module: torch.nn.Module = model.module if hasattr(model, "no_sync") else model  # type: ignore[assignment]
+        names = [name.removeprefix("_orig_mod.") for name, _ in module.named_parameters()]
+        trained = [(n, p) for n, p in zip(names, module.parameters(), strict=True) if p.requires_grad]
+        self.names = [n for n, _ in trained]
+        self.params: list[torch.Tensor] = [p for _, p in trained]
+        self.module, self.has_buffers = module, any(True for _ in module.buffers())
+        self.saved_buffers: list[torch.Tensor] = []
+        device = self.device = precision.device
+        self.in_kernel = skips_in_kernel(optimizer)
+        self.attempts = 0
+        self.applied = torch.zeros((), dtype=torch.int64, device=device)
+        self.halts = halts
+        self.halted = torch.zeros((), device=device)
+        self.clip_state = clip.init(device)
+
+    def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
+        """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
+        self.save_buffers()
+        with recorder.forward(window):
+            loss = self.accumulate(window)  # () mean over the window and all ranks
+        self.unscale()  # p.grad is now dL/dp
+        gradients = self.measure()
+        recorder.gradients(gradients)
+        noisy = self.add_noise(gradients)
+        found_inf = self.found_inf(noisy)  # () float32, 1 where the update must not be applied
+        clipped = self.clip_(noisy)
+        lr, scale = self.lr(), self.precision.scale
+        self.step(lr, found_inf)
+        recorder.stepped()
+        self.update_scale(found_inf)
+        self.commit(clipped, found_inf)
+        self.zero_grad()
+        return Stats(
+            loss=loss,
+            grad_norm=gradients.total,
+            clip_coefficient=clipped.coefficient,
+            clip_acted=clipped.acted,
+            scale=scale,
+            next_scale=self.precision.scale,
+            skipped=found_inf,
+            lr=lr,
+            applied=self.applied,
+        )
+
+    def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:
+        """Add up the gradient of the mean over every sample (or token) of the window, on all ranks; or of the sum.
+
+        Each micro-batch contributes the sum of its losses over the count of the whole window: with unequal
+        micro-batches or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks,
+        hence the factor world size.
+        """
+        counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
+        count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
+        count = self.world.sum_(count).clamp(min=1)
+        weight = self.precision.scale * self.world.size / self.loss.divisor(count)
+        total = torch.zeros((), device=self.device)
+        for i in range(len(window)):
+            total += self.backward(window, i, weight)
+        return self.world.sum_(total) / count
+
+    def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
+        """Add the gradient of micro-batch i; weight: what its sum of losses is multiplied with. Returns that sum.
+
+        All but the window's last run forward and backward without synchronisation.
+        """
+        batch, local = window[i], i + 1 < len(window) and self.world.size > 1
+        with self.model.no_sync() if local else nullcontext(), self.precision.arithmetic():
+            with self.precision.autocast():
+                loss = self.loss.sum(self.model(batch.inputs), batch.targets)
+            loss = loss if batch.counts else loss * 0.0
+            (loss * weight).backward()
+        return loss.detach()
+
+    def unscale(self) -> None:
+        if self.precision.loss_scale is not None:
+            self.precision.unscale_([p.grad for p in self.params if p.grad is not None])
+
+    def measure(self) -> Gradients:
+        return measure(self.names, self.params, self.device)
+
+    def found_inf(self, gradients: Gradients) -> torch.Tensor:
+        """1 if any element of the gradient is not finite: its norm then is not either, and only then."""
+        found = (gradients.total - gradients.total != 0).float()  # inf - inf and NaN - NaN are NaN, which is not 0
+        if self.halts:
+            found = self.halted = torch.maximum(self.halted, found)
+        return found
+
+    def add_noise(self, gradients: Gradients) -> Gradients:
+        if not self.noise.active:
+            return gradients
+        self.noise.add_(gradients.tensors, self.applied, seed=mix(self.seed, self.attempts))
+        return self.measure()  # another gradient, with another norm
+
+    def clip_(self, gradients: Gradients) -> Clipped:
+        return self.clip.clip_(gradients, self.clip_state)
+
+    def lr(self) -> torch.Tensor:
+        """() float64, the rate of this update."""
+        return self.base_lr * self.schedule.factor(self.applied)
+
+    def step(self, lr: torch.Tensor, found_inf: torch.Tensor) -> None:
+        set_lr_(self.optimizer, lr)
+        step_unless_(self.optimizer, found_inf, self.in_kernel)
+
+    def update_scale(self, found_inf: torch.Tensor) -> None:
+        self.precision.update(found_inf)
+
+    def commit(self, clipped: Clipped, found_inf: torch.Tensor) -> None:
+        """Move what only an applied update moves: the counter and the clip's state; put buffers back if it was not."""
+        self.attempts += 1
+        self.applied = self.applied + (found_inf == 0)
+        skipped = found_inf.bool()
+        self.clip_state = {k: torch.where(skipped, self.clip_state[k], v) for k, v in clipped.state.items()}
+        if not self.has_buffers or (self.device.type == "cpu" and not skipped):
+            return
+        for buffer, before in zip(self.module.buffers(), self.saved_buffers, strict=True):
+            buffer.copy_(torch.where(skipped, before, buffer))
+
+    def save_buffers(self) -> None:
+        """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""
+        if not self.has_buffers:
+            return
+        buffers = list(self.module.buffers())  # anew: a module may have replaced one
+        if [b.shape for b in buffers] != [b.shape for b in self.saved_buffers]:
+            self.saved_buffers = [torch.empty_like(b) for b in buffers]
+        torch._foreach_copy_(self.saved_buffers, buffers)
+
+    def zero_grad(self) -> None:
+        for p in self.params:  # optimizer.zero_grad takes four times as long
+            p.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.precision.state_dict(),
+            "clip": dict(self.clip_state),
+            "applied": self.applied.clone(),
+            "attempts": self.attempts,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        groups, given = self.optimizer.param_groups, state["optimizer"]["param_groups"]
+        if [g.keys() for g in groups] != [g.keys() for g in given]:
+            raise ValueError("it is of another kind")
+        own = [{k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, fields in zip(self.optimizer.param_groups, own, strict=True):
+            group.update(fields)  # what is configured now, such as weight_decay, and not what was then
+        self.precision.load_state_dict(state["precision"])
+        shapes = [{k: v.shape for k, v in clip.items()} for clip in (state["clip"], self.clip_state)]
+        if shapes[0] == shapes[1]:  # another clip begins without a history
+            self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
+        self.applied = state["applied"].to(self.device)
+        self.attempts = int(state["attempts"])

@@ -1,0 +1,69 @@
+"""The line of the user's program that a call comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+CallSite = tuple[CodeType, int]
+"""Code object and line number of a call."""
+
+USER, LIBRARY, INTERNAL = range(3)
+"""Where a source file belongs: to the user, to an installed library, or to PyTorch and this package."""
+ORIGINS: dict[str, int] = {}
+"""File name -> USER, LIBRARY or INTERNAL, as far as it was asked for."""
+
+
+@functools.cache
+def internal_and_library_folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Prefixes of file names of PyTorch and this package, and of the standard library and installed packages."""
+    spec = find_spec("torch")
+    torch = [f"{Path(spec.origin).parent}{os.sep}"] if spec and spec.origin else []
+    internal = (*torch, f"{Path(__file__).parents[1]}{os.sep}", contextlib.__file__, "<frozen", "<eval_with_key>")
+    paths = sysconfig.get_paths()
+    return internal, tuple({f"{paths[name]}{os.sep}" for name in ("stdlib", "purelib", "platlib")})
+
+
+def origin(file: str) -> int:
+    """USER, LIBRARY or INTERNAL."""
+    if file not in ORIGINS:
+        internal, libraries = internal_and_library_folders()
+        ORIGINS[file] = INTERNAL if file.startswith(internal) else LIBRARY if file.startswith(libraries) else USER
+    return ORIGINS[file]
+
+
+def call_site() -> CallSite | None:
+    """The innermost frame in the user's code; if there is none, the innermost frame in a library."""
+    frame, library = sys._getframe(1), None
+    while frame is not None:
+        where = origin(frame.f_code.co_filename)
+        if where == USER:
+            return frame.f_code, frame.f_lineno
+        if where == LIBRARY and library is None:
+            library = frame.f_code, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return library
+
+
+def definition_site(function: Any) -> CallSite | None:
+    """The first line of a function or method; None if it is not the user's."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return None if code is None or origin(code.co_filename) != USER else (code, code.co_firstlineno)
+
+
+def format_site(site: CallSite | None) -> str:
+    """file:line, relative if the file is below the current folder."""
+    if site is None:
+        return "?"
+    name = site[0].co_filename
+    with contextlib.suppress(ValueError, OSError):
+        name = str(Path(name).relative_to(Path.cwd()))
+    return f"{name}:{site[1]}"

@@ -1,0 +1,119 @@
+"""The state of a watched loop, shared by the observers of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradlab.measure.monitor import Monitor
+from gradlab.watch.arguments import is_fsdp1, parameter_names
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import BackwardPass, Violation
+from gradlab.watch.faults import FaultLog, FaultRecord
+from gradlab.watch.optimizer_output import OptimizerOutput
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.scaler_tracker import ScalerTracker
+
+KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
+"""Mistakes about an update that is counted already when they are detected."""
+
+
+@dataclass
+class ForwardPasses:
+    """Forward passes since the latest backward pass."""
+
+    count: int = 0
+    fp16: bool = False
+    """Whether the latest ran under fp16 autocast."""
+    synced: bool | None = None
+    """Whether DDP prepared to average gradients in the latest; None without DDP."""
+    site: CallSite | None = None
+    """Call site of the latest; recorded during the first updates only."""
+    bypassed_ddp: CallSite | None = None
+    """Call site of the module inside DDP, called in place of DDP."""
+
+
+class LoopState:
+    """Models, optimizers with their trackers and outputs, loss scale, and the mistakes that were detected."""
+
+    def __init__(
+        self,
+        models: list[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        scaler: Any,
+        schedules: list[Any],
+        output_folder: OutputFolder,
+        monitor: Monitor,
+        faults: FaultLog,
+    ) -> None:
+        self.models, self.schedules = models, schedules
+        self.output_folder, self.monitor, self.faults = output_folder, monitor, faults
+        self.scaler, self.forwards = ScalerTracker(scaler), ForwardPasses()
+        self.ddp: Any = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
+        self.fsdp1 = is_fsdp1(models)
+        self.trackers: list[OptimizerTracker] = []
+        self.outputs: list[OptimizerOutput] = []
+        self.tracker_of: dict[int, OptimizerTracker] = {}
+        """id of a parameter -> tracker of its optimizer."""
+        self.num_backwards = 0
+        self.backward_depth = 0
+        """Backward passes that are running within each other."""
+        self.running: BackwardPass | None = None
+        """The backward pass that is running."""
+        self.fp16 = False
+        """Whether anything ran in fp16."""
+        self.no_sync: CallSite | None = None
+        """Call site of the latest `no_sync`."""
+        self.trainer_site: CallSite | None = None
+        """Call site of a library's trainer."""
+        self.user_site: CallSite | None = None
+        """A function of the user's that the trainer calls: reported in place of `trainer_site`."""
+        self.on_new_optimizer: list[Callable[[OptimizerTracker], None]] = []
+        """Called with the tracker of each optimizer that is added later."""
+        for optimizer in optimizers:
+            self.track(optimizer)
+
+    def track(self, optimizer: torch.optim.Optimizer) -> OptimizerTracker:
+        """Follow an optimizer from here on."""
+        tracker = OptimizerTracker(len(self.trackers), optimizer, self.names())
+        self.trackers.append(tracker)
+        self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker))
+        self.tracker_of |= {id(p): tracker for p in tracker.params}
+        for call in self.on_new_optimizer:
+            call(tracker)
+        return tracker
+
+    @property
+    def world_size(self) -> int:
+        initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.distributed.get_world_size() if initialized else 1
+
+    def names(self) -> dict[torch.Tensor, str]:
+        return parameter_names(self.models)
+
+    def update_parameters(self, tracker: OptimizerTracker) -> None:
+        """An optimizer's parameters have changed."""
+        tracker.set_parameters(self.names())
+        self.outputs[tracker.index].metrics.set_parameters(tracker.names, tracker.params)
+        self.tracker_of |= {id(p): tracker for p in tracker.params}
+
+    def finish_updates(self) -> None:
+        """Complete the metrics of the latest updates, unless a scaler still has to move."""
+        for output in self.outputs:
+            if not self.scaler.enabled and not output.tracker.started:
+                output.metrics.finish_update(self.scaler.value())
+
+    def add_violations(self, tracker: OptimizerTracker, violations: Iterable[Violation]) -> None:
+        for name, site, detail in violations:
+            self.add_fault(name, site, tracker, detail)
+
+    def add_fault(self, name: str, site: CallSite | None, tracker: OptimizerTracker, detail: str = "") -> None:
+        if site is not None and site == self.trainer_site:
+            site = self.user_site or site
+        counted = name in KNOWN_AFTER_STEP and tracker.attempts > 0
+        self.faults.add(FaultRecord(name, site, tracker.attempts + (not counted), detail, tracker.index))

@@ -1,0 +1,135 @@
+"""The factors that a loss was multiplied by, read from the end of its autograd graph before the backward pass."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+IDENTITIES = {"CloneBackward0", "ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
+"""Nodes that leave the value unchanged."""
+FACTORS = {"DivBackward0", "MulBackward0", "NegBackward0"}
+MAX_DEPTH = 32
+"""Nodes that are followed at most."""
+REDUCTIONS = {1: "mean", 2: "sum"}
+
+
+@dataclass
+class LossWeight:
+    """Constant factors of a loss, and how it was reduced to one number."""
+
+    factors: list[float] = field(default_factory=list)
+    """Outermost first; NaN for a constant on a device, which would have to be waited for."""
+    reduction: str = "other"
+    """mean, sum or other."""
+    num_scales: int = 0
+    """How often the loss scale is among the factors; it is not listed in `factors`."""
+    count: float | None = None
+    """Targets, or the sum of their weights, that a mean was taken over; None if unknown without waiting."""
+
+    @property
+    def product(self) -> float:
+        return math.prod(self.factors)
+
+
+def loss_weight(loss: torch.Tensor, scale: torch.Tensor | None = None) -> LossWeight:
+    """scale: the loss scale, recognized by its address in memory."""
+    try:
+        return follow(loss.grad_fn, scale, MAX_DEPTH)
+    except (RuntimeError, AttributeError, TypeError):  # saved tensors may be freed, or changed since
+        return LossWeight()
+
+
+def follow(node: Any, scale: torch.Tensor | None, depth: int) -> LossWeight:
+    weight = LossWeight()
+    while node is not None and depth > 0:
+        depth -= 1
+        name, inputs = node.name(), node.next_functions
+        if name in ("DivBackward0", "MulBackward0"):
+            constant, node = split(node, name, inputs)
+            if constant is None:
+                return weight
+            if scale is not None and constant.data_ptr() == scale.data_ptr():
+                weight.num_scales += 1
+                continue
+            value = constant.item() if constant.device.type == "cpu" else math.nan
+            weight.factors.append((1 / value if value else math.inf) if name[0] == "D" else value)
+        elif name == "NegBackward0" or name in IDENTITIES:
+            node = inputs[0][0]
+        elif name == "AddBackward0":
+            terms = [follow(term, scale, depth // 2) for term, _ in inputs if term is not None]
+            return weight_of_sum(weight, terms)
+        else:
+            weight.reduction = reduction_of(node, name)
+            weight.count = target_count(node, weight.reduction)
+            return weight
+    return weight
+
+
+def split(node: Any, name: str, inputs: Any) -> tuple[torch.Tensor | None, Any]:
+    """The constant of a product or quotient, and the node it is applied to; None if there is not one constant."""
+    (first, _), (second, _) = inputs
+    if first is not None and second is None:
+        constant = node._saved_other
+    elif first is None and second is not None and name == "MulBackward0":
+        constant, first = node._saved_self, second
+    else:
+        return None, None
+    return (constant, first) if constant is not None and constant.numel() == 1 else (None, None)
+
+
+def weight_of_sum(weight: LossWeight, terms: list[LossWeight]) -> LossWeight:
+    """Factors of single terms belong to the objective, unless every term is scaled down."""
+    reductions = {term.reduction for term in terms}
+    weight.reduction = reductions.pop() if len(reductions) == 1 else "other"
+    weight.num_scales += min((term.num_scales for term in terms), default=0)
+    largest = max((abs(term.product) for term in terms), default=math.nan)
+    if not largest > 0.5:
+        weight.factors.append(largest)
+    return weight
+
+
+def reduction_of(node: Any, name: str) -> str:
+    if name.startswith("MeanBackward"):
+        return "mean"
+    if name.startswith("SumBackward"):
+        return "sum"
+    return REDUCTIONS.get(getattr(node, "_saved_reduction", None), "other")  # type: ignore[arg-type]
+
+
+def target_count(node: Any, reduction: str) -> float | None:
+    total = getattr(node, "_saved_total_weight", None) if reduction == "mean" else None
+    return total.item() if total is not None and total.device.type == "cpu" else None
+
+
+class GraphToken:
+    """An object in the metadata of a graph's node: it lives as long as the node."""
+
+    __slots__ = ("__weakref__",)
+
+
+def graph_token(loss: torch.Tensor) -> Any:
+    """A weak reference that is dead once the graph of a loss is freed; None if the graph takes no token.
+
+    The token lies below the factors that a loss scale, a window or a trainer has applied, since a loss that somebody
+    keeps is usually the one before these.
+    """
+    try:
+        node: Any = node_below_factors(loss.grad_fn)
+        node.metadata["gradlab"] = token = GraphToken()
+        return weakref.ref(token)
+    except (AttributeError, TypeError):
+        return None
+
+
+def node_below_factors(node: Any) -> Any:
+    """The first node that is neither a factor nor an identity, and not a parameter's, which is never freed."""
+    while node is not None and (node.name() in IDENTITIES or node.name() in FACTORS):
+        inputs = [each for each, _ in node.next_functions if each is not None]
+        if len(inputs) != 1 or inputs[0].name() == "torch::autograd::AccumulateGrad":
+            break
+        node = inputs[0]
+    return node

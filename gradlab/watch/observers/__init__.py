@@ -1,0 +1,1 @@
+"""One module for each kind of call that a watch observes."""

@@ -1,0 +1,62 @@
+"""Forward passes of the models: how many, in which precision, and whether DDP is bypassed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradlab.watch.call_site import call_site
+from gradlab.watch.instrumentation import Instrumentation
+from gradlab.watch.loop_state import LoopState
+from gradlab.watch.observers import compiled_steps
+from gradlab.watch.patches import defining_class
+
+RECORD_SITES = 3
+"""Backward passes before which the call sites of forward passes are recorded."""
+
+
+class ForwardObserver:
+    """Counts forward passes in `loop.forwards`."""
+
+    def __init__(self, loop: LoopState) -> None:
+        self.loop = loop
+        self.in_ddp = False
+        """Whether DDP's own forward pass is running."""
+
+    def install(self, instrumentation: Instrumentation) -> None:
+        for m in self.loop.models:
+            if getattr(m, "_compiled_call_impl", None) is None:
+                instrumentation.hook(m.register_forward_pre_hook, self.before_model, m)
+        if (ddp := self.loop.ddp) is not None:
+            instrumentation.hook(ddp.register_forward_hook, self.after_ddp, ddp, always_call=True)
+            instrumentation.hook(ddp.module.register_forward_pre_hook, self.before_inner_module, ddp.module)
+            instrumentation.patch(defining_class(ddp, "no_sync"), "no_sync", self.on_no_sync)
+
+    def before_model(self, module: nn.Module, *_: Any) -> None:
+        loop = self.loop
+        if loop.backward_depth or not torch.is_grad_enabled():
+            return
+        if loop.fsdp1 and not loop.forwards.count:
+            for tracker in loop.trackers:
+                compiled_steps.detect(loop, tracker)
+                tracker.detect_writes()
+        forwards, device = loop.forwards, next((t.params[0].device.type for t in loop.trackers), "cpu")
+        forwards.count += 1
+        forwards.fp16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16
+        forwards.synced = loop.ddp.require_backward_grad_sync if loop.ddp is not None else None
+        forwards.site = call_site() if loop.num_backwards < RECORD_SITES else None
+        self.in_ddp = module is loop.ddp
+
+    def after_ddp(self, *_: Any) -> None:
+        self.in_ddp = False
+
+    def before_inner_module(self, *_: Any) -> None:
+        """The module inside DDP runs: was it called by DDP?"""
+        if not self.in_ddp and not self.loop.backward_depth and torch.is_grad_enabled():
+            self.loop.forwards.bypassed_ddp = call_site()
+
+    def on_no_sync(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if args and args[0] is self.loop.ddp:
+            self.loop.no_sync = call_site()

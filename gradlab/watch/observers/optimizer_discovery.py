@@ -1,0 +1,64 @@
+"""Optimizers that were not passed to the watch."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gradlab.watch.arguments import unwrapped
+from gradlab.watch.call_site import call_site, format_site
+from gradlab.watch.instrumentation import Instrumentation
+from gradlab.watch.loop_state import LoopState
+from gradlab.watch.patches import AfterCall
+
+
+class OptimizerDiscovery:
+    """If none was passed: tracks those that exist, and those that are created, zeroed or stepped later."""
+
+    def __init__(self, loop: LoopState, track: bool) -> None:
+        """track: whether to track optimizers that are discovered; if not, their steps are noted."""
+        self.loop, self.track = loop, track
+        self.noted: dict[int, Any] = {}
+        """id -> optimizer."""
+
+    def install(self, instrumentation: Instrumentation) -> None:
+        if not self.track:
+            instrumentation.hook(register_optimizer_step_pre_hook, lambda optimizer, *_: self.note(optimizer))
+            return
+        gc.collect()  # optimizers of an earlier run to which nobody refers any more
+        for thing in gc.get_objects():
+            if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups"):
+                self.consider(thing)
+        instrumentation.patch(torch.optim.Optimizer, "__init__", self.on_init)
+        instrumentation.patch(torch.optim.Optimizer, "zero_grad", self.on_zero_grad)
+        instrumentation.hook(register_optimizer_step_pre_hook, lambda optimizer, *_: self.consider(optimizer))
+
+    def note(self, optimizer: Any) -> None:
+        """An optimizer that is not tracked steps: does it move the parameters of a tracked one?"""
+        if id(optimizer) in self.noted:
+            return
+        self.noted[id(optimizer)] = optimizer
+        inner = unwrapped(optimizer)
+        if any(tracker.optimizer is inner for tracker in self.loop.trackers):
+            return
+        for tracker in self.loop.trackers:
+            if any(id(p) in tracker.ids for group in optimizer.param_groups for p in group["params"]):
+                tracker.other_optimizers.append(f"{type(optimizer).__name__} at {format_site(call_site())}")
+
+    def on_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall:
+        return lambda result, error: None if error else self.consider(args[0])
+
+    def on_zero_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.consider(args[0])
+
+    def consider(self, optimizer: Any) -> None:
+        """Track an optimizer if it trains the models."""
+        tracked = any(tracker.optimizer is optimizer for tracker in self.loop.trackers)
+        if tracked or unwrapped(optimizer) is not optimizer:
+            return
+        names = self.loop.names()
+        if any(p in names and p.requires_grad for group in optimizer.param_groups for p in group["params"]):
+            self.loop.track(optimizer)

@@ -1,0 +1,179 @@
+"""The results of one optimizer in a watched loop: the folder of a run, its diagnosis, and a report as text."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.lock import turn
+from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
+from gradlab.diagnosis.finding import SEVERITIES, Diagnosis
+from gradlab.diagnosis.options import Thresholds
+from gradlab.loggers.local import RunFiles
+from gradlab.report.pages import run_page
+from gradlab.runs.ending import write
+from gradlab.train import environment
+from gradlab.train.trainer import Outcome
+from gradlab.update.recorder import Layers
+from gradlab.watch.faults import FaultRecord
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.update_metrics import UpdateMetrics
+
+NOT_MEASURED = "not_measured"
+"""The verdict if no update, or no loss, was observed."""
+FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", run_page.NAME)
+"""The files in an optimizer's folder."""
+
+
+def remove_earlier_optimizers(top: Path) -> None:
+    """An earlier watch of this folder may have had more optimizers: lists of runs would show them as this one's."""
+    with contextlib.suppress(OSError):
+        for folder in [each for each in top.iterdir() if re.fullmatch(r"optimizer\d+", each.name)]:
+            for name in FILES:
+                (folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it contains files of other programs
+                folder.rmdir()
+
+
+class OptimizerOutput:
+    """Writes files while the loop runs; diagnoses, and writes the page, at its end."""
+
+    def __init__(self, output_folder: OutputFolder, monitor: Any, model: Any, tracker: OptimizerTracker) -> None:
+        self.output_folder, self.tracker = output_folder, tracker
+        self.folder: Path | None = None
+        """None if this process writes nothing."""
+        self.write_error = ""
+        """Why the files are incomplete."""
+        self.lock = contextlib.ExitStack()
+        self.metrics = UpdateMetrics(monitor, model, tracker.names, tracker.params, self.take)
+        self.stream = Stream(Thresholds(), tracker.names)
+        self.files = RunFiles()
+        self.file_sizes = [0, 0]
+        """Bytes of the files when the watch was left the last time."""
+        self.status = "completed"
+        self.error: str | None = None
+        self.num_updates = self.num_skipped = 0
+        self.started = self.seconds = 0.0
+        self.clips = self.fp16 = False
+        self.final: Diagnosis | None = None
+
+    def open(self) -> None:
+        """Begin to write, or continue."""
+        first, self.started = not self.started, time.monotonic()
+        if (top := self.output_folder.create()) is None:
+            return
+        index = self.tracker.index
+        if first and not index:
+            remove_earlier_optimizers(top)
+        self.folder = folder = top / f"optimizer{index}" if index else top
+        try:
+            self.files = RunFiles(folder, self.metrics.observed.header(), self.file_sizes)
+            for name in ("diagnosis.json", run_page.NAME):  # of an earlier watch
+                (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            path = str(self.output_folder.path)
+            raise ValueError(f"watch: folder is {path!r}, which cannot be written: {error}") from None
+        environment.record(folder, self.metrics.device)
+        self.lock.enter_context(turn(folder, wait=False))  # lists of runs show it as running
+
+    def take(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+        """Take the metrics of an update, and the record of its layers if there is one."""
+        self.num_updates += 1
+        self.num_skipped += metrics["update/skipped"]
+        self.clips |= metrics["clip/coefficient"] < 1
+        try:
+            self.files.write(metrics, layers)
+        except OSError as error:
+            self.stop_writing(error)
+        if "train/loss" in metrics:
+            self.stream.observe(metrics, layers)
+
+    def stop_writing(self, error: OSError) -> None:
+        """A full disk ends the writing, and not the watch."""
+        files, self.files = self.files, RunFiles()
+        self.set_incomplete(str(error))
+        with contextlib.suppress(OSError):
+            files.close()
+
+    def set_incomplete(self, why: str) -> None:
+        self.write_error = f"{self.output_folder.path} is incomplete: {why}"
+
+    def diagnose(self, faults: list[FaultRecord], scaled: bool) -> Diagnosis:
+        """Diagnose the updates so far; a mistake in the loop comes before its consequences.
+
+        scaled: whether a loss scale is in use.
+        """
+        status = "completed" if self.status == "completed" else "interrupted"  # an exception is no failed update
+        found = diagnose(self.stream, status, half=self.fp16 or scaled, scaled=scaled, clips=self.clips)
+        if found.verdict == "interrupted" and self.error:
+            found.sentence = f"{found.sentence}: {self.error}"
+        mistakes = [record.finding() for record in faults]
+        found.findings = sorted([*mistakes, *found.findings], key=lambda each: SEVERITIES.index(each.severity))
+        worst = found.findings[0] if mistakes else None
+        if worst is not None and worst.severity == "critical" and worst.code in {each.code for each in mistakes}:
+            found.verdict, found.sentence = worst.code, worst.sentence
+            found.evidence |= worst.evidence
+        if found.verdict == "healthy" and not self.stream.history.attempts:
+            found.verdict, found.sentence = NOT_MEASURED, self.why_not_measured()
+        return found
+
+    def why_not_measured(self) -> str:
+        passes = self.tracker.num_backwards
+        if self.num_updates:
+            return "no loss could be read: it is known where backward() is called on one number"
+        if not passes:
+            return "no backward pass reached this optimizer's parameters"
+        many = f"{passes} backward pass{'es' if passes > 1 else ''}"
+        return f"{many}, and no step of this optimizer: it was not called, or it is compiled"
+
+    def close(self, scale: Any, faults: list[FaultRecord], status: str, error: str | None, scaled: bool) -> None:
+        """Finish the lines of metrics, and diagnose. A loop without a single update leaves its files all the same."""
+        self.status, self.error = status, error
+        self.seconds += time.monotonic() - self.started
+        try:
+            self.metrics.close(scale)
+            self.file_sizes = self.files.flush()
+            self.files.close()
+        except OSError as failed:
+            self.stop_writing(failed)
+        self.final = self.diagnose(faults, scaled)
+
+    def write(self, watch: dict[str, Any]) -> None:
+        """Write diagnosis.json and the page. watch: the facts of the watch, see `summary.facts`."""
+        if self.folder is not None and self.final is not None:
+            try:
+                self.write_diagnosis(self.folder, self.final, watch)
+            except OSError as failed:
+                self.set_incomplete(str(failed))
+        self.lock.close()
+
+    def write_diagnosis(self, folder: Path, final: Diagnosis, watch: dict[str, Any]) -> None:
+        outcome = Outcome(self.status, self.error, self.num_updates, self.metrics.applied, seconds=self.seconds)
+        job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": watch}
+        write(folder, final, outcome, None, int(final.ill or self.status == "failed"), job)
+        run_page.finished(folder, {})
+
+    def report(self, faults: list[FaultRecord], scaled: bool, several: bool) -> list[str]:
+        """Lines of text, mistakes in the loop first. several: this is one of several optimizers."""
+        found = self.final or self.diagnose(faults, scaled)
+        kind = type(self.tracker.optimizer).__name__
+        name = f"optimizer {self.tracker.index} ({kind}): " if several else ""
+        skipped = f", {self.num_skipped} of them skipped" if self.num_skipped else ""
+        many = f"{self.num_updates} update{'s' if self.num_updates != 1 else ''}"
+        mistakes = {record.name for record in faults}
+        reason = "" if found.verdict in mistakes else f": {found.sentence}"
+        lines = [f"{name}verdict: {found.verdict} ({many}{skipped}){reason}"]
+        for record in faults:
+            lines += [record.line, f"    {record.occurrences}"]
+        lines += [f"{each.severity}: {each.sentence}" for each in remaining(found) if each.code not in mistakes]
+        others = self.tracker.other_optimizers
+        lines += [f"its parameters were also moved by {each}, which was not passed to the watch" for each in others]
+        lines += [f"it ended with: {self.error}"] * bool(self.error and self.error not in reason)
+        unchecked = (
+            f", {len(found.unchecked)} could not be: diagnosis.json gives the reasons" if found.unchecked else ""
+        )
+        return [*lines, f"{len(found.checked)} rules were applied to the numbers{unchecked}"]

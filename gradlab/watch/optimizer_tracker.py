@@ -1,0 +1,206 @@
+"""The state of one optimizer in a watched loop: what its gradients hold, and what was called since its last step."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import torch
+
+from gradlab.watch.arguments import type_name
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import BackwardPass, ClipCall, ScheduleStep
+from gradlab.watch.manual_gradients import Reference, manual_factor, reference
+
+MAX_SAMPLED = 16
+"""Gradients whose version counters are compared to detect writes; their values are not read."""
+MAX_ZERO_CHECKS = 3
+"""Times that gradients are read to see whether they were zeroed manually: reading waits for the device."""
+
+
+@dataclass(eq=False)
+class OptimizerTracker:
+    """Observers record in it what happens; rules read it."""
+
+    index: int
+    optimizer: torch.optim.Optimizer
+    parameter_names: InitVar[dict[torch.Tensor, str]]
+
+    # What the gradients hold.
+    accumulated: list[BackwardPass] = field(default_factory=list)
+    """The backward passes that the gradients are the sum of."""
+    num_backwards: int = 0
+    """Backward passes that added to the gradients since the start."""
+    unscaled: bool = False
+    """Whether `scaler.unscale_` has divided the gradients by the loss scale."""
+    unscaled_at: int = 0
+    """Backward passes in the gradients when it did."""
+    unscale_site: CallSite | None = None
+    clipped_by_value: bool = False
+    """Whether a call that clips by value is running, or was the last that wrote to the gradients."""
+    manually_written: bool = False
+    """Whether the gradients were written to outside of observed calls since the last step."""
+    manually_reduced: bool = False
+    """Whether the loop has summed the gradients over ranks itself since the last step."""
+    manual_factors: list[float] = field(default_factory=list)
+    """Factors that the loop has multiplied all gradients by since the last step."""
+    reference: Reference | None = None
+    """A small parameter and its gradient after the latest backward pass."""
+    zero_checks: int = 0
+    manually_zeroed: bool = True
+    """Result of the latest check of whether written gradients are zeros."""
+
+    # What happened since the last step.
+    dropped: list[tuple[BackwardPass, CallSite | None]] = field(default_factory=list)
+    """Backward passes that were zeroed before any optimizer used them, and where."""
+    clips: list[ClipCall] = field(default_factory=list)
+    schedule_steps: list[ScheduleStep] = field(default_factory=list)
+
+    # Steps.
+    attempts: int = 0
+    """Updates so far, skipped ones included."""
+    started: bool = False
+    """Whether a step has begun and not returned."""
+    nested: int = 0
+    """Steps that the running step calls."""
+    has_closure: bool = False
+    """Whether the latest step was given a closure."""
+    in_closure: bool = False
+    """Whether a step is running that calls a closure."""
+    closure_passes: list[BackwardPass] = field(default_factory=list)
+    """Backward passes in the closure of the running step."""
+    calls_hooks: bool = False
+    """Whether the latest step has called hooks; a compiled one does not."""
+    state_versions: list[int] | None = None
+    """Version counters of the optimizer's state after the latest backward pass."""
+    steps_without_drop: int = 0
+    """Steps before which nothing was dropped."""
+    dropped_last: int = 0
+    """Backward passes that were dropped before the latest step."""
+    window: int | None = None
+    """Micro-batches in an update, known from a full window whose losses were divided by it."""
+    graph_tokens: list[list[Any]] = field(default_factory=list)
+    """For each of the latest updates, weak references that are alive while graphs of its losses are."""
+    initial_schedule_sites: list[CallSite | None] = field(default_factory=list)
+    """Call sites of schedule steps before the first backward pass."""
+    other_optimizers: list[str] = field(default_factory=list)
+    """Optimizers that were not passed to the watch and move the same parameters, with call sites."""
+
+    # The loss scaler.
+    stage: str = "ready"
+    """The scaler's stage for this optimizer: ready, unscaled or stepped."""
+    num_scale_calls: int = 0
+    """Calls of `scaler.scale` up to the last step."""
+    scaler_step_site: CallSite | None = None
+    """Call site of the latest `scaler.step`."""
+    early_update_site: CallSite | None = None
+    """Call site of a `scaler.update` before a step on what the gradients hold."""
+    overflow_abandoned: bool = False
+    """Whether gradients that overflowed were dropped without the scaler since its last update."""
+
+    def __post_init__(self, parameter_names: dict[torch.Tensor, str]) -> None:
+        self.set_parameters(parameter_names)
+        self.manually_written = any(version != -1 for version in self.seen_versions)
+
+    def set_parameters(self, parameter_names: dict[torch.Tensor, str]) -> None:
+        """Find the trained parameters. parameter_names: names of the models' parameters; others get a number."""
+        self.params = self.trained() or [p for group in self.optimizer.param_groups for p in group["params"]]
+        if not self.params:
+            raise ValueError(f"watch: optimizer is {type_name(self.optimizer)} without parameters")
+        self.names = [parameter_names.get(p, f"parameter{i}") for i, p in enumerate(self.params)]
+        stride = max(1, -(-len(self.params) // MAX_SAMPLED))
+        self.sample = self.params[::stride] + self.params[-1:]
+        self.sharded = any(hasattr(p, "_local_tensor") for p in self.sample)
+        self.smallest = min(self.params, key=lambda p: p.numel() or 1 << 60)
+        self.ids = {id(p) for p in self.params}
+        self.seen_versions = self.versions()
+
+    def parameters_changed(self) -> bool:
+        """Whether parameters were frozen, unfrozen or replaced."""
+        now = self.trained()
+        return len(now) != len(self.params) or any(p is not q for p, q in zip(now, self.params, strict=True))
+
+    def trained(self) -> list[torch.Tensor]:
+        """Parameters that require gradients, without those whose elements all lie on other ranks."""
+        return [p for g in self.optimizer.param_groups for p in g["params"] if p.requires_grad and p.numel()]
+
+    def versions(self) -> list[int]:
+        """Version counters of the sampled gradients; -1 where there is none."""
+        grads = [p.grad for p in self.sample]
+        if self.sharded:
+            grads = [getattr(g, "_local_tensor", g) for g in grads]
+        return [-1 if g is None else id(g) + g._version for g in grads]
+
+    def accept_writes(self) -> None:
+        """All writes to the gradients up to now were observed."""
+        self.seen_versions = self.versions()
+
+    def detect_writes(self) -> None:
+        """Detect writes to the gradients since the last observed call: zeroing, or something else."""
+        now = self.versions()
+        if self.clipped_by_value:
+            self.clipped_by_value, self.seen_versions = False, now
+        elif now != self.seen_versions:
+            if all(version == -1 for version in now) or (self.accumulated and not self.unused and self.are_zeros()):
+                self.zeroed(None)
+            else:
+                self.manually_written = True
+                self.detect_manual_factor()
+            self.seen_versions = now
+
+    def remember_gradient(self) -> None:
+        """Keep a small gradient after a backward pass, to compare with later."""
+        self.reference = reference(self.smallest, self.sharded)
+
+    def detect_manual_factor(self) -> None:
+        """The loop wrote to the gradients: did it multiply them by one number?"""
+        if self.unused and len(self.manual_factors) < 2 and (factor := manual_factor(self.reference)) is not None:
+            self.manual_factors.append(factor)
+
+    def reset(self) -> None:
+        """The loop ran unwatched for a while."""
+        self.accumulated, self.dropped, self.clips, self.schedule_steps, self.manual_factors = [], [], [], [], []
+        self.unscaled = self.in_closure = self.started = self.has_closure = False
+        self.clipped_by_value = self.manually_reduced = self.overflow_abandoned = False
+        self.stage, self.reference, self.early_update_site = "ready", None, None
+        self.accept_writes()
+        self.manually_written = any(version != -1 for version in self.seen_versions)
+
+    def are_zeros(self) -> bool:
+        """Whether gradients that were written to are zeros."""
+        if self.zero_checks < MAX_ZERO_CHECKS:
+            self.zero_checks += 1
+            grads = [p.grad for p in self.sample if p.grad is not None]
+            self.manually_zeroed = not any(bool(g.any()) for g in grads[-2:])
+        return self.manually_zeroed
+
+    @property
+    def unused(self) -> list[BackwardPass]:
+        """The backward passes in the gradients that no optimizer has used."""
+        return [b for b in self.accumulated if not b.used_by]
+
+    @property
+    def weight_version(self) -> int:
+        return self.sample[0]._version
+
+    def unmoved_since(self, b: BackwardPass) -> bool:
+        """Whether the weights are what they were when a backward pass ran."""
+        return b.weight_versions.get(self.index) == self.weight_version
+
+    def zeroed(self, site: CallSite | None) -> None:
+        """The gradients were set to zero or None."""
+        if not self.in_closure:
+            self.dropped += [(b, site) for b in self.accumulated if not b.used_by and self.unmoved_since(b)]
+        self.accumulated, self.unscaled, self.clips, self.manual_factors = [], False, [], []
+        self.manually_written, self.early_update_site = False, None
+
+    def stepped(self) -> None:
+        """The optimizer has stepped, or was skipped."""
+        for b in self.accumulated:
+            b.used_by.add(self.index)
+        self.steps_without_drop += not self.dropped
+        self.dropped_last = len(self.dropped)
+        self.dropped, self.clips, self.schedule_steps, self.manual_factors = [], [], [], []
+        self.manually_written = self.manually_reduced = False
+        self.early_update_site = None
+        self.accept_writes()

@@ -1,0 +1,92 @@
+"""Rules about windows of micro-batches: zeroed gradients, weights of the losses, and the remainder of an epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import BackwardPass, Violation
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+
+
+def zeroing(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSite | None) -> Iterator[Violation]:
+    """At a step: were gradients zeroed too often, too late or never?"""
+    yield from zeroed_before_step(tracker, site)
+    if unused and any(tracker.index in b.used_by for b in tracker.accumulated):
+        yield "zero-grad-missing", site, ""
+    dropped = finite_dropped(tracker)
+    if not unused or tracker.steps_without_drop or tracker.window is not None:
+        return
+    if {b.site for b, _ in dropped} != {unused[-1].site}:
+        return
+    # Dropped once may be a guard that skips a batch; divided losses, or as many dropped before, are micro-batches.
+    divided = all(0 < b.weight.product < 1 for b in [*unused, *(b for b, _ in dropped)])
+    if tracker.dropped_last == len(dropped) or divided:
+        detail = f"{len(dropped)} of {len(dropped) + len(unused)} lost"
+        yield "zero-grad-in-window", dropped[-1][1] or unused[-1].site, detail
+
+
+def zeroed_before_step(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """At a step of which all gradients were zeroed since backward."""
+    dropped = finite_dropped(tracker)
+    if tracker.manually_written or tracker.accumulated or not dropped:
+        return
+    if len(dropped) == len(tracker.dropped):
+        yield "zero-before-step", dropped[-1][1] or site, ""
+
+
+def finite_dropped(tracker: OptimizerTracker) -> list[tuple[BackwardPass, CallSite | None]]:
+    """Dropped backward passes whose loss was finite."""
+    return [(b, site) for b, site in tracker.dropped if is_finite(b.loss)]
+
+
+def at_drop(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """Before finite gradients that no optimizer has used are zeroed."""
+    unused, n = tracker.unused, tracker.window
+    k = len(unused)
+    if n and k < n and len({b.site for b in unused}) == 1 and all(close(b.weight.product, 1 / n) for b in unused):
+        yield "remainder-left", site, f"{k} of {n} micro-batches dropped"
+
+
+def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSite | None) -> Iterator[Violation]:
+    """At a step: are the losses weighted by the number of micro-batches?"""
+    k, products = len(unused), [b.weight.product for b in unused]
+    if not unused or len(unused) != len(tracker.accumulated) or len({b.site for b in unused}) > 1:
+        return
+    if is_window(unused):
+        if all(b.weight.reduction == "mean" and not b.weight.factors for b in unused):
+            yield "accumulation-unscaled", unused[0].site, f"{k} micro-batches"
+        if all(len(b.weight.factors) > 1 and close(b.weight.product, 1 / k**2) for b in unused):
+            yield "loss-divided-twice", unused[0].site, f"{k} micro-batches, each weighted {products[0]:.3g}"
+        if all(close(p, 1 / k) for p in products):
+            tracker.window = k
+            yield from unequal_counts(unused)
+    n = tracker.window
+    if n and k != n and all(close(p, 1 / n) for p in products):
+        if k < n:
+            yield "remainder-underscaled", unused[0].site, f"{k} micro-batches, each weighted 1/{n}"
+        elif k < 2 * n:
+            yield "remainder-left", site, f"{k} micro-batches in one update, each weighted 1/{n}"
+
+
+def unequal_counts(unused: list[BackwardPass]) -> Iterator[Violation]:
+    """Means over unequal numbers of targets; the last micro-batch may be the end of the data."""
+    counts = [b.weight.count for b in unused]
+    known = [c for c in counts if c is not None]
+    if len(known) == len(counts) and max(known[:-1]) > 1.01 * min(known[:-1]):
+        yield "mean-of-means", unused[0].site, f"of {', '.join(f'{c:g}' for c in known)} targets"
+
+
+def is_window(unused: list[BackwardPass]) -> bool:
+    """Whether these are micro-batches: the same line several times, each time after a forward pass."""
+    return len(unused) > 1 and len({b.site for b in unused}) == 1 and all(b.num_forwards for b in unused)
+
+
+def is_finite(loss: Any) -> bool:
+    return loss is None or math.isfinite(float(loss))
+
+
+def close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-4)

@@ -1,0 +1,126 @@
+"""Rules about single calls: clipping, backward passes, unscaling, reductions over ranks, and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from gradlab.codes.clip_bounds import extreme, tight
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import BackwardPass, Violation
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.rules.accumulation import is_window, loss_weights, zeroing
+
+KEPT_GRAPHS = 4
+"""Updates in a row whose graphs are all alive: then the losses are kept with their graphs."""
+
+
+def at_clip(tracker: OptimizerTracker, site: CallSite | None, scaling: bool, num_forwards: int) -> Iterator[Violation]:
+    """Before a call that clips. scaling: a scaler is enabled. num_forwards: passes since the last backward."""
+    if tracker.manually_written:
+        return
+    unused, accumulated = tracker.unused, tracker.accumulated
+    if not unused and all(tracker.index in b.used_by for b in accumulated):
+        yield "clip-before-backward" if not tracker.attempts or num_forwards else "clip-after-step", site, ""
+    if unused and scaling and not tracker.unscaled and all(b.scaled for b in unused):
+        yield "clip-before-unscale", site, ""
+    if any(c.site == site and c.num_accumulated < len(accumulated) for c in tracker.clips) and is_window(unused):
+        yield "clip-every-micro-batch", site, ""
+
+
+def at_bound(bound: float | None, site: CallSite | None, resnet: bool) -> Iterator[Violation]:
+    """On the bound of a clip call; None: it clips by value. resnet: the model is a ResNet."""
+    if bound is None:
+        yield "clip-by-value", site, ""
+    elif extreme(bound):
+        yield "max-norm-extreme", site, f"{bound:g}"
+    elif resnet and tight(bound):
+        yield "resnet-clipped-tightly", site, f"{bound:g}"
+
+
+def at_backward(tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool) -> Iterator[Violation]:
+    """After a backward pass; `tracker.unused` are those before it."""
+    if in_autocast:
+        yield "backward-inside-autocast", b.site, ""
+    unused, factors = tracker.unused, tracker.manual_factors
+    if tracker.early_update_site and unused and b.scaled:
+        yield "update-every-micro-batch", tracker.early_update_site, ""
+    if factors and unused and b.num_forwards and b.site == unused[-1].site and not b.weight.factors:
+        yield "gradients-scaled-by-hand", b.site, f"multiplied by {factors[0]:.3g} after backward"
+
+
+def needless_scale(unused: list[BackwardPass]) -> Iterator[Violation]:
+    """At a scaler's step in a loop in which nothing ran in fp16."""
+    if not unused or not all(b.scaled and b.dtypes is not None for b in unused):
+        return
+    if any(torch.bfloat16 in (b.dtypes or ()) for b in unused):
+        yield "bf16-with-scaler", unused[-1].site, ""
+    else:
+        yield "forward-outside-autocast", unused[-1].forward_site or unused[-1].site, ""
+
+
+def at_step(
+    tracker: OptimizerTracker,
+    site: CallSite | None,
+    by_scaler: bool | None,
+    world_size: int = 1,
+    no_sync: CallSite | None = None,
+) -> Iterator[Violation]:
+    """When an optimizer steps.
+
+    by_scaler: whether the scaler makes the step; None without a scaler. no_sync: call site of the latest `no_sync`.
+    """
+    unused = tracker.unused
+    if by_scaler is False and any(b.scaled for b in unused):
+        yield "step-past-scaler", site, ""
+    if not tracker.manually_written:
+        yield from zeroing(tracker, unused, site)
+        if len(tracker.closure_passes) < 2:  # a closure is called several times in a step
+            yield from loss_weights(tracker, unused, site)
+        for b in unused if not by_scaler else ():
+            if b.fp16 and not b.scaled and abs(b.weight.product) <= 1:
+                yield "fp16-without-scaler", b.site, ""
+                break
+    if world_size > 1 and not tracker.manually_written and not tracker.manually_reduced:
+        yield from synchronization(tracker, unused, no_sync)
+    steps = tracker.schedule_steps
+    if unused and len(steps) == 1 and steps[0].num_unused == len(unused):
+        yield "schedule-before-step", steps[0].site, ""
+    yield from kept_graphs(tracker, unused)
+
+
+def synchronization(
+    tracker: OptimizerTracker, unused: list[BackwardPass], no_sync: CallSite | None
+) -> Iterator[Violation]:
+    if unused and unused[-1].synced is False:
+        remainder = tracker.window is not None and len(unused) < tracker.window
+        yield "remainder-unsynchronised" if remainder else "no-sync-on-the-last", no_sync or unused[-1].site, ""
+    elif is_window(unused) and all(b.synced for b in unused):
+        yield "no-sync-missing", unused[0].site, f"{len(unused)} times"
+
+
+def kept_graphs(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
+    tokens = tracker.graph_tokens
+    if len(tokens) == KEPT_GRAPHS and all(any(token() is not None for token in update) for update in tokens):
+        yield "loss-kept-with-graph", unused[-1].site if unused else None, ""
+    if unused:
+        tokens.append([b.graph_token for b in unused if b.graph_token is not None])
+        del tokens[:-KEPT_GRAPHS]
+
+
+def at_unscale(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """Before `scaler.unscale_`."""
+    if tracker.overflow_abandoned:
+        return
+    if tracker.stage == "stepped":
+        yield "update-missing", tracker.scaler_step_site, ""
+    elif tracker.stage == "unscaled" and tracker.unscaled_at == len(tracker.accumulated):
+        # A backward pass in between was reported when it ran.
+        yield ("unscale-twice" if tracker.unscaled else "update-missing"), site, ""
+
+
+def at_all_reduce(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """Before the loop sums gradients over ranks itself."""
+    if any(b.synced for b in tracker.unused):
+        yield "reduced-by-hand-too", site, ""

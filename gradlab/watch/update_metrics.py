@@ -1,0 +1,183 @@
+"""The line of metrics of each update of one optimizer, and the records of its layers.
+
+Numbers on a CPU are read at once; numbers on a device are transferred while the next update runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradlab.diagnosis.oneshot import fetched
+from gradlab.diagnosis.replay.ranges import dense
+from gradlab.measure.attempt import HostCopy
+from gradlab.measure.monitor import Monitor
+from gradlab.measure.record import Observed, Record, totals
+from gradlab.update.gradients import Gradients, tensor_norms, total_norm
+from gradlab.update.recorder import Layers
+
+Write = Callable[[dict[str, Any], "Layers | None"], None]
+
+
+@dataclass
+class PendingLine:
+    """The line of an update whose numbers are on their way to the host."""
+
+    line: dict[str, Any]
+    remote: list[str]
+    """Fields of the line that are transferred."""
+    copy: HostCopy | None
+    record: Record | None
+    packed: HostCopy | None
+
+
+class UpdateMetrics:
+    """Measures an optimizer's gradients before they are clipped, once per update."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        model: torch.nn.Module,
+        names: list[str],
+        params: list[torch.Tensor],
+        write: Write,
+    ) -> None:
+        """write: takes the metrics of an update, and the record of its layers if there is one."""
+        self.write = write
+        self.observed = Observed(
+            monitor, model, names, [local(p) for p in params], [], compiled=True
+        )  # no module hooks
+        self.device = params[0].device
+        self.set_parameters(names, params)
+        self.attempts = self.written = self.applied = self.clipped = 0
+        self.line: dict[str, Any] | None = None
+        """Of the latest update, until its loss scale is known too."""
+        self.pending: list[PendingLine] = []
+        self.packed: HostCopy | None = None
+        self.start_update()
+
+    def set_parameters(self, names: list[str], params: list[torch.Tensor]) -> None:
+        """All parameters. Those that were added after the start are part of the total norm, and not of the records."""
+        self.names, self.params = names, params
+        kinds = {(p.device, p.dtype) for p in params}
+        self.uniform = len(kinds) == 1 and params[0].dtype in (torch.float32, torch.float64)
+
+    def start_update(self) -> None:
+        """Discard what was measured: a new update begins."""
+        self.norm: Any = None
+        self.record: Record | None = None
+        self.clipping: dict[str, Any] = {}
+
+    def measure(self, scale: Any, total: torch.Tensor | None = None, weights_unmoved: bool = True) -> None:
+        """Measure the gradients as they are now, unless they were measured in this update.
+
+        scale: the loss scale they are still multiplied by, or None. total: their norm, if it was computed already.
+        weights_unmoved: whether the weights are those before the update.
+        """
+        if self.norm is not None:
+            return
+        record = self.observed.record(self.attempts + 1)
+        if record is None and total is not None:
+            self.norm = (total if scale is None else total / scale).detach()
+            return
+        gradients = self.gradients(scale)
+        self.norm = gradients.total
+        if record is not None and gradients.tensors:
+            record.steps = record.steps and weights_unmoved
+            self.record = record
+            record.gradients(gradients)
+
+    def set_global_norm(self, total: torch.Tensor, bound: float | None) -> None:
+        """The norm over all ranks, as the model computed it, and the bound it was clipped at."""
+        if self.norm is not None:
+            self.norm = total.detach()
+        if bound is not None:
+            self.clipping = {"clip/bound": bound, "clip/total": total.detach()}
+
+    def gradients(self, scale: Any = None) -> Gradients:
+        """The gradients with their norms. scale: the loss scale they are still multiplied by."""
+        present = [(n, p, g) for n, p in zip(self.names, self.params, strict=True) if (g := p.grad) is not None]
+        grads = [local(g) for _, _, g in present]
+        if self.uniform and not any(g.is_sparse for g in grads):
+            norms = tensor_norms(grads, self.device)
+        else:
+            norms = torch.tensor(fetched([dense(g) for g in grads], None) if grads else [], dtype=torch.float64)
+        if scale is not None:
+            norms = norms / scale
+        return Gradients([n for n, _, _ in present], [p for _, p, _ in present], grads, norms, total_norm(norms))
+
+    def stepped(self, loss: Any, lr: Any, skipped: Any) -> None:
+        """An update was attempted. skipped: whether the weights stayed as they are, perhaps a device's tensor."""
+        self.attempts += 1
+        if self.record is not None:
+            self.record.stepped()
+        self.line = {"grad/norm": self.norm, "lr": lr, "update/skipped": skipped} | self.clipping
+        if loss is not None:
+            self.line["train/loss"] = loss
+        self.packed = HostCopy(self.record.pack()) if self.record is not None else None
+
+    def finish_update(self, scale: Any) -> None:
+        """Complete the line of the latest update. scale: the loss scale of the next."""
+        if self.line is None:
+            return
+        line, self.line = self.line | {"amp/scale": scale}, None
+        tensors = [k for k, v in line.items() if isinstance(v, torch.Tensor)]
+        remote = [k for k in tensors if line[k].device.type != "cpu"]
+        for k in tensors:
+            if k not in remote:
+                line[k] = line[k].item()
+        copy = HostCopy(torch.stack([line[k].detach().double().reshape(()) for k in remote])) if remote else None
+        self.pending.append(PendingLine(line, remote, copy, self.record, self.packed))
+        self.start_update()
+        while len(self.pending) > (1 if remote else 0):
+            self.drain_oldest()
+
+    def drain_oldest(self) -> None:
+        """Wait for the numbers of an update, and write its line."""
+        pending = self.pending.pop(0)
+        line, record, packed = pending.line, pending.record, pending.packed
+        if pending.copy is not None:
+            line |= zip(pending.remote, pending.copy.read(), strict=True)
+        layers = record.unpack(packed.read()) if record is not None and packed is not None else None
+        norm, skipped = line["grad/norm"], bool(line["update/skipped"])
+        coefficient = clip_coefficient(norm, line)
+        self.applied += not skipped
+        self.clipped += coefficient < 1 and not skipped
+        self.written += 1
+        loss = {"train/loss": line["train/loss"]} if "train/loss" in line else {}
+        metrics = {"update": self.applied, "attempt": self.written, "epoch": 1} | loss
+        metrics |= {
+            "grad/norm": norm,
+            "clip/coefficient": coefficient,
+            "clip/fraction": self.clipped / max(self.applied, 1),
+            "amp/scale": line["amp/scale"],
+            "update/skipped": skipped,
+            "lr": line["lr"],
+        }
+        self.write(metrics | (totals(layers) if layers else {}), layers)
+
+    def close(self, scale: Any) -> None:
+        """Write the lines of all updates."""
+        self.finish_update(scale)
+        while self.pending:
+            self.drain_oldest()
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor that is sharded over several."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def clip_coefficient(norm: float, line: dict[str, Any]) -> float:
+    """||clipped|| / ||gradient||: from the bound, or from the norm that was measured after clipping."""
+    if "clip/after" in line:
+        after: float = line["clip/after"]
+        return after / norm if norm and math.isfinite(norm) else 1.0 if not norm else 0.0
+    if "clip/bound" not in line:
+        return 1.0
+    coefficient: float = line["clip/bound"] / (line["clip/total"] + 1e-6)  # as PyTorch computes it
+    return min(1.0, coefficient)  # 1 for NaN

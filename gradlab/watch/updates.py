@@ -1,0 +1,61 @@
+"""The two halves of an update: judge and measure the gradients before the step, and record the update after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import BackwardPass
+from gradlab.watch.loop_state import LoopState
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.rules import calls
+
+CHECK_PARAMETERS_EVERY = 5
+"""Updates between two checks of which parameters are trained."""
+
+
+def before_step(
+    loop: LoopState,
+    tracker: OptimizerTracker,
+    site: CallSite | None,
+    by_scaler: bool | None,
+    weights_unmoved: bool = True,
+) -> None:
+    """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
+    metrics = loop.outputs[tracker.index].metrics
+    world_size = loop.world_size if loop.ddp is not None else 1
+    loop.add_violations(tracker, calls.at_step(tracker, site, by_scaler, world_size, loop.no_sync))
+    only = tracker.attempts or len(loop.trackers) == 1  # another optimizer's first pass may still be in fp16
+    if by_scaler and not loop.fp16 and only:
+        loop.add_violations(tracker, calls.needless_scale(tracker.unused))
+    fused = getattr(tracker.optimizer, "grad_scale", None)
+    scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
+    metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
+    if "clip/after" in metrics.clipping:
+        metrics.clipping = {"clip/after": metrics.gradients().total}
+
+
+def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None:
+    """Record an update that was attempted, or abandoned. skipped: as far as it is known on the host."""
+    lr = tracker.optimizer.param_groups[0]["lr"]
+    if isinstance(lr, Tensor):
+        lr = lr.detach().clone()
+    metrics = loop.outputs[tracker.index].metrics
+    own = [b for b in tracker.accumulated if tracker.index not in b.used_by]  # another optimizer may have used it too
+    loss = tracker.closure_passes[0].loss if len(tracker.closure_passes) > 1 else total_loss(own)
+    if loop.running is not None and not tracker.accumulated:  # a hook on the parameters steps during the backward pass
+        loss = loop.running.loss
+    if metrics.norm is not None:
+        metrics.stepped(loss, lr, skipped)
+    tracker.attempts += 1
+    tracker.stepped()
+    if tracker.attempts % CHECK_PARAMETERS_EVERY == 0 and tracker.parameters_changed():
+        loop.update_parameters(tracker)
+
+
+def total_loss(backwards: list[BackwardPass]) -> Any:
+    """The sum of the losses; None if one of them is unknown."""
+    losses = [b.loss for b in backwards]
+    return None if not losses or any(value is None for value in losses) else sum(losses[1:], losses[0])

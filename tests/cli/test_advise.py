@@ -1,0 +1,220 @@
+"""Advice from synthetic streams with known answers, and from folders with too little in them."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import composed
+
+from gradlab.base.statistics import quantile
+from gradlab.cli.advise import main
+from gradlab.config.schema import to_config
+from gradlab.diagnosis.advice.accumulation import batch_advice
+from gradlab.diagnosis.advice.learning_rate import finetuning_advice, update_advice
+from gradlab.diagnosis.advice.line import Advice
+from gradlab.diagnosis.advice.max_norm import clip_advice, settled
+
+
+def usual(number: int, median: float = 1.0, spread: float = 0.3, seed: int = 0) -> list[float]:
+    """Norms as they are: lognormal."""
+    draw = random.Random(seed)
+    return [median * math.exp(draw.gauss(0, spread)) for _ in range(number)]
+
+
+def with_spikes(norms: list[float], fraction: float, factor: float) -> list[float]:
+    every = round(1 / fraction)
+    return [n * factor if i % every == every - 1 else n for i, n in enumerate(norms)]
+
+
+def advised(norms: list[float], failed: bool = False, clip: str = "none", **rest: Any) -> Advice:
+    own = {"name": clip, **rest}
+    return clip_advice(settled(norms, failed), None, own, 0.5, False)[0]
+
+
+@pytest.mark.parametrize("median", [1e-6, 0.3, 7.0, 1e5])
+@pytest.mark.parametrize("fraction", [0.01, 0.05, 0.1])
+def test_max_norm_clips_the_spikes_and_not_the_usual(median: float, fraction: float) -> None:
+    """Spikes of 30 times the usual: the limit lies between the two whatever the scale, and clips just them."""
+    norms = usual(2000, median)
+    limit = advised(with_spikes(norms, fraction, 30)).numbers["max_norm"]
+    assert quantile(norms, 0.98) < limit < 30 * quantile(norms, 0.01)
+    assert advised(with_spikes(norms, fraction, 30)).numbers["fraction"] == pytest.approx(fraction, abs=0.012)
+    calm = advised(norms)
+    assert calm.numbers["fraction"] < 0.012 and calm.override == f"clip=norm clip.max_norm={calm.numbers['max_norm']:g}"
+
+
+def test_equal_norms() -> None:
+    found = advised([2.0] * 100)
+    assert found.numbers["max_norm"] == 2.5 and found.numbers["fraction"] == 0
+
+
+def test_the_runs_own_explosion_is_not_usual() -> None:
+    """The norm doubles for 40 updates before the failure; without those it is that of the calm run."""
+    calm = usual(300)
+    blown = [2.0**i for i in range(4, 44)]
+    assert advised([*calm, *blown], failed=True).numbers["max_norm"] == advised(calm).numbers["max_norm"]
+    assert "the last 40 before the failure" in advised([*calm, *blown], failed=True).rests_on
+    assert advised([*calm, math.inf, math.nan], failed=True).numbers["max_norm"] == advised(calm).numbers["max_norm"]
+
+
+def test_norms_that_fell_are_measured_where_they_are_now() -> None:
+    """A large beginning is no outlier of the rest, and does not widen it."""
+    found = advised([*usual(400, 50.0), *usual(400, 1.0)])
+    assert 1.5 < found.numbers["max_norm"] < 5 and "the median went from" in found.rests_on
+
+
+@pytest.mark.parametrize(
+    ("norms", "failed", "why"),
+    [
+        ([], False, "0 settled updates"),
+        (usual(10), False, "9 settled updates"),
+        ([math.nan] * 100, True, "0 settled updates"),
+        ([0.0] * 100, False, "0 settled updates"),
+        ([10.0 ** (i / 10) for i in range(300)], True, "never settled"),
+        ([1.0, 1e5, 1e9], True, "settled updates before any failure"),
+    ],
+)
+def test_too_little_is_said(norms: list[float], failed: bool, why: str) -> None:
+    found = advised(norms, failed)
+    assert found.override is None and found.says.startswith("not enough") and why in found.says
+
+
+def test_beside_the_usual_values() -> None:
+    part = settled(usual(500, 20.0), False)
+    found = clip_advice(part, "rnn", {"name": "none"}, None, False)
+    assert [a.override for a in found[1:]] == ["clip=norm clip.max_norm=0.5", "clip=norm clip.max_norm=1"]
+    assert all("would clip 100.0% of these updates, nearly all: too low here" in a.says for a in found[1:])
+    assert "of a sum" in clip_advice(part, "transformer", {}, None, True)[1].says
+    assert clip_advice(part, "cnn", {}, None, False)[1].override == "clip=none"
+    assert len(clip_advice(part, None, {}, None, False)) == 1
+    mine = clip_advice(part, None, {"name": "norm", "max_norm": 10.0}, 0.97, False)[0]
+    assert "max_norm=10 clipped 9" in mine.says and "acted on 97.0% of its updates" in mine.rests_on
+
+
+@pytest.mark.parametrize(
+    ("ratio", "word", "override"),
+    [
+        (0.5, "lower it", "optimizer.lr=0.001"),
+        (0.05, "keep it", "optimizer.lr=0.01"),
+        (2e-4, "keep it", "optimizer.lr=0.01"),
+        (5e-5, "raise it", "optimizer.lr=0.1"),
+        (1e-6, "raise it", "optimizer.lr=0.1"),
+    ],
+)
+def test_the_rate_from_the_size_of_updates(ratio: float, word: str, override: str) -> None:
+    """The size of an update is in proportion to the rate: Tenfold at most, up or down."""
+    found = update_advice([ratio] * 25 + [math.nan, 0.0], 0.01)
+    assert found.says.startswith(word) and found.override == override
+    assert update_advice([ratio] * 2, 0.01).says.startswith("not enough")
+    assert update_advice([], 0.01).says.startswith("not measured")
+
+
+def test_the_rate_of_fine_tuning() -> None:
+    (found,) = finetuning_advice(3e-3, None)
+    assert found.override == "optimizer.lr=0.001"
+    for hours, relative, absolute in [(3, 1e-4, 1e-5), (5, 3.3e-4, 3e-5), (50, 5e-4, 5e-5), (500, 1e-3, 1e-4)]:
+        found = finetuning_advice(1e-3, hours)
+        assert [a.override for a in found] == [f"optimizer.lr={relative:g}", f"optimizer.lr={absolute:g}"]
+        assert "disagree" in found[0].says
+    assert finetuning_advice(None, None) == []
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 7, 32])
+@pytest.mark.parametrize("wanted", [1, 5, 24, 96, 100, 1000])
+def test_accumulation_is_what_it_says(wanted: int, batch_size: int, world_size: int) -> None:
+    """Exact where it can be, and no multiple is nearer than the nearest that is given."""
+    found = batch_advice(wanted, batch_size, world_size)
+    unit = batch_size * world_size
+    for advice in found:
+        n = advice.numbers
+        assert n["global_batch_size"] == n["steps"] * n["batch_size"] * world_size and n["batch_size"] <= batch_size
+        assert f"accumulation.steps={n['steps']}" in (advice.override or "")
+        assert (f"data.batch_size={n['batch_size']}" in (advice.override or "")) is (n["batch_size"] != batch_size)
+        assert ("not" in advice.says) is (n["global_batch_size"] != wanted)
+    best = min(abs(a.numbers["global_batch_size"] - wanted) for a in found)
+    assert best <= min(abs(k * unit - wanted) for k in range(1, 1001))
+    assert best == abs(found[0].numbers["global_batch_size"] - wanted), "the best comes first"
+    if wanted % unit == 0:
+        assert len(found) == 1 and found[0].numbers["steps"] == wanted // unit
+
+
+def folder_of(path: Path, norms: list[float], failed: bool = False, **looked: Any) -> Path:
+    """A run's folder, as far as advice reads it; a failed run ends with ten skipped updates."""
+    (path / ".hydra").mkdir(parents=True)
+    config = {"model": {"layers": 4}, "clip": {}, "data": {"batch_size": 16}, "optimizer": {"lr": 0.1}}
+    (path / ".hydra" / "config.yaml").write_text(json.dumps(config))
+    hydra = {"hydra": {"runtime": {"choices": {"model": "custom", "clip": "none"}}}}
+    (path / ".hydra" / "hydra.yaml").write_text(json.dumps(hydra))
+    ends = [math.nan] * 10 * failed
+    with (path / "metrics.jsonl").open("w") as file:
+        for i, norm in enumerate([*norms, *ends], 1):
+            line = {"attempt": i, "train/loss": 1.0, "grad/norm": norm, "lr": 0.1 * min(1, i / 200)}
+            line |= {"update/skipped": norm != norm, "clip/fraction": 0.0}
+            line |= looked if i % 20 == 1 else {}
+            file.write(json.dumps({k: "NaN" if v != v else v for k, v in line.items()}) + "\n")
+        file.write(json.dumps({"attempt": 3, "eval/loss": 1.0}) + "\n")
+    with (path / "layers.jsonl").open("w") as file:
+        file.write(json.dumps({"names": ["rnn.weight_hh_l0"]}) + "\n")
+        for i in range(1, len(norms), 5):
+            file.write(json.dumps({"attempt": i, "grad/layer": [1.0]}) + "\n")
+    return path
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = folder_of(tmp_path / "one", usual(100), failed=True, **{"update/ratio": 0.4})
+    two = folder_of(tmp_path / "two", usual(100))
+    assert main([str(one), str(two), "--batch", "64", "--world-size", "2"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"== {one}" in said and f"== {two}" in said and "update 101 was the first to fail, at a rate of 0.0505" in said
+    )
+    content = json.loads((one / "advice.json").read_text())
+    assert content["run"] == {
+        "updates": 110,
+        "applied_before_failure": 100,
+        "failed_at": 101,
+        "architecture": "rnn",
+    }
+    overrides = [a["override"] for a in content["advice"]]
+    assert "optimizer.lr=0.017" in overrides, "a third of the rate that failed, in a warm-up"
+    assert "optimizer.lr=0.01" in overrides, "updates of 0.4 are far too large: a tenth of the rate at most"
+    assert overrides[-1] == "accumulation=fixed accumulation.steps=2"
+    two_overrides = [a["override"] for a in json.loads((two / "advice.json").read_text())["advice"]]
+    assert None in two_overrides, "the size of updates was not measured"
+    for override in {*overrides, *two_overrides} - {None}:
+        to_config(composed("model=lstm", *override.split()))
+    for advice in content["advice"]:
+        assert advice["rests_on"]
+
+
+def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder_of(tmp_path / "sweep" / "0", usual(30))
+    for arguments, says in [
+        ([str(tmp_path / "sweep")], "holds no metrics.jsonl); runs are in 0"),
+        ([str(tmp_path / "none")], "no such folder"),
+        ([str(run), "--batch", "0"], "--batch=0: must be >= 1"),
+        ([str(run), "--hours", "-1"], "--hours=-1.0: must be > 0"),
+        ([], "see python -m gradlab.advise --help"),
+    ]:
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert says in error and error.count("\n") == 1
+    (run / "metrics.jsonl").write_text('{"attempt": 1,\n')
+    assert main([str(run)]) == 2 and "cannot be read" in capsys.readouterr().err
+    (run / "metrics.jsonl").write_text("")
+    for name in ("config.yaml", "hydra.yaml"):
+        (run / ".hydra" / name).unlink()
+    assert main([str(run), "--batch", "8"]) == 0
+    assert capsys.readouterr().out.count("not enough") == 2
+
+
+def test_it_imports_no_torch(tmp_path: Path) -> None:
+    run = folder_of(tmp_path / "run", usual(30))
+    code = f"import sys; from gradlab.advise import main; main([{str(run)!r}]); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

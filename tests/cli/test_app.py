@@ -1,0 +1,370 @@
+"""The command: exit codes, errors in one or two lines, sweeps, resuming, and what is said at the end."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from forked import SHORT, Commands, Result, runs, told
+
+from gradlab.base import errors
+from gradlab.base.option import Invalid
+from gradlab.cli import arguments as cli
+from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
+from gradlab.diagnosis.options import VERDICTS
+from gradlab.runs import ending
+from gradlab.sweep.results import read
+
+WRONG = {
+    # what is given: what the answer names
+    "clip=norm clip.max_norm=-1": "clip.max_norm=-1.0: must be > 0",
+    "trainer.threads=0": "trainer.threads=0: must be null or >= 1",
+    "loss.reduction=max": "loss.reduction=max: must be one of mean, sum",
+    "accumulation.steps=0": "accumulation.steps=0: must be >= 1",
+    "precision=fp17": "precision=fp17: must be one of bf16, fp16, ",
+    "model.layers=abc": "model.layers=abc: must be a whole number",
+    "model.layers=null": "model.layers=null: must not be null",
+    "model=transformer data.path=/nope": "data.path=/nope: there is no such file or folder",
+    "init_from=/nope": "init_from=/nope: no such file",
+    "resume=/nope": "resume=/nope: must be the folder of a run",
+    "-m resume=/nope": "resume=/nope: one run at a time",
+    "model=custom model.target=nope:Net": "model.target=nope:Net: there is no module nope",
+    "model=custom": "model.target=: must be of the form",
+    "sed=1": "sed: no such field (did you mean seed?)",
+    "clp=norm": "clp: no such field (did you mean clip?)",
+    "clip=norm clip.maxnorm=1": "clip.maxnorm: no such field (did you mean max_norm?); clip has max_norm",
+    "+foo=1": "foo=1: no such field; there are model,",
+    "clip=norm +clip.foo=1": "clip.foo=1: no such field; there are max_norm",
+    "+experiment=nope": "experiment=nope: must be one of ",
+    "experiment=vanishing": "experiment: is appended, so it needs a plus: +experiment=",
+    "expect=foo": "expect=foo: must be null, any or one of healthy,",
+    "a=[1,": "a=[1,: must be group=option or group.field=value",
+    "=3": "=3: must be group=option or group.field=value",
+    "seed": "seed: must be group=option or group.field=value",
+    "clip=null": "clip=null: must be one of agc,",
+    "~clip": "clip=???: must be chosen: none, norm,",
+    "clip=norm clip=none": "clip=norm and clip=none: one option of a group can be chosen",
+    "clip=norm,none": "clip=norm,none: several values need --multirun",
+    "optimizer.lr=1,2": "optimizer.lr=1,2: several values need --multirun",
+    "--foo": "--foo: no such flag",
+    "--cfg foo": "argument --cfg/-c: invalid choice: 'foo' (choose from",
+    "--cfg job -m": "--multirun and --cfg cannot be given together",
+    "--resolve": "--resolve goes with --cfg only",
+    "--config-dir /nope": "'/nope' not found",
+    "--config-name nope": "--config-name nope: there is no such file",
+    "--cfg job clip=norm clip.max_norm=-1": "clip.max_norm=-1.0: must be > 0",
+    "--cfg=job expect=foo": "expect=foo: must be",
+    "--cfg job --package foo": "--package foo",
+    "seed=-1": "seed=-1: must be in [0, 2^31)",
+    "seed=1.5": "seed=1.5: must be a whole number",
+    "trainer.device=gpu": "trainer.device=gpu: must be one of auto, cpu, cuda",
+    "data.batch_size=100000": "data.batch_size=100000: must be at most 1437",
+    "model=resnet data=text": "model=resnet: needs images, but the data gives tokens",
+    "optimizer.lr=nan": "optimizer.lr=nan: must be > 0 and finite",
+    "optimizer.lr=inf": "optimizer.lr=inf: must be > 0 and finite",
+    "optimizer.lr=": "optimizer.lr=: must be a number",
+    "clip=norm clip.max_norm=${nope}": "Interpolation key 'nope' not found",
+    "pretrain=nope": "pretrain=nope: must be one of the experiments",
+    "-m clip=norm clip.max_norm=1,abc": "clip.max_norm=abc: must be a number",
+    "-m clip=norm,nope": "clip=nope: must be one of",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_command_is_told_in_two_lines_and_leaves_nothing(
+    gradlab: Commands, tmp_path: Path, arguments: str
+) -> None:
+    assert WRONG[arguments] in told(gradlab(*arguments.split(" "), cwd=tmp_path))
+    assert runs(tmp_path) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_device(gradlab: Commands, tmp_path: Path) -> None:
+    assert "trainer.device=cuda: no CUDA device here" in told(gradlab("trainer.device=cuda", cwd=tmp_path))
+
+
+def test_exit_codes_say_whether_the_run_ended_as_expected(gradlab: Commands, tmp_path: Path) -> None:
+    short = [*SHORT, "model.activation=relu"]
+    assert gradlab(*short, cwd=tmp_path).code == 0
+    result = gradlab(*short, "expect=exploding", cwd=tmp_path)
+    assert result.code == 1 and "expected exploding, saw healthy" in result.out
+    lost = [*short, "optimizer=sgd", "optimizer.lr=1e30"]
+    result = gradlab(*lost, cwd=tmp_path)
+    seen = re.search(r"== verdict: (\w+)", result.out)[1]  # type: ignore[index]
+    assert result.code == 1 and seen != "healthy" and f"the run is ill: {seen}" in result.out
+    assert gradlab(*lost, f"expect={seen}", cwd=tmp_path).code == 0
+    assert len(runs(tmp_path)) == 4
+    for run in runs(tmp_path):
+        written = json.loads((run / "diagnosis.json").read_text())
+        assert {"verdict", "evidence", "exit_code", "outcome"} <= set(written)
+
+
+def test_judgement() -> None:
+    for seen in VERDICTS:
+        diagnosis = Diagnosis(seen, "")
+        assert ending.judge(None, diagnosis)[0] == 0
+        for severity in SEVERITIES:
+            found = Diagnosis(seen, "", findings=[Finding(seen, severity, "")])
+            assert ending.judge(None, found)[0] == (severity == "critical")
+        assert ending.judge("any", diagnosis) == (0, "")
+        for expected in VERDICTS:
+            assert ending.judge(expected, diagnosis)[0] == (expected != seen)
+
+
+def test_suggested_commands_can_be_pasted(gradlab: Commands, tmp_path: Path) -> None:
+    odd = tmp_path / "it's a folder"
+    odd.mkdir()
+    (odd / "text.txt").write_text("to be or not to be " * 500)
+    where = f"""data.path="{odd / "text.txt"}\""""
+    lost = ["model=transformer", "model.layers=1", where, "trainer.epochs=1", "optimizer.lr=1e30", "clip=value"]
+    result = gradlab(*lost, "clip.max_value=9", "trainer.progress=none", cwd=tmp_path)
+    assert result.code == 1, result
+    commands = [line.strip().split("   #")[0] for line in result.out.splitlines() if line.startswith("  python -m")]
+    assert commands
+    for command in commands:
+        arguments = shlex.split(command)[3:]
+        assert where in arguments and "expect=healthy" in arguments
+        again = gradlab("--cfg", "job", *arguments, cwd=tmp_path)
+        assert again.code == 0, again.err
+
+
+def test_the_story_of_an_experiment_comes_first_as_it_is_written(gradlab: Commands, tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "experiment"
+    folder.mkdir(parents=True)
+    lines = ["# @package _global_", "story: |", "  What [bold]this[/] shows."]
+    (folder / "mine.yaml").write_text("\n".join(lines))
+    short = [argument for argument in SHORT if "progress" not in argument]
+    result = gradlab("--config-dir", "mine", "+experiment=mine", *short, "expect=any", cwd=tmp_path)
+    assert result.code == 0, result
+    assert result.out.splitlines()[0] == "What [bold]this[/] shows."
+    (run,) = runs(tmp_path)
+    assert run.parent.name == "mine"
+
+
+def test_a_bad_job_does_not_end_the_sweep(gradlab: Commands, tmp_path: Path) -> None:
+    result = gradlab("-m", *SHORT, "expect=any", "clip=norm", "clip.max_norm=1,-1,2", cwd=tmp_path)
+    assert result.code == 2 and result.err == "gradlab: clip.max_norm=-1.0: must be > 0\n", result
+    (sweep,) = runs(tmp_path)
+    rows = list(csv.DictReader((sweep / "results.csv").open()))
+    assert [row["exit_code"] for row in rows] == ["0", "2", "0"]
+    assert [row["job"] for row in rows] == ["0", "1", "2"] and "clip.max_norm=-1" in rows[1]["overrides"]
+    assert rows[1]["verdict"] == "" and all(row["verdict"] for row in (rows[0], rows[2]))
+    assert re.search(r"^ +1 +error", result.out, re.MULTILINE) and str(sweep.relative_to(tmp_path)) in result.out
+
+
+def test_a_fault_in_a_users_code_does_not_end_the_sweep(gradlab: Commands, tmp_path: Path) -> None:
+    code = "import sys, torch\ndef net(kind):\n    if kind == 'exit': sys.exit(3)\n    if kind == 'fault': 1 / 0\n"
+    (tmp_path / "nets_of_mine.py").write_text(code + "    return torch.nn.Linear(64, 10)\n")
+    (tmp_path / "data_of_mine.py").write_text(
+        "import torch\ndef make():\n    return torch.randn(32, 64), torch.arange(32) % 10\n"
+    )
+    mine = ["model=custom", "model.target=nets_of_mine:net", "data=custom", "data.target=data_of_mine:make"]
+    kinds = "+model.kwargs.kind=exit,fault,good"
+    result = gradlab("-m", *mine, kinds, "expect=any", "trainer.epochs=1", "trainer.progress=none", cwd=tmp_path)
+    rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").open()))
+    assert [row["exit_code"] for row in rows] == ["1", "1", "0"] and result.code == 1, result
+    assert "sys.exit(3)" in result.err and "ZeroDivisionError" in result.err
+
+
+def test_a_killed_job_counts_as_failed(tmp_path: Path) -> None:
+    for job, content in (
+        ("0", '{"verdict": "healthy", "exit_code": 0}'),
+        ("1", None),
+        ("10", "{"),
+        ("2", '{"exit_code": 0}'),
+    ):
+        (tmp_path / job / ".hydra").mkdir(parents=True)
+        (tmp_path / job / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
+        if content:
+            (tmp_path / job / "diagnosis.json").write_text(content)
+    assert [(row["job"], row["exit_code"]) for row in read(tmp_path)] == [
+        ("0", 0),
+        ("1", 1),
+        ("2", 0),
+        ("10", 1),
+    ]
+
+
+def weights(run: Path) -> torch.Tensor:
+    model = torch.load(run / "checkpoint.pt", weights_only=True)["model"]
+    return torch.cat([value.flatten() for value in model.values()])
+
+
+def test_resume_keeps_configuration_and_folder(gradlab: Commands, tmp_path: Path) -> None:
+    conf = tmp_path / "conf" / "clip"
+    conf.mkdir(parents=True)
+    (conf / "gentle.yaml").write_text("defaults: [norm, _self_]\nmax_norm: 0.1\n")
+    base = ["--config-dir", str(conf.parent), *SHORT, "clip=gentle", "seed=5", "expect=any"]
+    assert gradlab(*base, "trainer.epochs=2", "hydra.run.dir='a=b c'", cwd=tmp_path).code == 0
+    assert gradlab(*base, "hydra.run.dir=short", cwd=tmp_path).code == 0
+    overrides = (tmp_path / "short" / ".hydra" / "overrides.yaml").read_text()
+
+    assert "clip.max_norm=-1.0" in told(gradlab("resume=short", "clip.max_norm=-1", cwd=tmp_path))
+    assert "resume=short: does not fit the model" in told(gradlab("resume=short", "model.width=9", cwd=tmp_path))
+    assert (tmp_path / "short" / ".hydra" / "overrides.yaml").read_text() == overrides
+
+    result = gradlab("resume=short", "trainer.epochs=2", cwd=tmp_path)
+    assert result.code == 0, result
+    assert runs(tmp_path) == [] and torch.equal(weights(tmp_path / "short"), weights(tmp_path / "a=b c"))
+    assert gradlab("resume='a=b c'", cwd=tmp_path).code == 0
+    updates = [
+        json.loads(line)["update"] for line in (tmp_path / "short" / "metrics.jsonl").open() if "train/loss" in line
+    ]
+    assert updates == [1, 2, 3, 4]
+    counted = json.loads((tmp_path / "short" / "diagnosis.json").read_text())["evidence"]["updates"]
+    assert counted == 4
+
+
+def test_cfg_prints_the_composed_configuration(gradlab: Commands, tmp_path: Path) -> None:
+    result = gradlab("--cfg", "job", "clip=norm", cwd=tmp_path)
+    assert result.code == 0 and "clip:\n  max_norm: 1.0\n" in result.out and runs(tmp_path) == []
+    assert gradlab("--cfg", "job", "--package", "clip", "clip=norm", cwd=tmp_path).out.endswith("max_norm: 1.0\n")
+    treated = gradlab("--cfg", "job", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
+    assert treated.code == 0 and "clip:\n  max_norm: 1.0\n" in treated.out and "expect: any\n" in treated.out
+    assert gradlab("--cfg", "job", "--package", "clip", "+remedy=clip_norm", cwd=tmp_path).out.endswith(
+        "# @package clip\nmax_norm: 1.0\n"
+    )
+    everything = gradlab("--cfg", "all", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
+    assert everything.code == 0 and everything.out.startswith("hydra:\n") and everything.out.endswith(treated.out)
+    told(gradlab("--cfg", "job", "+remedy=clip_norm", "clip=norm", cwd=tmp_path))
+    story = ("--cfg", "job", "--resolve", "+remedy=lower_lr", "optimizer.lr=1.0", "story='at ${optimizer.lr}'")
+    assert "story: at 0.3" in gradlab(*story, cwd=tmp_path).out
+    result = gradlab("--info", "config", cwd=tmp_path)
+    assert result.code == 0 and "max_norm" not in result.out and "epochs: 5" in result.out, result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "overrides"),
+    [
+        ("a=1 -m b=2,3", "a=1 b=2,3"),
+        ("a=1 --cfg job b=2 --package clip c=3", "a=1 b=2 c=3"),
+        ("-cn a=1 a=1 --resolve b=2 --cfg=job", "a=1 b=2"),
+        ("--config-dir x -m", ""),
+        ("a=1 a=1 --info config b=2", "a=1 a=1 b=2"),
+    ],
+)
+def test_flags_may_stand_anywhere(arguments: str, overrides: str) -> None:
+    given = arguments.split()
+    args = cli.parse(given)
+    made = cli.ordered(given, args.overrides)
+    assert args.overrides == overrides.split() and made[len(made) - len(args.overrides) :] == args.overrides
+    assert sorted(made) == sorted(given) and cli.parse(made) == args
+
+
+def test_flags_between_overrides_are_as_anywhere_else(gradlab: Commands, tmp_path: Path) -> None:
+    between = gradlab("clip=norm", "--cfg", "job", "seed=3", "--package", "clip", "clip.max_norm=2", cwd=tmp_path)
+    assert (between.code, between.out) == (0, "# @package clip\nmax_norm: 2.0\n"), between
+    result = gradlab(*SHORT, "expect=any", "-m", "seed=0,1", cwd=tmp_path)
+    assert result.code == 0 and len(list(tmp_path.glob("outputs/run/sweep*/*/diagnosis.json"))) == 2, result
+
+
+def test_output_that_cannot_be_written_is_told_with_its_path(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("a file where the folder should be")
+    assert "outputs" in told(gradlab(*SHORT, cwd=tmp_path), code=1)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = shutil.which("mount") and os.geteuid() == 0
+    if (
+        not mounted
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode
+    ):
+        pytest.skip("no file system can be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.parametrize("width", [8, 256])
+def test_full_disk_is_told_with_its_path(gradlab: Commands, small_disk: Path, width: int) -> None:
+    """With the large model the checkpoint fails; with the small one the lines of metrics."""
+    long = ["trainer.epochs=400", "model.layers=1", f"model.width={width}", "monitor.every=1", "trainer.progress=none"]
+    result = gradlab(*long, "trainer.evaluate_every=0", "hydra.run.dir=run", "trainer.updates=2000", cwd=small_disk)
+    said = told(Result(result.code, "", result.err), code=1)
+    assert "No space left on device" in said and str(small_disk / "run") in said
+
+
+def test_read_only_folder_is_told_with_its_path(gradlab: Commands, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    said = told(gradlab(*SHORT, cwd=small_disk), code=1)
+    assert "Read-only file system" in said and "outputs" in said
+
+
+def test_explain_keeps_the_traceback_of_a_fault_and_the_code_of_its_kind() -> None:
+    assert errors.explain(ZeroDivisionError()) is None and errors.exit_code(ZeroDivisionError()) == 1
+    assert errors.explain(Invalid("seed", -1, "must be 0")) == "seed=-1: must be 0"
+    assert errors.exit_code(Invalid("seed", -1, "must be 0")) == 2
+    missing, full = FileNotFoundError(2, "No such file or directory", "/x"), OSError(28, "No space left on device")
+    assert errors.explain(missing) == "/x: No such file or directory" and errors.exit_code(missing) == 2
+    assert errors.explain(full, Path("/run")) == "/run: No space left on device" and errors.exit_code(full) == 1
+
+
+@pytest.mark.distributed
+def test_under_torchrun_an_error_is_said_once_and_a_bad_job_does_not_end_the_sweep(
+    gradlab: Commands, tmp_path: Path
+) -> None:
+    sweep = ["-m", *SHORT, "expect=any", "data.batch_size=16,100000,32"]
+    result = gradlab.torchrun(2, "-m", "gradlab", *sweep, cwd=tmp_path)
+    assert result.code == 1 and result.err.count("data.batch_size=100000: must be at most 64") == 1, result.err
+    rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").open()))
+    assert [row["exit_code"] for row in rows] == ["0", "2", "0"] and len(runs(tmp_path)) == 1
+    assert "Traceback" not in result.err
+
+
+PROBE = """
+import sys
+sys.argv = ["gradlab", *{arguments!r}]
+from gradlab.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    print("code", end.code)
+print("torch loaded:", "torch.nn" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], None),
+        (["clip.maxnorm=1"], 2),
+        (["clip=norm", "clip.max_norm=-1"], 2),
+        (["--cfg", "job"], 0),
+        (["expect=foo"], 2),
+    ],
+)
+def test_help_and_wrong_commands_do_not_import_torch(tmp_path: Path, arguments: list[str], code: int | None) -> None:
+    probe = [sys.executable, "-c", PROBE.format(arguments=arguments)]
+    result = subprocess.run(probe, cwd=tmp_path, capture_output=True, text=True)
+    assert "torch loaded: False" in result.stdout, result
+    assert (f"code {code}" in result.stdout) == (code is not None)
+
+
+@pytest.mark.parametrize("first", ["import torch", "import torch.nn.functional as F", "from torch import nn"])
+def test_lazy_torch_serves_every_way_to_import_it(first: str) -> None:
+    code = f"""
+import sys
+from gradlab.base.lazy import lazy_import
+lazy_import("torch")
+{first}
+import torch
+assert ("torch.nn" in sys.modules) == ({first!r} != "import torch")
+assert torch.tensor([1.0]).sum() == 1
+import torch.nn.functional as F
+from torch import nn
+import torch.utils.data
+assert F.relu(torch.tensor(-1.0)) == 0 and nn.Linear(2, 3).weight.shape == (3, 2)
+assert sys.modules["torch"].Tensor is torch.Tensor and torch.nn is nn and torch.utils.data.Dataset
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,153 @@
+"""Every option composes to its dataclass, every file to a variant of one; every combination composes."""
+
+from collections.abc import Iterator
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from gradlab.base import components
+from gradlab.base.conf import conf_dir
+from gradlab.base.errors import APPENDED
+from gradlab.base.option import OPTIONS, Invalid
+from gradlab.config import schema
+from gradlab.config.compose import check, compose, register
+from gradlab.diagnosis.options import VERDICTS
+from gradlab.models.base import ModelOption
+
+CONF = conf_dir()
+GROUPS = sorted({group for group, _ in OPTIONS} - {"rule"})
+OF_GROUPS = [(group, name) for group, name in OPTIONS if group in GROUPS]
+MODELS = schema.options("model")
+TARGET = {"model": "nets:Net", "data": "sets:make", "loss": "losses:focal"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra_session() -> Iterator[None]:
+    """One Hydra for the module: composing is fast once its parsers are warm."""
+    import hydra
+
+    register()
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+@cache
+def composed(*overrides: str) -> DictConfig:
+    return compose(list(overrides))
+
+
+def chosen(group: str, name: str) -> list[str]:
+    """The overrides that choose an option, with what it requires."""
+    required = [f"{group}.target={TARGET[group]}"] if name == "custom" else []
+    plus = "+" if group in APPENDED else ""
+    return [f"{plus}{group}={name}", *required]
+
+
+def defaults(cls: Any) -> dict[str, Any]:
+    """Values of the fields; rules of a diagnosis are dataclasses too."""
+    values = {f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(cls)}  # type: ignore
+    return {name: asdict(value) if is_dataclass(value) else value for name, value in values.items()}
+
+
+def test_files_of_a_group_are_variants_of_its_options() -> None:
+    """They begin with an option, and compose to its dataclass."""
+    files = {(p.parent.name, p.stem) for group in GROUPS for p in (CONF / group).glob("*.yaml")}
+    assert not files & set(OPTIONS)
+    for group, name in files - {("logger", "none")}:
+        (of,) = OmegaConf.load(CONF / group / f"{name}.yaml").defaults
+        assert type(getattr(schema.to_config(composed(f"{group}={name}")), group)) is OPTIONS[group, of]
+
+
+def test_what_the_text_of_modules_says_is_what_importing_them_registers() -> None:
+    found = components.components()
+    assert len(found) == len(set(found))
+    assert {(c.group, c.name): c.module for c in found} == {key: cls.__module__ for key, cls in OPTIONS.items()}
+
+
+@pytest.mark.parametrize(("group", "name"), OF_GROUPS)
+def test_option_composes_to_its_dataclass_with_its_defaults(group: str, name: str) -> None:
+    node = getattr(schema.to_config(composed(*chosen(group, name))), group)
+    node = node[name] if group == "logger" else node
+    assert type(node) is OPTIONS[group, name]
+    expected = defaults(type(node)) | ({"target": TARGET[group]} if name == "custom" else {})
+    assert asdict(node) == expected
+
+
+def test_root_file_has_every_field_of_the_root() -> None:
+    root = yaml.safe_load((CONF / "config.yaml").read_text())
+    groups = {next(iter(entry)).split()[-1] for entry in root["defaults"] if isinstance(entry, dict)}
+    assert groups == set(GROUPS) - set(APPENDED)
+    values = {name: value for name, value in root.items() if name not in ("defaults", "hydra")}
+    expected = {name: value for name, value in defaults(schema.Config).items() if name in values}
+    assert values == expected
+    assert groups | set(values) | {"story", "remedy"} == {f.name for f in fields(schema.Config)}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_has_data_that_fits_it(model: str) -> None:
+    cls = OPTIONS["model", model]
+    assert issubclass(cls, ModelOption)
+    node = composed(*chosen("model", model)).data
+    assert OmegaConf.get_type(node) is OPTIONS["data", cls.usual_data]
+
+
+def combine(model: str, precision: str, clip: str) -> None:
+    overrides = [*chosen("model", model), f"precision={precision}", f"clip={clip}", "accumulation.steps=3"]
+    made = schema.to_config(composed(*overrides))
+    assert type(made.model) is OPTIONS["model", model]
+    assert type(made.precision) is OPTIONS["precision", precision]
+    assert type(made.clip) is OPTIONS["clip", clip]
+    assert made.accumulation.steps == 3  # type: ignore[attr-defined]
+
+
+def test_every_precision_and_clip_composes_to_a_typed_configuration() -> None:
+    for i, (precision, clip) in enumerate(product(schema.options("precision"), schema.options("clip"))):
+        combine(MODELS[i % len(MODELS)], precision, clip)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_precision_and_clip_composes(model: str) -> None:
+    for precision, clip in product(schema.options("precision"), schema.options("clip")):
+        combine(model, precision, clip)
+
+
+def composes(kind: str) -> list[str]:
+    return sorted(p.stem for p in (CONF / kind).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", composes("experiment"))
+def test_every_experiment_composes_and_says_what_it_shows(name: str) -> None:
+    made = schema.to_config(composed(f"+experiment={name}"))
+    check(made)
+    assert made.expect is None or made.expect == "any" or made.expect in VERDICTS
+
+
+@pytest.mark.parametrize("override", ["+foo=1", "+clip.foo=1", "+optimizer.lrr=0.1"])
+def test_a_field_that_nothing_reads_is_refused(override: str) -> None:
+    with pytest.raises(Invalid, match=rf"^{override[1:]}".replace(".", r"\.")):
+        schema.to_config(composed("clip=norm", override))
+
+
+def test_kwargs_of_a_custom_model_are_free() -> None:
+    made = schema.to_config(composed(*chosen("model", "custom"), "+model.kwargs.width=64"))
+    assert made.model.kwargs == {"width": 64}  # type: ignore[attr-defined]
+
+
+def test_a_user_option_that_extends_a_shipped_one_and_an_experiment_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "clip").mkdir()
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "clip" / "gentle.yaml").write_text("defaults: [norm, _self_]\nmax_norm: 0.1\n")
+    mine = "# @package _global_\ndefaults:\n  - override /clip: gentle\n  - override /model: lstm\nseed: 7\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(mine)
+    made = schema.to_config(composed("+experiment=mine", f"hydra.searchpath=[{tmp_path}]"))
+    assert made.clip == OPTIONS["clip", "norm"](max_norm=0.1)  # type: ignore[call-arg]
+    assert type(made.model) is OPTIONS["model", "lstm"] and made.seed == 7

@@ -1,0 +1,297 @@
+"""Remedies: what they make of a configuration wherever they stand, what does not apply, and what a run suggests."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked import Commands
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from gradlab.base.conf import conf_dir
+from gradlab.config import schema
+from gradlab.config.compose import compose, register
+from gradlab.config.remedy import DoesNotApply, Remedy, described, difference, overrides, shipped, treat_, treated
+from gradlab.diagnosis.options import VERDICTS
+from gradlab.remedies import candidates
+from gradlab.remedies.candidates import REMEDIES, remedies
+from gradlab.runs import ending
+from gradlab.runs.replay import recomposed
+
+CONF = conf_dir()
+NAMES = sorted(p.stem for p in (CONF / "remedy").glob("*.yaml"))
+EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
+MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")
+FEW = ("exploding", "fp16_collapse", "policy_gradient", "vanishing", "deep_resnet")
+"""Experiments of a model each; the others are slow."""
+SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra_session() -> Iterator[None]:
+    import hydra
+
+    register()
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+@cache
+def composed(*given: str) -> DictConfig:
+    return compose(list(given))
+
+
+def treat(*given: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What remedies make of a command line: every field that decides, and the record."""
+    cfg, record = treated(composed(*given), list(given))
+    schema.to_config(cfg)
+    assert record is not None
+    return described(cfg), record
+
+
+def test_a_remedy_wins_over_experiment_and_command_line_wherever_it_stands() -> None:
+    given = ["clip=value", "optimizer.lr=0.06", "clip.max_value=0.1"]
+    made = []
+    for i, j in ((0, 0), (0, 4), (3, 0), (2, 1), (3, 4)):
+        order = [*given[:i], "+experiment=exploding", *given[i:]]
+        made.append(treat(*order[:j], "+remedy=[clip_norm,lower_lr]", *order[j:]))
+    flat, record = made[0]
+    assert (flat["clip"], flat["clip.max_norm"], flat["optimizer.lr"]) == ("norm", 1.0, 0.02)
+    assert "clip.max_value" not in flat
+    assert all(other == made[0] for other in made)
+    assert record["names"] == ["clip_norm", "lower_lr"] and record["applies"]
+    assert record["changed"] == {
+        "clip": ["value", "norm"],
+        "clip.max_norm": [None, 1.0],
+        "clip.max_value": [0.1, None],
+        "optimizer.lr": [0.06, 0.02],
+    }
+
+
+def test_fields_that_an_experiment_sets_go_with_the_option_that_a_remedy_replaces(tmp_path: Path) -> None:
+    """`+experiment=mine precision=bf16` would not even compose."""
+    (tmp_path / "experiment").mkdir()
+    mine = "# @package _global_\ndefaults:\n  - override /precision: fp16\nprecision:\n  init_scale: 4.0\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(mine)
+    given = ["+experiment=mine", f"hydra.searchpath=[{tmp_path}]"]
+    flat, _ = treat(*given, "+remedy=bf16")
+    assert flat["precision"] == "bf16" and "precision.init_scale" not in flat
+    first, second = remedies("scale_collapse", schema.to_config(composed(*given)), given)
+    assert first.overrides == ["optimizer.lr=0.000333"] and second.overrides == ["+remedy=bf16"]
+
+
+def test_the_difference_is_read_from_the_configurations_and_sees_the_option_itself() -> None:
+    """clip=norm and clip=per_layer have the same fields."""
+    before, after = described(composed("clip=norm")), described(composed("clip=per_layer"))
+    assert difference(before, after) == {"clip": ["norm", "per_layer"]}
+    assert difference(before, before) == {}
+    assert difference({"a": None}, {}) == {"a": [None, None]}
+
+
+def test_later_remedies_see_what_earlier_ones_changed() -> None:
+    assert treat("+remedy=[lower_lr,lower_lr_10]")[0]["optimizer.lr"] == pytest.approx(1e-3 / 30, rel=1e-2)
+    adam_first, _ = treat("+experiment=exploding", "+remedy=[adam,lower_lr]")
+    adam_last, _ = treat("+experiment=exploding", "+remedy=[lower_lr,adam]")
+    assert adam_first["optimizer.lr"] == 0.000333 and adam_last["optimizer.lr"] == 0.001
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["model=lstm", "+remedy=layer_norm"], "the configuration has no model.norm"),
+        (["+remedy=fp32"], "precision=fp32 changes nothing here"),
+        (["model=lstm", "+remedy=relu"], "model.nonlinearity=relu: must be tanh with cell=lstm"),
+        (["model=transformer", "+remedy=he_init"], "model.init=he: must be one of default, gpt2"),
+        (["model.norm=layer", "+remedy=[residual,layer_norm]"], "layer_norm: model.norm=layer changes nothing here"),
+        (["+remedy=longer_warmup"], "the configuration has no schedule.warmup"),
+    ],
+)
+def test_what_does_not_apply_says_why(given: list[str], why: str) -> None:
+    with pytest.raises(DoesNotApply) as raised:
+        treat(*given)
+    assert raised.value.why == why
+    assert raised.value.record() == {"names": raised.value.names, "changed": {}, "applies": False, "why_not": why}
+
+
+def test_none_changes_nothing_and_applies_everywhere() -> None:
+    flat, record = treat("+experiment=vanishing", "+remedy=none")
+    assert flat == described(composed("+experiment=vanishing")) and record["applies"] and record["changed"] == {}
+    assert treated(composed("+experiment=vanishing"), []) == (composed("+experiment=vanishing"), None)
+
+
+def test_a_remedy_expects_anything_unless_told_otherwise() -> None:
+    def expects(*given: str) -> str | None:
+        return treated(composed(*given), list(given))[0].expect
+
+    assert expects("+experiment=exploding", "+remedy=none") == "any"
+    assert expects("+experiment=exploding", "+remedy=clip_norm", "expect=healthy") == "healthy"
+    assert expects("+experiment=exploding") == "exploding"
+
+
+def test_factors_keep_whole_numbers_whole_and_others_short() -> None:
+    plain = {"data": {"batch_size": 5, "samples": None, "drop": True}, "optimizer": {"lr": 0.07}}
+    assert overrides(Remedy(multiply={"data.batch_size": 0.5}), plain) == ["data.batch_size=3"]
+    assert overrides(Remedy(multiply={"data.batch_size": 0.01}), plain) == ["data.batch_size=1"]
+    assert overrides(Remedy(multiply={"optimizer.lr": 0.3333}), plain) == ["optimizer.lr=0.0233"]
+    assert overrides(Remedy(set={"data.samples": 7, "data.drop": False}), plain) == [
+        "data.samples=7",
+        "data.drop=false",
+    ]
+    for key in ("data.samples", "data.drop", "data.nope", "nope.lr", "optimizer"):
+        with pytest.raises(ValueError, match=f"has no {key}"):
+            overrides(Remedy(multiply={key: 2}), plain)
+
+
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(e, marks=() if e in FEW else pytest.mark.slow) for e in EXPERIMENTS]
+)
+def test_every_remedy_applies_to_every_experiment_or_says_why_not(experiment: str) -> None:
+    base = composed(f"+experiment={experiment}")
+    applied = []
+    for name in NAMES:
+        cfg = base.copy()
+        OmegaConf.update(cfg, f"remedy.{name}", OmegaConf.structured(shipped(name)), force_add=True)
+        try:
+            changed, record = treated(cfg, [])
+        except DoesNotApply as error:
+            assert error.why
+            continue
+        schema.to_config(changed)
+        assert record is not None and (record["changed"] or name == "none"), name
+        applied.append(name)
+    assert {"none", "lower_lr", "higher_lr", "clip_tiny", "noise", "accumulate"} <= set(applied)
+
+
+def test_every_file_is_a_remedy_under_its_own_name_in_the_order_given() -> None:
+    made = schema.to_config(composed(f"+remedy=[{','.join(reversed(NAMES))}]")).remedy
+    assert list(made) == NAMES[::-1] and made == {name: shipped(name) for name in NAMES}
+    for name, remedy in made.items():
+        assert remedy.why and (name == "none" or remedy.set or remedy.multiply), name
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["model=lstm", "model.cell=rnn"],
+        *(pytest.param([f"model={m}"], marks=() if m == "transformer" else pytest.mark.slow) for m in MODELS),
+    ],
+)
+def test_suggestions_are_what_the_remedies_make_and_compose(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "compose", lambda overrides, name="config": composed(*overrides))
+    given = [*given, "precision=fp16", "precision.init_scale=4", "clip=value", "clip.max_value=0.1"]
+    base = composed(*given)
+    failed = schema.to_config(base)
+    tries = {t.name: t.overrides for ill in REMEDIES for t in remedies(ill, failed, given)}
+    assert len(tries) >= 5
+    for name, made in tries.items():
+        cfg = base.copy()
+        for part in name.strip("[]").split(","):
+            treat_(cfg, part, shipped(part))
+        pasted = [*ending.kept(given, made), *made]
+        assert pasted[0] == given[0] and not any(o.startswith("+remedy") for o in pasted)
+        assert described(composed(*pasted)) == described(cfg) != described(base), name
+
+
+def test_every_verdict_that_a_configuration_can_mend_has_remedies_that_exist() -> None:
+    well = {"healthy", "interrupted", "small_but_healthy"}
+    assert set(REMEDIES) == set(VERDICTS) - {"nan_input", "broken_graph"} - well
+    assert {name for combined in REMEDIES.values() for part in combined for name in part.split("+")} <= set(NAMES)
+
+
+def test_a_treated_run_that_fails_is_told_to_combine() -> None:
+    given = ["+experiment=exploding", "+remedy=lower_lr"]
+    failed = schema.to_config(treated(composed(*given), given)[0])
+    tries = remedies("exploding", failed, given)
+    assert [t.overrides for t in tries][:1] == [["+remedy=[lower_lr,clip_norm]"]]
+    assert "lower_lr" not in [t.name for t in tries]
+    assert ending.kept(given, tries[0].overrides) == ["+experiment=exploding"]
+
+
+def test_a_remedy_changes_nothing_but_what_it_names() -> None:
+    for name in ("relu", "clip_norm", "lower_lr"):
+        cfg = composed("+experiment=vanishing").copy()
+        made = treat_(cfg, name, shipped(name))
+        changed = difference(described(composed("+experiment=vanishing")), described(cfg))
+        assert {key.split(".")[0] for key in changed} == {o.split("=")[0].split(".")[0] for o in made}
+
+
+WRONG = {
+    "+remedy=lowr_lr": "(did you mean lower_lr?)",
+    "+remedy=[clip_norm,lowr_lr]": "(did you mean lower_lr?)",
+    "-m +remedy=none,lowr_lr": "(did you mean lower_lr?)",
+    "+remedy=none,lower_lr": "several values need --multirun",
+    "+remedy=3": "+remedy=3: must be one of",
+    "+remedy=[]": "+remedy=[]: must be one of",
+    "remedy=lower_lr": "it needs a plus: +remedy=",
+    "+remedy=longer_warmup": "remedy=longer_warmup: does not apply: the configuration has no schedule.warmup",
+    "--cfg job +remedy=longer_warmup": "remedy=longer_warmup: does not apply",
+    "+remedy=lower_lr optimizer.lr=-1": "optimizer.lr=-1.0: must be",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_a_wrong_remedy_is_told_in_two_lines_and_leaves_nothing(
+    gradlab: Commands, tmp_path: Path, arguments: str
+) -> None:
+    result = gradlab(*arguments.split(" "), cwd=tmp_path)
+    assert result.code == 2 and WRONG[arguments] in result.err and len(result.err.splitlines()) <= 2, result
+    assert not list(tmp_path.glob("outputs/*/*"))
+
+
+def test_a_run_records_what_its_remedy_changed_and_resumes_with_it(gradlab: Commands, tmp_path: Path) -> None:
+    given = [*SHORT[:-1], "+remedy=[lower_lr,relu]", "optimizer.lr=0.3", "hydra.run.dir=run"]
+    result = gradlab(*given, cwd=tmp_path)
+    assert result.code == 0, result
+    assert "remedy [lower_lr,relu]: model.activation sigmoid -> relu, optimizer.lr 0.3 -> 0.1" in result.out
+    told = json.loads((tmp_path / "run" / "diagnosis.json").read_text())
+    changed = {"model.activation": ["sigmoid", "relu"], "optimizer.lr": [0.3, 0.1]}
+    assert told["remedy"] == {"names": ["lower_lr", "relu"], "changed": changed, "applies": True, "why_not": None}
+    ran = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml")
+    assert (ran.optimizer.lr, ran.model.activation, ran.expect) == (0.1, "relu", "any")
+    assert gradlab("resume=run", "trainer.epochs=2", cwd=tmp_path).code == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert {line["lr"] for line in lines if "lr" in line} == {0.1} and lines[-1]["epoch"] == 2
+
+
+def test_what_only_the_weights_that_a_run_begins_with_refuse_does_not_apply(gradlab: Commands, tmp_path: Path) -> None:
+    assert gradlab(*SHORT, "expect=any", "hydra.run.dir=first", cwd=tmp_path).code == 0
+    result = gradlab(*SHORT, "init_from=first", "+remedy=smaller_model", cwd=tmp_path)
+    assert result.code == 2 and "remedy=smaller_model: does not apply: init_from=first: does not fit" in result.err
+    wrong = gradlab(*SHORT, "init_from=nope", "+remedy=smaller_model", cwd=tmp_path)
+    assert wrong.code == 2 and wrong.err.startswith("gradlab: init_from=nope"), wrong
+
+
+def test_a_remedy_of_ones_own(gradlab: Commands, tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "remedy"
+    folder.mkdir(parents=True)
+    (folder / "calm.yaml").write_text(
+        "# @package remedy.calm\nwhy: it is mine\nset: {clip: gentle, optimizer.lr: 0.5}\n"
+    )
+    (folder.parent / "clip").mkdir()
+    (folder.parent / "clip" / "gentle.yaml").write_text("defaults: [norm, _self_]\nmax_norm: 0.1\n")
+    given = ["--config-dir", "mine", *SHORT, "+remedy=calm", "hydra.run.dir=run"]
+    assert gradlab(*given, cwd=tmp_path).code == 0
+    changed = json.loads((tmp_path / "run" / "diagnosis.json").read_text())["remedy"]["changed"]
+    assert changed == {"clip": ["none", "norm"], "clip.max_norm": [None, 0.1], "optimizer.lr": [0.001, 0.5]}
+
+
+def test_suggested_commands_that_name_a_remedy_can_be_pasted(gradlab: Commands, tmp_path: Path) -> None:
+    lost = [*SHORT, "optimizer=sgd", "optimizer.lr=1e30", "model.activation=relu", "+remedy=noise"]
+    result = gradlab(*lost, cwd=tmp_path)
+    commands = [line.strip().split("   #")[0] for line in result.out.splitlines() if line.startswith("  python -m")]
+    assert commands and all("+remedy=[noise," in command for command in commands), result
+    for command in commands:
+        assert gradlab("--cfg", "job", *shlex.split(command)[3:], cwd=tmp_path).code == 0
+
+
+def test_a_run_is_composed_again_with_its_remedies(tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("['+experiment=exploding', '+remedy=lower_lr']")
+    (tmp_path / ".hydra" / "hydra.yaml").write_text("hydra: {runtime: {config_sources: []}}")
+    untreated = compose(["+experiment=exploding"]).optimizer.lr
+    assert recomposed(tmp_path).optimizer.lr == pytest.approx(untreated / 3, rel=0.01)

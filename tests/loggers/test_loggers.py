@@ -1,0 +1,263 @@
+"""What loggers keep: local lines, and W&B's own file read back."""
+
+import json
+import math
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import Commands, Result
+
+from gradlab.base.json_lines import Lines, read_lines
+from gradlab.loggers.options import About, WandbOption
+from gradlab.loggers.progress import Progress
+from gradlab.loggers.wandb import logger as sink
+from gradlab.loggers.wandb import service
+
+SHORT = (
+    "trainer.epochs=1",
+    "data.samples=64",
+    "model.layers=2",
+    "model.width=8",
+    "expect=any",
+    "trainer.progress=none",
+)
+
+
+def run(gradlab: Commands, cwd: Path, *overrides: str, **env: str) -> tuple[Result, Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("WANDB_") or n == "CI"]:
+            patch.delenv(name)
+        result = gradlab(*SHORT, *overrides, cwd=cwd, HOME=str(cwd), **env)
+    assert result.code == 0, result.err
+    return result, max((cwd / "outputs" / "run").iterdir(), key=lambda p: p.stat().st_mtime)
+
+
+def records(path: Path) -> Iterator[Any]:
+    """W&B's own records: LevelDB's log format in blocks of 32 KiB, after a header of 7 bytes; each a protobuf."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, position, whole = path.read_bytes(), 7, b""
+    assert data[:4] == b":W&B"
+    while position + 7 <= len(data):
+        if (left := 32768 - position % 32768) < 7:
+            position += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)  # 1 full, 2 first, 3 middle, 4 last
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+
+def items(updates: Any) -> dict[str, Any]:
+    return {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in updates}
+
+
+def read_back(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], Any]:
+    """Configuration, history, summary and the definitions of metrics of the one W&B run in a folder."""
+    (path,) = folder.glob("wandb/*run-*")
+    return read_back_at(path)
+
+
+def read_back_at(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], Any]:
+    (path,) = folder.glob("run-*.wandb")
+    for _ in range(100):  # W&B's process may write the end a moment after `finish` has returned
+        if any(record.WhichOneof("record_type") == "exit" for record in records(path)):
+            break
+        time.sleep(0.1)
+    config, history, summary, metrics, runs = {}, [], {}, [], []
+    for record in records(path):
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            runs.append(record.run)
+            config |= items(record.run.config.update)
+        elif kind == "history":
+            history.append(items(record.history.item))
+        elif kind == "summary":
+            summary |= items(record.summary.update)
+        elif kind == "metric":
+            metrics.append(record.metric)
+    return config | {"_run": runs[0]}, history, summary, metrics
+
+
+def test_wandb_file_holds_configuration_every_update_and_the_verdict(gradlab: Commands, tmp_path: Path) -> None:
+    options = [
+        "logger=wandb",
+        "logger.wandb.project=mine",
+        "monitor.every=1",
+        "logger.wandb.tags=[a,b]",
+        "clip=norm",
+        "seed=3",
+    ]
+    result, folder = run(gradlab, tmp_path, *options)
+    assert result.err == "" and "wandb:" not in result.out
+    config, history, summary, metrics = read_back(folder)
+    assert (config["seed"], config["clip"]["max_norm"]) == (3, 1.0)
+    assert (config["_run"].project, list(config["_run"].tags)) == ("mine", ["a", "b"])
+    assert (config["_run"].display_name, config["_run"].run_group) == (folder.name, "run")
+    assert [m.step_metric for m in metrics if m.glob_name == "*"] == ["update"]
+    local = list(read_lines(folder / "metrics.jsonl"))
+    assert [{k: line[k] for k in of} for line, of in zip(history, local, strict=True)] == local
+    assert [line["_step"] for line in history] == list(range(len(local)))
+    assert history[0]["grad/layer/head.weight"] > 0 and not any("grad/layer/head.weight" in x for x in history[1:])
+    diagnosis = json.loads((folder / "diagnosis.json").read_text())
+    assert (summary["verdict"], summary["sentence"]) == (diagnosis["verdict"], diagnosis["sentence"])
+    assert summary["eval/loss"] == local[-1]["eval/loss"] and summary["status"] == "completed"
+
+
+def test_wandb_keeps_values_that_are_not_finite_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    written = sink.WandbSink(WandbOption(), About(tmp_path, {}, "run"))
+    written.log({"update": 1, "train/loss": math.nan, "grad/norm": math.inf}, None)
+    written.finish({"verdict": "nan_gradient"}, tmp_path)
+    _, history, summary, _ = read_back(tmp_path)
+    line = history[0]
+    assert math.isnan(float(line["train/loss"])) and float(line["grad/norm"]) == math.inf
+    assert (line["nonfinite/train/loss"], line["nonfinite/grad/norm"]) == (1, 1)
+    assert summary["verdict"] == "nan_gradient"
+
+
+def test_mode_is_offline_without_an_account_and_disabled_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert service.mode("auto") == "offline"
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password " + "a" * 40)
+    (tmp_path / ".netrc").chmod(0o600)
+    assert service.mode("auto") == "online"
+    monkeypatch.setenv("CI", "true")
+    assert service.mode("auto") == "disabled" and service.mode("offline") == "offline"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert service.mode("auto") == "offline"
+
+
+def test_disabled_in_ci_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("CI", "true")
+    disabled = WandbOption().build(About(tmp_path, {"seed": 1}, "run"))
+    assert disabled is not None
+    disabled.log({"update": 1, "train/loss": math.nan}, None)
+    disabled.finish({"verdict": "healthy"}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Silent:
+    """A server that accepts every connection and answers the first `answered` only."""
+
+    def __init__(self, answered: int = 0) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.answered, self.connections = answered, list[socket.socket]()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                connection = self.socket.accept()[0]
+            except OSError:
+                return
+            self.connections.append(connection)
+            if len(self.connections) <= self.answered:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                connection.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        return {"WANDB_BASE_URL": address, "WANDB_API_KEY": "a" * 40}
+
+
+TIMED = """
+import json, os, sys, time
+from pathlib import Path
+from gradlab.loggers.options import About, WandbOption
+began = time.monotonic()
+sink = WandbOption(mode=sys.argv[1], timeout=3).build(About(Path.cwd(), {"seed": 1}, "run"))
+sink.log({"update": 1, "train/loss": 2.0}, None)
+sink.finish({"verdict": "healthy"}, Path.cwd())
+"""
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_server_that_never_answers_costs_no_more_than_the_timeout(tmp_path: Path, answered: int) -> None:
+    """answered=1: it dies after the first look, when W&B believes in it. The end of the process is timed too."""
+    server, seconds = Silent(answered), {}
+    for mode, environment in (("offline", {}), ("online", server.environment)):
+        (tmp_path / mode).mkdir()
+        began = time.monotonic()
+        env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | environment
+        subprocess.run([sys.executable, "-c", TIMED, mode], cwd=tmp_path / mode, env=env, check=True, timeout=100)
+        seconds[mode] = time.monotonic() - began
+    server.socket.close()
+    assert server.connections
+    # W&B's own background process is started twice, and the machine may be busy.
+    assert seconds["online"] < 2 * seconds["offline"] + 3 + 2, seconds
+    (path,) = (tmp_path / "online").glob("wandb/offline-run-*")
+    assert [line["train/loss"] for line in read_back_at(path)[1]] == [2.0]
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_changes_nothing_in_the_training(gradlab: Commands, tmp_path: Path) -> None:
+    server = Silent()
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "lost").mkdir()
+    reference, plain = run(gradlab, tmp_path / "plain")
+    result, lost = run(gradlab, tmp_path / "lost", "logger=wandb", "logger.wandb.timeout=3", **server.environment)
+    server.socket.close()
+    assert server.connections and "written offline" in result.out
+    models = [torch.load(folder / "checkpoint.pt", weights_only=True)["model"] for folder in (plain, lost)]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    spoken = [[line for line in r.out.splitlines() if str(tmp_path) not in line] for r in (reference, result)]
+    assert spoken[0] == [line for line in spoken[1] if "WARNING" not in line]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_only_rank_0_logs(gradlab: Commands, tmp_path: Path) -> None:
+    result = gradlab.torchrun(2, "-m", "gradlab", *SHORT, "logger=wandb", "logger.wandb.mode=offline", cwd=tmp_path)
+    assert result.code == 0, result.err
+    assert len(list(tmp_path.rglob("*.wandb"))) == 1
+
+
+def test_lines_say_what_is_not_finite_and_lose_at_most_the_line_that_a_kill_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = Lines(path)
+    lines.write({"loss": math.nan, "norm": math.inf, "low": -math.inf, "fine": 0.1})
+    size = lines.flush()
+    lines.write({"loss": 2.0})
+    lines.close()
+    json.loads(path.read_text().splitlines()[0], parse_constant=pytest.fail)  # strict JSON
+    first, second = read_lines(path)
+    assert math.isnan(first["loss"]) and (first["norm"], first["low"], first["fine"]) == (math.inf, -math.inf, 0.1)
+    path.write_bytes(path.read_bytes()[:-3])
+    assert len(list(read_lines(path))) == 1
+    again = Lines(path, keep=size)
+    again.write(second)
+    again.close()
+    assert [line.get("loss") for line in read_lines(path)][1:] == [2.0]
+
+
+def test_progress_counts_what_was_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("plain", 10, True)
+    progress.last = -math.inf
+    line = {"update": 1, "epoch": 1, "train/loss": 2.0, "grad/norm": math.inf, "amp/scale": 4.0, "clip/fraction": 0.25}
+    progress.log(line | {"update/skipped": True})
+    assert capsys.readouterr().out == "update 1/10  epoch 1  loss 2  norm inf  scale 4  clipped 25%  skipped 1\n"
+    silent = Progress("auto", 10, False)
+    silent.last = -math.inf
+    silent.log(line | {"update/skipped": True})
+    silent.say("nothing")
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,53 @@
+"""Every model in every precision under every clip, accumulating, alone and on two ranks."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")
+PRECISIONS = ("fp32", "bf16", "fp16")
+CLIPS = ("none", "norm", "value", "per_layer", "agc", "autoclip", "zclip")
+
+QUICKER = "data.batch_size=6 trainer.evaluate_every=0 trainer.progress=none"
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from gradlab import cli
+from gradlab.config.compose import compose
+from gradlab.config.schema import to_config
+from gradlab.base import distributed
+from gradlab.train.trainer import Trainer
+
+torch.set_num_threads(1)
+world, folder = distributed.world(), Path(sys.argv[1])
+for line in Path(sys.argv[2]).read_text().splitlines():
+    run = Trainer(to_config(compose(line.split())), folder / line.replace(" ", "_"), world, say=lambda text: None)
+    outcome = run.run()
+    finite = all(torch.isfinite(p).all() for p in run.module.parameters())
+    assert outcome.status == "completed" and outcome.applied == 4 and finite, (line, outcome)
+    if world.main:
+        print("ran", line, flush=True)
+distributed.leave()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.distributed)])
+def test_every_combination_runs(tmp_path: Path, ranks: int) -> None:
+    lines = [
+        f"model={m} precision={p} clip={c} accumulation.steps=3 trainer.updates=4 {QUICKER}"
+        for m, p, c in itertools.product(MODELS, PRECISIONS, CLIPS)
+    ]
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "lines").write_text("\n".join(lines))
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [*(start if ranks > 1 else [sys.executable]), "program.py", str(tmp_path / "runs"), "lines"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1700)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("ran model=") == len(lines)

@@ -1,0 +1,155 @@
+"""Loss scales and precision: needless, missing, updated too often, or not passed to the watch."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
+from watched_loops import batches, half_loss, loss_of, marked, net, run
+
+import gradlab
+from gradlab.watch.graph_dtypes import graph_dtypes
+
+
+def reported(watch):
+    assert not watch.broken
+    return [(fault.code, fault.site[1], fault.update) for fault in watch.faults]
+
+
+def scaled_outside(model, optimizer, scaler, schedule):
+    for x, y in batches(4):
+        optimizer.zero_grad()
+        out = model(x)  # here
+        scaler.scale(F.cross_entropy(out, y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def scaled_bf16(model, optimizer, scaler, schedule):
+    for batch in batches(4):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(model, batch)
+        scaler.scale(loss).backward()  # here
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def unscaled_and_updated_each(model, optimizer, scaler, schedule):
+    """PyTorch does not raise: update() resets the record that the gradient was unscaled."""
+    for i, batch in enumerate(batches(4)):
+        scaler.scale(half_loss(model, batch) / 2).backward()
+        scaler.unscale_(optimizer)  # here
+        if i % 2:
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+
+
+def skipped_without_zeroing(model, optimizer, scaler, schedule):
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
+    for batch in batches(4):
+        scaler.scale(half_loss(model, batch)).backward()  # here
+        scaler.unscale_(optimizer)
+        if not torch.isfinite(clip_grad_norm_(model.parameters(), 1.0)):
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "loop, codes",
+    [
+        (scaled_outside, ["GL208"]),
+        (scaled_bf16, ["GL211"]),
+        (unscaled_and_updated_each, ["GL203", "GL213"]),
+    ],
+)
+def test_a_mistake_is_reported(loop, codes, tmp_path):
+    watch = run(loop, tmp_path)
+    assert [fault.code for fault in watch.faults] == codes
+    assert reported(watch)[0] == (codes[0], marked(loop), 1)
+
+
+def test_a_check_that_skips_without_zeroing(tmp_path):
+    watches = []
+    with pytest.raises(RuntimeError, match="already been called"):
+        run(lambda *parts: skipped_without_zeroing(*parts), tmp_path, watches=watches)
+    assert reported(watches[0]) == [("GL206", marked(skipped_without_zeroing), 1)]
+
+
+class AutocastInside(nn.Module):
+    """Enters autocast in its own forward pass."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.net, self.dtype = net(), dtype
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=self.dtype):
+            return self.net(x)
+
+
+def fp16_inside(model, optimizer):
+    for batch in batches(4):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()  # here
+        optimizer.step()
+
+
+def scaled_inside(model, optimizer, scaler):
+    for batch in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_autocast_inside_the_model(tmp_path):
+    for dtype, code in ((torch.float16, ["GL210"]), (torch.bfloat16, [])):
+        model = AutocastInside(dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gradlab.watch(model, optimizer, folder=tmp_path / "a", quiet=True) as watch:
+            fp16_inside(model, optimizer)
+        assert [fault.code for fault in watch.faults] == code
+    model = AutocastInside(torch.float16)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with gradlab.watch(model, optimizer, scaler, folder=tmp_path / "b", quiet=True) as watch:
+        scaled_inside(model, optimizer, scaler)
+    assert watch.faults == []
+
+
+def test_the_types_of_an_opaque_graph_are_unknown():
+    x = torch.randn(4, 8, requires_grad=True)
+    whole = torch.utils.checkpoint.checkpoint(lambda v: v * 2, x, use_reentrant=True)
+    assert graph_dtypes([whole.sum()]) is None
+    assert graph_dtypes([(x.half() * 2).float().sum()]) == {torch.float16, torch.float32}
+
+
+def test_a_scaler_that_was_not_passed_to_the_watch(tmp_path):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(4):
+            optimizer.zero_grad()
+            scaler.scale(half_loss(model, batch)).backward()
+            clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    assert [fault.code for fault in watch.faults] == ["GL201"]
+
+
+def zeroed_before_step(model, optimizer, scaler, schedule):
+    for batch in batches(4):
+        scaler.scale(half_loss(model, batch)).backward()
+        optimizer.zero_grad()  # here
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_an_error_of_pytorch_is_explained(tmp_path):
+    watches = []
+    with pytest.raises(AssertionError, match="No inf checks"):
+        run(zeroed_before_step, tmp_path, watches=watches)
+    assert reported(watches[0]) == [("GL103", marked(zeroed_before_step), 1)]

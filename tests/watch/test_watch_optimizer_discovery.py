@@ -1,0 +1,95 @@
+"""Optimizers that were not passed to the watch: discovered, noted, or inside other optimizers."""
+
+import pytest
+import torch
+from torch.optim import SGD
+from watched_loops import batches, codes, lines, loss_of, net, train, update
+
+import gradlab
+from gradlab.watch.call_site import format_site
+
+
+def test_an_optimizer_that_is_created_later(tmp_path):
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for batch in batches(4):
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert [(fault.code, fault.update) for fault in watch.faults] == [("GL305", 2)]
+    assert len(lines(tmp_path)) == 4
+
+
+def test_optimizers_that_exist_already(tmp_path):
+    model, other = net(), net()
+    optimizer, foreign = SGD(model.parameters(), lr=0.1), SGD(other.parameters(), lr=0.1)
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        train(model, optimizer)
+        train(other, foreign)
+    assert [f.optimizer for f in watch.loop.trackers] == [optimizer]
+    assert watch.loop.outputs[0].num_updates == 6
+
+
+def test_no_optimizer_is_found(tmp_path):
+    with gradlab.watch(net(), folder=tmp_path, quiet=True) as watch:
+        pass
+    assert "no optimizer" in watch.report()
+
+
+class Another(SGD):
+    """An optimizer of the same parameters."""
+
+
+def two_optimizers(model, optimizer):
+    """The one that was passed to the watch is replaced."""
+    train(model, optimizer, 3)
+    train(model, Another(model.parameters(), lr=0.1), 3)
+
+
+def test_another_optimizer_of_the_same_parameters_is_reported(tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        two_optimizers(model, optimizer)
+    line = update.__code__.co_firstlineno + 5
+    assert f"its parameters were also moved by Another at {format_site((update.__code__, line))}" in watch.report()
+    assert watch.report().count("Another") == 1
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Moves the weights uphill itself, and calls the step of another optimizer there."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+        self.base = torch.optim.Adam(self.param_groups, lr=0.01)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def climb(self):
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p]["was"] = p.clone()
+            p.add_(p.grad, alpha=0.05)
+
+    @torch.no_grad()
+    def step(self):
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.copy_(self.state[p]["was"])
+        self.base.step()
+
+
+@pytest.mark.parametrize("passed", ["outer", "inner", "none"])
+def test_an_optimizer_of_optimizers(passed, tmp_path):
+    model = net()
+    outer = Sharpness(model.parameters())
+    given = {"outer": [outer], "inner": [outer.base], "none": []}[passed]
+    with gradlab.watch(model, *given, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(6):
+            loss_of(model, batch).backward()
+            outer.climb()
+            outer.zero_grad()
+            loss_of(model, batch).backward()
+            outer.step()
+            outer.zero_grad()
+    assert codes(watch) == []
+    assert [o.num_updates for o in watch.loop.outputs] == [6]
+    assert "also moved" not in watch.report()

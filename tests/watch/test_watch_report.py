@@ -1,0 +1,104 @@
+"""What a report contains: the verdict, what was measured, and why nothing was."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW
+from watched_loops import batches, codes, lines, loss_of, net, train
+
+import gradlab
+
+
+class Another(SGD):
+    """An optimizer of the same parameters."""
+
+
+def nothing(model, optimizer):
+    pass
+
+
+def backward_alone(model, optimizer):
+    for batch in batches(1):
+        loss_of(model, batch).backward()
+
+
+def another_steps(model, optimizer):
+    train(model, Another(model.parameters(), lr=0.1), 3)
+
+
+def two_losses(model, optimizer):
+    for batch in batches(3):
+        optimizer.zero_grad()
+        torch.autograd.backward([loss_of(model, batch), loss_of(model, batch)])
+        optimizer.step()
+
+
+NOT_MEASURED = {
+    nothing: "no backward pass reached",
+    backward_alone: "1 backward pass, and no step",
+    another_steps: "3 backward passes, and no step",
+    two_losses: "no loss could be read",
+}
+
+
+@pytest.mark.parametrize("loop", NOT_MEASURED)
+def test_what_was_not_measured_is_not_called_healthy(loop, tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        loop(model, optimizer)
+    assert codes(watch) == []
+    assert f"verdict: not_measured ({3 * (loop is two_losses)} updates): {NOT_MEASURED[loop]}" in watch.report()
+    assert json.loads((tmp_path / "diagnosis.json").read_text())["verdict"] == "not_measured"
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_parameters_that_are_trained_later(group, tmp_path):
+    """Added as a new group, or unfrozen."""
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = SGD((model[2] if group else model).parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        train(model, optimizer, 7)
+        model.requires_grad_(True)
+        if group:
+            optimizer.add_param_group({"params": list(model[0].parameters())})
+        train(model, optimizer, 6)
+        optimizer.zero_grad()
+        loss_of(model, next(batches(1))).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), torch.inf).item()
+        optimizer.step()
+    assert codes(watch) == []
+    written = lines(tmp_path)
+    assert len(written) == 14
+    assert written[-1]["grad/norm"] == pytest.approx(norm, rel=1e-5)
+
+
+def test_a_model_without_parameters(tmp_path):
+    """Its input is trained."""
+    x = torch.randn(4, 8, requires_grad=True)
+    model, optimizer = nn.Sequential(nn.Tanh()), AdamW([x], lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    assert codes(watch) == []
+    assert watch.loop.trackers[0].names == ["parameter0"]
+
+
+def test_the_report_names_line_mistake_and_fix(tmp_path, capsys):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path) as watch:
+        for batch in batches(4):
+            loss_of(model, batch).backward()
+            optimizer.step()
+    printed, (first, line, when, *_) = capsys.readouterr().err, watch.report().split("\n")
+    assert first == "verdict: zero-grad-missing (4 updates)"
+    assert f"test_watch_report.py:{watch.faults[0].site[1]}: GL305 error: gradients are never" in line
+    assert when == "    first at update 2, 3 times; call optimizer.zero_grad() once per update, after the step"
+    assert printed.count("\n") == 1
+    assert line in printed

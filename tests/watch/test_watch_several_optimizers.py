@@ -1,0 +1,149 @@
+"""Several optimizers, and closures: each optimizer has its own diagnosis and its own mistakes."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from watched_loops import batches, loss_of, marked, net
+
+import gradlab
+from gradlab.base.json_lines import read_lines
+
+
+def adversaries(judge, maker, first, second):
+    for x, y in batches(6):
+        judge.zero_grad()
+        F.cross_entropy(judge(x), y).backward()
+        made = maker(torch.randn(16, 4))
+        F.cross_entropy(judge(made.detach()), 0 * y).backward()
+        first.step()
+        F.cross_entropy(judge(made), y).backward()
+        second.step()  # here
+
+
+def test_a_mistake_of_the_second_of_two_optimizers(tmp_path):
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), net()
+    first, second = (torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker))
+    with gradlab.watch([judge, maker], [first, second], folder=tmp_path, quiet=True) as watch:
+        adversaries(judge, maker, first, second)
+    assert [(s.name, s.site[1], s.update, s.optimizer) for s in watch.faults] == [
+        ("zero-grad-missing", marked(adversaries), 2, 1)
+    ]
+    verdicts = [
+        json.loads((at / "diagnosis.json").read_text())["verdict"] for at in (tmp_path, tmp_path / "optimizer1")
+    ]
+    assert verdicts == ["healthy", "zero-grad-missing"]
+    assert len(list(read_lines(tmp_path / "optimizer1" / "metrics.jsonl"))) == 6
+    assert "optimizer 1 (Adam): verdict: zero-grad-missing" in watch.report()
+
+
+def test_a_reused_folder_contains_nothing_of_an_earlier_watch(tmp_path):
+    """Files of other programs stay."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), net()
+    pair = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (judge, maker)]
+    for name in ("optimizer1", "optimizer2", "optimizers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("mine")
+    for name in ("optimizer1", "optimizers"):
+        (tmp_path / name / "notes.txt").unlink()
+        (tmp_path / name / "diagnosis.json").write_text("{}")
+    (tmp_path / "optimizer2" / "diagnosis.json").write_text("{}")
+    watch = gradlab.watch([judge, maker], pair, folder=tmp_path, quiet=True)
+    for _ in range(2):
+        with watch:
+            adversaries(judge, maker, *pair)
+    assert len(list(read_lines(tmp_path / "optimizer1" / "metrics.jsonl"))) == 12
+    with gradlab.watch(judge, pair[0], folder=tmp_path, quiet=True):
+        pass
+    assert not (tmp_path / "optimizer1").exists()
+    assert [path.name for path in (tmp_path / "optimizer2").iterdir()] == ["notes.txt"]
+    assert (tmp_path / "optimizers" / "diagnosis.json").exists()
+
+
+def never_zeroed(model, optimizer):
+    for batch in batches(4):
+
+        def closure(batch=batch):
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)  # here
+
+
+def test_a_closure_that_never_zeroes(tmp_path):
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        never_zeroed(model, optimizer)
+    assert [(s.name, s.site[1], s.update) for s in watch.faults] == [("zero-grad-missing", marked(never_zeroed), 2)]
+    assert all("train/loss" in line for line in read_lines(tmp_path / "metrics.jsonl"))
+
+
+def test_one_loss_for_several_optimizers(tmp_path):
+    """Both record it; an optimizer that is passed twice is one."""
+    model = net()
+    matrices, vectors = ([p for p in model.parameters() if p.dim() == d] for d in (2, 1))
+    first, second = torch.optim.SGD(matrices, lr=0.1), torch.optim.Adam(vectors, lr=1e-2)
+    losses = []
+    with gradlab.watch(model, [first, second, first], folder=tmp_path, quiet=True) as watch:
+        for batch in batches(4):
+            model.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            losses.append(loss.item())
+            first.step()
+            second.step()
+    assert watch.faults == []
+    assert len(watch.loop.outputs) == 2
+    for folder in (tmp_path, tmp_path / "optimizer1"):
+        assert [line["train/loss"] for line in read_lines(folder / "metrics.jsonl")] == pytest.approx(losses)
+
+
+def test_gradients_that_are_assigned_manually(tmp_path):
+    """As evolution strategies do: gradients that do not come from backward are no mistake."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(4):
+            loss_of(model, batch).backward()
+            kept = [p.grad.clone() for p in model.parameters()]
+            optimizer.zero_grad()
+            for p, grad in zip(model.parameters(), kept, strict=True):
+                p.grad = grad
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert watch.faults == []
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_zero_or_one_update(tmp_path, steps):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(steps):
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert f"({steps} update{'s' * (steps != 1)})" in watch.report()
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_backward_with_a_gradient_instead_of_a_loss(tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for x, _ in batches(4):
+            optimizer.zero_grad()
+            out = model(x)
+            out.backward(torch.ones_like(out))
+            optimizer.step()
+    lines = list(read_lines(tmp_path / "metrics.jsonl"))
+    assert len(lines) == 4
+    assert all("train/loss" not in line and line["grad/norm"] > 0 for line in lines)
+    assert not watch.broken
+    assert watch.faults == []

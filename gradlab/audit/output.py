@@ -33,7 +33,7 @@ def text(findings: list[Finding], colour: bool) -> str:
         plain = sum(f.code in FIXES and not f.cell for f in findings)
         which = "whether --fix can fix 1 of them" if plain == 1 else f"which of {plain} --fix can fix"
         more = f"; --diff shows {which}" if plain else ""
-        lines.append(f"Found {', '.join(counts)}; --explain CODE tells why{more}.")
+        lines.append(f"Found {', '.join(counts)}; --explain CODE explains{more}.")
     else:
         lines.append("Nothing found.")
     return "\n".join(lines)

@@ -164,7 +164,7 @@ def call_unknown(site: CallSite, callee: Value, owner: Value | None) -> Value:
             made = divisible(node, loss(engine, site.args))
             made.guessed = True
             return made
-        if any(held.kind in ACTING for held in callee.attributes.values()):  # `learner("after_step")`
+        if any(value.kind in ACTING for value in callee.attributes.values()):  # `learner("after_step")`
             site.emit("opaque", callee, name=site.name, receives=frozenset({"self"}))
     handled = callee if owner is None and callee.framework else owner
     if callee.kind == "unknown" and callee.acting is False:

@@ -67,9 +67,9 @@ def conditional(engine: Engine, node: ast.IfExp) -> Value:
 
 def boolean(engine: Engine, node: ast.BoolOp) -> Value:
     values = [engine.value(part) for part in node.values]
-    told = next((v for v in values if v.kind not in PLAIN), None)
-    if isinstance(node.op, ast.Or) and told is not None:
-        return told
+    known = next((v for v in values if v.kind not in PLAIN), None)
+    if isinstance(node.op, ast.Or) and known is not None:
+        return known
     return Value("bool", formula=engine.formula(node))
 
 

@@ -21,7 +21,7 @@ CONTEXTS = {"autocast", "no_grad", "inference_mode"}
 DEPTH, CALLS = 7, 400
 """How deep calls are entered, and how many from one entry point."""
 MANY, FEW = 6000, 40
-"""After this many calls in a file, of hundreds of tests say, only a few from each entry point that is left."""
+"""After this many calls in a file (hundreds of tests, for example) only a few from each entry point that is left."""
 
 
 def follow_call(call: CallSite, callee: Value) -> Value:

@@ -12,8 +12,8 @@ from gradlab.audit.trace.values import Value
 
 def since_first(at: Callable[[int], object] | None, used: list[Value], negated: bool) -> Callable[[int], object] | None:
     """A comparison as a function of the iteration, where the number of the first one is known."""
-    begun = all(value.kind == "index" and value.turn and value.stop != "" for value in used)
-    if at is None or not begun:
+    known = all(value.kind == "index" and value.of_loop and value.stop != "" for value in used)
+    if at is None or not known:
         return None
     return (lambda k: not at(k)) if negated else at
 
@@ -25,7 +25,7 @@ def changes_once(engine: Engine, node: ast.expr) -> bool:
     sides = node.left, node.comparators[0]
     for one, other in (sides, sides[::-1]):
         value = engine.value(one)
-        if value.kind == "index" and value.turn and youngest(engine, other) < youngest(engine, one):
+        if value.kind == "index" and value.of_loop and youngest(engine, other) < youngest(engine, one):
             return True
     return False
 

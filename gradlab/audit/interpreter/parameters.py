@@ -38,14 +38,14 @@ def parameters(
     for name, annotation in annotations.items():
         position = names.index(name) if name in names else len(args)
         value = args[position] if position < len(args) else keywords.get(name)
-        handed = value is not None
+        received = value is not None
         default = defaults.get(name)
         if value is None and default is not None and called:
             value = constant(default)
         if value is None:
             value = Value("unknown", name, given=True)
         if value.kind == "unknown" and not value.choice:
-            refine(engine, value, "" if handed and value.name else name, uses, annotation, name)
+            refine(engine, value, "" if received and value.name else name, uses, annotation, name)
         bound[name] = value
     if node.args.vararg:
         bound[node.args.vararg.arg] = several(args[len(names) :])
@@ -80,7 +80,7 @@ def adopt_class(engine: Engine, value: Value, annotation: ast.AST) -> bool:
         framework=made.framework,
         lightning=made.lightning,
         loss_method=made.loss_method,
-        handed=made.handed,
+        received_training=made.received_training,
         annotated=True,
         given=isinstance(annotation, ast.BinOp),
     )

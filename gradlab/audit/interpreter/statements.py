@@ -21,7 +21,7 @@ from gradlab.audit.trace.event_tree import If, Jump, Node, events
 from gradlab.audit.trace.values import Value
 
 FAILING = {"raises", "assertRaises", "assertRaisesRegex"}
-"""Context managers around what is meant to fail."""
+"""Context managers around code that is expected to fail."""
 
 
 def follow_expression(engine: Engine, node: ast.Expr) -> None:

@@ -80,7 +80,7 @@ def fabric_method(call: CallSite, owner: Value) -> Value:
 
 
 def deepspeed_method(call: CallSite, owner: Value) -> Value:
-    """The engine scales, divides, clips, zeroes and counts windows by itself, as its configuration says."""
+    """The engine scales, divides, clips, zeroes and counts windows by itself, according to its configuration."""
     call.emit("opaque", owner, name=call.name, receives=FRAMEWORK)
     if call.name == "backward":
         call.emit("backward", call.first, through=owner)

@@ -14,8 +14,8 @@ def keep(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: Val
     tensors = all(v.kind == "tensor" and v.roots and not v.unsure for v in [value, *members(value)])
     if old.kind not in ("number", "unknown", "list", "tensor") or not tensors or engine.without_gradient:
         return None
-    begun = 0 if old.kind == "tensor" else old.birth if old.before is None else old.before
-    since = max(engine.assigned.get((id(engine.scope.node), dotted(target)), 0), begun)
+    began = 0 if old.kind == "tensor" else old.birth if old.before is None else old.before
+    since = max(engine.assigned.get((id(engine.scope.node), dotted(target)), 0), began)
     base = target.value if isinstance(target, ast.Subscript) else target
     mark = next(births)
     owner = engine.selves[-1]

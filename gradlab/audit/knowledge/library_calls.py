@@ -88,4 +88,4 @@ TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     **dict.fromkeys(("foreach_zero_", "_foreach_zero_"), zeros),
     **dict.fromkeys(("get_total_norm", "global_norm", "check_gradients", "diagnose_gradients"), look),
 }
-"""What a call does by the last part of its name; None where the name alone does not tell."""
+"""What a call does by the last part of its name; None where the name alone does not decide."""

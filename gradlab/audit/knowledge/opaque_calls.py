@@ -53,7 +53,7 @@ def kinds_received(engine: Engine, owner: Value | None, received: list[Value]) -
     """Kinds of what a call receives and might act on; "self": what its object holds; "tensor": a loss among them."""
     receives = {v.kind for v in received} & ACTING
     if owner is not None and owner.framework:
-        owner.handed = owner.handed or bool(receives & HOLDING)
+        owner.received_training = owner.received_training or bool(receives & HOLDING)
         if may_hold_optimizer(engine, owner) and not (receives <= DATA and LOGGERS.search(owner.name)):
             receives.add("self")
     elif owner is not None and owner.kind in ACTING:
@@ -67,7 +67,7 @@ def kinds_received(engine: Engine, owner: Value | None, received: list[Value]) -
 
 def may_hold_optimizer(engine: Engine, owner: Value) -> bool:
     """Whether an object of a class that is not wholly seen may have an optimizer: it received one, or is the root."""
-    if owner is engine.selves[0] or owner.handed or not owner.lineage or owner.given or owner.annotated:
+    if owner is engine.selves[0] or owner.received_training or not owner.lineage or owner.given or owner.annotated:
         return True
     return any(value.kind in HOLDING for value in owner.attributes.values())
 

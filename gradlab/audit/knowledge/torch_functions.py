@@ -17,7 +17,7 @@ def torch_function(call: CallSite) -> Value:
     if "autograd" in call.name:
         if tail == "backward":
             call.emit("backward", call.first)
-        # derivatives, of a network with respect to its inputs, say, are in practice never all zero at once
+        # derivatives with respect to inputs, for example: in practice never all zero at once
         return tensor(opaque=True, derivative=True) if tail == "grad" else Value()
     if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in call.args):
         call.emit("look")

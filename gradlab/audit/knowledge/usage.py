@@ -14,7 +14,7 @@ class Usage:
 
     def __init__(self, scope: ast.AST):
         self.methods: dict[str, set[str]] = {}
-        self.handed: dict[str, set[str]] = {}
+        self.receivers: dict[str, set[str]] = {}
         self.called: set[str] = set()
         self.items: dict[str, set[str]] = {}  # methods called on the items of a list: `opts[i].step()`
         for node in walk(scope):
@@ -27,17 +27,17 @@ class Usage:
                 to = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 for argument in [*node.args, *(k.value for k in node.keywords)]:
                     if name := dotted(argument):
-                        self.handed.setdefault(name, set()).add(to)
+                        self.receivers.setdefault(name, set()).add(to)
 
     def kind(self, name: str) -> str:
-        methods, handed = self.methods.get(name, set()), self.handed.get(name, set())
+        methods, receivers = self.methods.get(name, set()), self.receivers.get(name, set())
         if methods & {"unscale_", "get_scale"} or {"scale", "update"} <= methods or {"scale", "step"} <= methods:
             return "scaler"
         if (
             ({"zero_grad", "step"} <= methods)
             or {"first_step", "second_step"} <= methods
             or "param_groups" in methods
-            or handed & {"unscale_", "master_params"}
+            or receivers & {"unscale_", "master_params"}
         ):
             return "optimizer"
         if {"backward", "step"} <= methods:

@@ -184,5 +184,5 @@ def of_result(node: ast.expr, function: ast.AST, owner: Value, depth: int) -> st
         return ENDS[tail]
     if isinstance(node.func, ast.Attribute) and tail in SHAPES:
         return of_result(node.func.value, function, owner, depth)
-    held = owner.attributes.get(tail) if dotted(node.func).startswith("self.") else None
-    return of_model(held, depth + 1) if held is not None and held.kind == "model" else ""
+    layer = owner.attributes.get(tail) if dotted(node.func).startswith("self.") else None
+    return of_model(layer, depth + 1) if layer is not None and layer.kind == "model" else ""

@@ -45,7 +45,7 @@ def extreme_max_norm(scenario: Scenario) -> Iterator[Hit]:
 
 @lru_cache(maxsize=8)
 def architecture(loop: TrainingLoop) -> str:
-    """What the text says of the models that are trained: their types, and the layers of their classes."""
+    """The names of the trained models' types, and of the layers in their classes."""
     words: dict[str, None] = {}
     for event in loop.events:
         if event.kind == "forward" and event.value is not None:

@@ -60,7 +60,7 @@ def throughout(scenario: Scenario, last: Occurrence, region: Region) -> bool:
 
 
 def depends_on_iteration(loop: TrainingLoop, last: Occurrence, step: Occurrence, region: Region) -> bool:
-    """Whether the region depends on what an iteration computes, which may say that it is the last one."""
+    """Whether the region depends on what an iteration computes, which may mark the last one."""
     if loop.nested:
         return False
     asked = {a.key for a in atoms(region.when)}

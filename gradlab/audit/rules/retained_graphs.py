@@ -20,7 +20,7 @@ def loss_kept_with_graph(scenario: Scenario) -> Iterator[Hit]:
     marks = NO_ROOTS.union(*(roots(e.value) for e in [*loop.events, *loop.after] if e.kind == "backward"))
     for keep in scenario.of("keep"):
         if keep.event.mark in marks or reset_in_time(loop, keep.event):
-            continue  # it goes backward itself, or is begun anew for each update
+            continue  # it goes backward itself, or is reset for each update
         backward = next((b for b in scenario.of("backward") if b.k == keep.k and keeps_graph(keep, b)), None)
         if backward is not None:
             yield Hit(keep, (backward,))
@@ -44,7 +44,7 @@ def roots(value: Value | None) -> frozenset[int]:
 
 
 def reset_in_time(loop: TrainingLoop, keep: Event) -> bool:
-    """Whether the sum is begun anew for each update, or may be, by what is not seen."""
+    """Whether the sum is reset for each update, or may be by code that is not seen."""
     if keep.since >= loop.birth:
         return True
     if loop.statement is None:  # called once a batch
@@ -74,7 +74,7 @@ def reset_by_method(classes: Sequence[ast.ClassDef], into: str) -> bool:
 
 
 def reset_in_loop(loop: Loop, into: str, acting: set[int]) -> bool:
-    """Whether a sum is begun anew in each iteration, or where the optimizer steps."""
+    """Whether a sum is reset in each iteration, or where the optimizer steps."""
     for part in walk(loop.node):
         for body in (getattr(part, "body", None), getattr(part, "orelse", None)):
             if not isinstance(body, list) or not any(resets(n, into) for n in body):

@@ -80,7 +80,7 @@ def unscale_twice(scenario: Scenario) -> Iterator[Hit]:
         for other in since_step(scenario, unscale):
             if other.kind == "update":
                 break
-            same = other.k == unscale.k and other.turn == unscale.turn and other.event.value is unscale.event.value
+            same = other.k == unscale.k and other.repeat == unscale.repeat and other.event.value is unscale.event.value
             if other.kind == "unscale" and same and other.event is not unscale.event:
                 yield Hit(unscale, (other,))
                 break
@@ -158,7 +158,7 @@ def scale_never_falls(scenario: Scenario) -> Iterator[Hit]:
 
 
 def healthy_answer(text: str) -> bool | None:
-    """What a check for finite numbers answers where nothing is wrong; None where its words do not tell."""
+    """What a check for finite numbers answers where nothing is wrong; None where its text does not show it."""
     if re.search(r"(?<!non)(?<!non_)(?<!not_)(?<!in)finite", text):
         return True
     return False if re.search(r"isnan|isinf|overflow|found_inf", text) else None

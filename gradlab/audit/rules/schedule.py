@@ -60,8 +60,8 @@ def before_step(scenario: Scenario) -> Iterator[Hit]:
             continue
         if any(key in guard for guard, _ in step.guards - later[0].guards for key in flags):
             continue  # not in the first iteration, perhaps
-        begun = any(s.kind == "backward" and s.k == step.k for s in scenario.steps[:at])
-        if loop.statement is not None or begun:
+        started = any(s.kind == "backward" and s.k == step.k for s in scenario.steps[:at])
+        if loop.statement is not None or started:
             yield Hit(step, (later[0],))
 
 
@@ -74,7 +74,7 @@ def once_a_micro_batch(scenario: Scenario, step: Occurrence) -> bool:
 def counts_after(loop: TrainingLoop, event: Event) -> bool:
     """Whether a schedule is known to give its first rate before its first step: one of the project's own may count on.
 
-    The type of one that a caller gives is not known; where the file mentions PyTorch's it is taken for one of these.
+    The type of an argument is not known; where the file mentions PyTorch's it is taken for one of these.
     """
     schedule = event.value
     if schedule is None or event.arguments or schedule.rewound or event.module is None:

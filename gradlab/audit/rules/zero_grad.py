@@ -82,10 +82,10 @@ def zero_in_window_loop(scenario: Scenario, optimizer: Value) -> Iterator[Hit]:
 
 def retries(body: list[Node]) -> bool:
     """Whether a loop is left after a good backward pass: each iteration is another try at one batch."""
-    begun = False
+    started = False
     for item in body:
-        begun = begun or (isinstance(item, Event) and item.kind == "backward")
-        if begun and isinstance(item, If):
+        started = started or (isinstance(item, Event) and item.kind == "backward")
+        if started and isinstance(item, If):
             if any(isinstance(j, Jump) and j.kind == "break" for j in [*item.then, *item.other]):
                 return True
     return False
@@ -110,7 +110,7 @@ def held_back(loop: TrainingLoop, zero: Occurrence) -> bool:
 
 
 def discards(scenario: Scenario, zero: Occurrence, backward: Occurrence) -> bool:
-    """Whether gradients are discarded because of what this batch showed: a loss that is not finite, say."""
+    """Whether gradients are discarded because of this batch, such as a loss that is not finite."""
     loop = scenario.loop
     known = {a.key for a in loop.atoms if a in loop.boundary or loop.timed(a)}
     new = loop.varying(zero) - loop.varying(backward)

@@ -22,7 +22,7 @@ class If:
     then: list[Node]
     other: list[Node]
     node: ast.AST | None = None
-    both: set[int] | None = None  # ids of the events that have their like in the other branch, once looked for
+    both: set[int] | None = None  # ids of the events that both branches have; a cache
     jumps: tuple[bool, bool] | None = None
 
 

@@ -16,11 +16,14 @@ Guards = frozenset[tuple[str, bool]]
 
 @dataclass(eq=False)
 class Occurrence:
-    """An event in iteration k, with the conditions that it depends on and the regions that are active around it."""
+    """An event in iteration k, with the conditions that it depends on and the regions that are active around it.
+
+    repeat: in which of its two replayed iterations an inner loop is.
+    """
 
     event: Event
     k: int
-    turn: int
+    repeat: int
     guards: Guards
     active: tuple[Region, ...]
 
@@ -60,18 +63,18 @@ def exclusive(values: dict[str, bool], flags: list[Atom]) -> dict[str, bool]:
 
 
 def follow(
-    items: Sequence[Node], truth: Callable[[Atom], bool], k: int, turn: int, guards: Guards, out: list[Occurrence]
+    items: Sequence[Node], truth: Callable[[Atom], bool], k: int, repeat: int, guards: Guards, out: list[Occurrence]
 ) -> str:
     """Append what happens to `out`; returns how it ended: "" or the kind of a jump."""
     for item in items:
         if isinstance(item, Event):
-            happened = occurrence(item, truth, k, turn, guards)
+            happened = occurrence(item, truth, k, repeat, guards)
             if happened is not None:
                 out.append(happened)
         elif isinstance(item, Jump):
             return item.kind
         elif isinstance(item, If):
-            status, guards = follow_branch(item, truth, k, turn, guards, out)
+            status, guards = follow_branch(item, truth, k, repeat, guards, out)
             if status:
                 return status
         elif isinstance(item, Loop):
@@ -81,12 +84,12 @@ def follow(
                     break
                 if status in ("return", "raise"):
                     return status
-        elif follow(item.body, truth, k, turn, guards, out) == "raise":
+        elif follow(item.body, truth, k, repeat, guards, out) == "raise":
             return "raise"
     return ""
 
 
-def occurrence(event: Event, truth: Callable[[Atom], bool], k: int, turn: int, guards: Guards) -> Occurrence | None:
+def occurrence(event: Event, truth: Callable[[Atom], bool], k: int, repeat: int, guards: Guards) -> Occurrence | None:
     """None where Accelerate passes over the event, because the iteration does not end a window."""
     active = tuple(r for r in event.regions if holds(r.when, truth))
     accumulate = next((r for r in active if r.kind == "accumulate"), None)
@@ -96,17 +99,17 @@ def occurrence(event: Event, truth: Callable[[Atom], bool], k: int, turn: int, g
         if not truth(atom):
             return None
         guards = guards | {(atom.key, True)}
-    return Occurrence(event, k, turn, guards, active)
+    return Occurrence(event, k, repeat, guards, active)
 
 
 def follow_branch(
-    item: If, truth: Callable[[Atom], bool], k: int, turn: int, guards: Guards, out: list[Occurrence]
+    item: If, truth: Callable[[Atom], bool], k: int, repeat: int, guards: Guards, out: list[Occurrence]
 ) -> tuple[str, Guards]:
     """How the branch ended, and the guards of what follows it."""
     taken = holds(item.test, truth)
     known = frozenset(literals(item.test if taken else negation(item.test)))
     count = len(out)
-    status = follow(item.then if taken else item.other, truth, k, turn, guards | known, out)
+    status = follow(item.then if taken else item.other, truth, k, repeat, guards | known, out)
     if len(out) > count and (both := shared(item)):  # what both branches do does not depend on the test
         for step in out[count:]:
             if id(step.event) in both:

@@ -32,7 +32,7 @@ class Scenario:
 
     @cached_property
     def accumulating(self) -> bool:
-        """Whether micro-batches add up here: a flag may say that each is an update of its own."""
+        """Whether micro-batches add up here: a flag may make each an update of its own."""
         backwards = self.of("backward")
         if not self.of("step"):
             return False

@@ -14,7 +14,7 @@ from gradlab.audit.trace.values import Event, Value
 LONGEST = 16
 """A window of known length that is longer is replayed as one of WINDOW micro-batches."""
 GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b|device|cuda", re.I)
-"""Names of flags that say whether a batch is good enough for a step, or where it is."""
+"""Names of flags for whether a batch is good enough for a step, or where it is."""
 ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
 
 
@@ -112,7 +112,7 @@ class TrainingLoop:
         return [a for a in self.atoms if a not in self.boundary and not self.timed(a)]
 
     def may_end_window(self, atom: Atom) -> bool:
-        """Whether a flag may say that a window ends; not one that says what was given, or that a batch is bad."""
+        """Whether a flag may mark the end of a window; not one for an optional argument, or for a bad batch."""
         return atom.birth > self.birth and not atom.key.endswith("is not None") and not GUARD.search(atom.key)
 
     def find_boundary(self) -> None:

@@ -69,7 +69,7 @@ class Value:
     counted: Value | None = None  # the object whose elements it is the number of
     before: int | None = None  # its birth before the loop that assigns it anew
     offset: int = 0  # of an index: its value in the first iteration
-    turn: bool = False  # of an index: it is the loop's own
+    of_loop: bool = False  # of an index: the loop itself counts it
     stop: str | None = None  # of an index over range(stop); "" where that is not known
     start: int = 0  # of enumerate(): its first number
     inner: Value = UNSET  # of enumerate(): what is enumerated
@@ -87,7 +87,7 @@ class Value:
     modules: tuple[Module, ...] = ()  # of each class of the lineage
     lightning: bool = False  # an object of a Lightning class
     loss_method: str = ""  # the method of an object whose result a framework calls backward() on
-    handed: bool = False  # an object that received something of the training
+    received_training: bool = False  # an object that received something of the training
     # optimizers, schedules, scalers, models, parameters, gradients
     trained: tuple[Value, ...] = ()  # the models that an optimizer updates
     pre_hooks: tuple[Value, ...] = ()  # called before each step of an optimizer
@@ -336,10 +336,10 @@ def element(over: Value) -> Value:
     if over.kind == "groups":
         return over.derived("group")
     if over.kind == "enumerated":
-        index = Value("index", "i", offset=over.start, turn=True)
+        index = Value("index", "i", offset=over.start, of_loop=True)
         return several([index, Value("unknown", "batch") if over.inner.kind != "params" else element(over.inner)])
     if over.kind == "counted":
-        return Value("index", "i", stop=over.stop, turn=True)
+        return Value("index", "i", stop=over.stop, of_loop=True)
     if over.kind == "list" and over.items:
         return over.items[0]
     if over.kind in ("optimizer", "scheduler", "scaler", "tensor"):

@@ -6,8 +6,8 @@ import pytest
 from watched_scripts import AUDITED, expected, play, reported
 
 sys.path.append(str(AUDITED))
-from marked import HEAD
-from test_document import RIGHT, WRONG
+from audited_snippets import HEAD
+from test_document_snippets import RIGHT, WRONG
 
 sys.path.remove(str(AUDITED))
 UNDETECTED = {

@@ -1,0 +1,107 @@
+"""Windows counted by a variable, optimizers that Accelerate holds back, and schedules of which one is chosen."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_marked
+
+WRAPPED = """
+from contextlib import nullcontext
+from torch.nn.parallel import DistributedDataParallel
+def fit(net, batches, n, plan):
+    ddp = DistributedDataParallel(net)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    count = 0
+    for x, y in batches:
+"""
+CASES = {
+    "the last of a window, before it is counted and after": WRAPPED
+    + """
+        last = count + 1 >= n
+        with nullcontext() if last else ddp.no_sync():
+            (F.cross_entropy(ddp(x), y) / n).backward()
+        count += 1
+        if count < n:
+            continue
+        opt.step()
+        opt.zero_grad()
+        count = 0
+""",
+    "all but the last of a window": WRAPPED
+    + """
+        last = count + 1 >= n
+        with ddp.no_sync() if last else nullcontext():  # expect: GL502
+            (F.cross_entropy(ddp(x), y) / n).backward()
+        count += 1
+        if count < n:
+            continue
+        opt.step()
+        opt.zero_grad()
+        count = 0
+""",
+    "told by what is not known": WRAPPED
+    + """
+        count += 1
+        last = plan.last(count)
+        if not last:
+            with ddp.no_sync():
+                (F.cross_entropy(ddp(x), y) / n).backward()
+        else:
+            (F.cross_entropy(ddp(x), y) / n).backward()
+        if count % n == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "set to zero through Accelerate, outside of its window": """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    optimizer.zero_grad()
+    with accelerator.accumulate(model):
+        accelerator.backward(F.cross_entropy(model(x), y))
+        optimizer.step()
+""",
+    "set to zero past Accelerate, in its window": """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    model.zero_grad()  # expect: GL306
+    with accelerator.accumulate(model):
+        accelerator.backward(F.cross_entropy(model(x), y))
+        optimizer.step()
+""",
+    "a schedule in micro-batches, or another one": """
+def made(opt, kind):
+    if kind == "cycle":
+        return torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, epochs=3, steps_per_epoch=len(loader))
+    return torch.optim.lr_scheduler.StepLR(opt, 10)
+schedule = made(optimizer, input())
+for i, (x, y) in enumerate(loader):
+    (F.cross_entropy(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()  # expect: GL307
+        optimizer.zero_grad()
+    schedule.step()
+""",
+    "a length in micro-batches, of which the warm-up is a part": """
+from transformers import get_cosine_schedule_with_warmup
+settings = Settings(accumulate=4, path="a/b")
+total = len(loader) * settings.epochs
+schedule = get_cosine_schedule_with_warmup(  # expect: GL403
+    optimizer, num_warmup_steps=total // 20, num_training_steps=total
+)
+for i, (x, y) in enumerate(loader):
+    (F.cross_entropy(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()  # expect: GL307
+        schedule.step()
+        optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_counted_windows(name, tmp_path):
+    assert_marked(CASES[name], tmp_path)

@@ -1,0 +1,222 @@
+"""Where a log, a root, a quotient or an exp() may become non-finite, in a loop and in what it calls."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import STEP, assert_marked
+
+CASES = {
+    "a target's logarithm is no prediction's": """
+def poisson_loss(prediction, target):
+    stirling = target * torch.log(target) - target
+    return (prediction.exp() - target * prediction + stirling).mean()
+def plain_loss(prediction, target):
+    return -(target * torch.log(prediction)).mean()  # expect: GL601
+""",
+    "log of a softmax in the loop": """
+for x, y in loader:
+    shares = F.softmax(model(x), dim=1)
+    loss = -torch.log(shares[range(len(y)), y]).mean()  # expect: GL601
+"""
+    + STEP,
+    "log of a share that a clamp or an eps keeps from zero": """
+for x, y in loader:
+    shares = model(x).softmax(1)
+    loss = -torch.log(shares.clamp_min(1e-8)).mean() - (shares + 1e-8).log().mean() - F.log_softmax(model(x), 1).mean()
+"""
+    + STEP,
+    "log of what a network with a sigmoid at its end gives": """
+judge = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
+opt = torch.optim.SGD(judge.parameters(), lr=0.1)
+for real, fake in loader:
+    loss = -(
+        torch.log(judge(real))  # expect: GL601
+        + torch.log(1 - judge(fake))  # expect: GL601
+    ).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "log of what a class's forward pass makes a share": """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+    def forward(self, x):
+        out = F.softmax(self.head(x), dim=-1)
+        return out
+policy = Policy()
+opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+for x, y in loader:
+    chosen = policy(x).gather(1, y[:, None])
+    loss = -torch.log(chosen).mean()  # expect: GL601
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "a log that no loss is made of": """
+for x, y in loader:
+    out = model(x)
+    shown = torch.log(torch.softmax(out, 1)).mean().item()
+    loss = F.cross_entropy(out, y)
+"""
+    + STEP,
+    "division by an output, in the loop and in a helper": """
+def relative(out, y):
+    return ((y - out) / out).abs().mean()  # expect: GL602
+for x, y in loader:
+    out = model(x)
+    loss = relative(out, y) + (1.0 / out).mean()  # expect: GL602
+"""
+    + STEP,
+    "division by one of the outputs of a network unseen": """
+from elsewhere import Eyes
+eyes = Eyes()
+opt = torch.optim.SGD(eyes.parameters(), lr=0.1)
+class Relative(nn.Module):
+    def forward(self, found, given, where):
+        mine, other = found[where], given[where]
+        return ((mine - other).abs() / mine).mean()  # expect: GL602
+measure = Relative()
+for x, y in loader:
+    coarse, fine = eyes(x)
+    loss = measure(fine, y, y > 0) + ((coarse - y) ** 2 / coarse).mean()  # expect: GL602
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "division by an output that is a width, or by data, or by more than the output": """
+from elsewhere import Eyes
+eyes = Eyes()
+opt = torch.optim.SGD(eyes.parameters(), lr=0.1)
+for x, y in loader:
+    middle, width = eyes(x)
+    loss = ((middle - y) / width).pow(2).mean() + ((middle - y).abs() / y).mean()
+    loss = loss + ((middle - y).abs() / (middle + y)).mean() + ((middle - y) / middle.clamp(min=0.1)).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "division by what is kept from zero": """
+for x, y in loader:
+    out = model(x)
+    loss = (y / (out.abs() + 1e-6)).mean() + (y / F.softplus(out)).mean() + (out / out.norm()).mean()
+"""
+    + STEP,
+    "sqrt of squares, each by itself": """
+for x, y in loader:
+    loss = torch.sqrt(((model(x) - y) ** 2).sum(dim=1)).mean()  # expect: GL603
+    loss = loss + ((model(x) - y).pow(2) ** 0.5).mean()  # expect: GL603
+"""
+    + STEP,
+    "sqrt of the mean of all squares": """
+for x, y in loader:
+    loss = torch.sqrt(F.mse_loss(model(x), y))  # expect: GL606
+"""
+    + STEP
+    + """
+class RMSELoss(nn.Module):
+    def forward(self, pred, target):
+        return torch.sqrt(((pred - target) ** 2).mean())  # expect: GL606
+""",
+    "sqrt with an eps": """
+for x, y in loader:
+    loss = torch.sqrt(F.mse_loss(model(x), y) + 1e-8) + ((model(x) - y) ** 2 + 1e-8).sqrt().mean()
+"""
+    + STEP,
+    "a softmax by hand": """
+for x, y in loader:
+    out = model(x)
+    e = torch.exp(out)  # expect: GL604
+    loss = F.nll_loss((e / e.sum(dim=1, keepdim=True) + 1e-8).log(), y)
+"""
+    + STEP,
+    "a softmax by hand that subtracts the largest first": """
+for x, y in loader:
+    out = model(x)
+    e = torch.exp(out - out.max(dim=1, keepdim=True).values)
+    loss = F.nll_loss((e / e.sum(dim=1, keepdim=True) + 1e-8).log(), y)
+"""
+    + STEP,
+    "log of a softmax in a helper": """
+def pair_loss(one, two, tau):
+    shares = torch.softmax(one @ two.t() / tau, dim=-1)
+    return -torch.log(shares).diag().mean()  # expect: GL601
+""",
+    "deep stacks that saturate": """
+wide = nn.Sequential(  # expect: GL806
+    nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(),
+    nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(),
+)
+def deep(depth=20):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.Sigmoid()]
+    return nn.Sequential(*layers)  # expect: GL806
+def normed(depth=20):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.LayerNorm(8), nn.Sigmoid()]
+    return nn.Sequential(*layers)
+def shallow(depth=3):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(8, 8), nn.Tanh()]
+    return nn.Sequential(*layers)
+""",
+    "deep stacks that saturate, put together in other ways": """
+DEPTH = 24
+rows = []  # six of them
+for _ in range(0, 24, 4):
+    rows += [nn.Linear(8, 8), nn.Sigmoid()]
+few = nn.Sequential(*rows)
+rows = [nn.Linear(4, 8)]
+for i in range(DEPTH):
+    rows.append(nn.Linear(8, 8))
+    rows.append(nn.Tanh())
+net = nn.Sequential(*rows, nn.Linear(8, 2))  # expect: GL806
+rows = [nn.Linear(8, 8), nn.ReLU()]
+other = nn.Sequential(*rows)
+each = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(20)])  # expect: GL806
+normed = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Sigmoid()) for _ in range(20)])
+linear = nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)], nn.Sigmoid())
+class Deep(nn.Module):
+    def __init__(self, depth=20):
+        super().__init__()
+        self.hidden = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])  # expect: GL806
+        self.paths = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])
+        self.relus = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])
+        self.blocks = nn.ModuleList([Block(8) for _ in range(depth)])
+        self.tail = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+    def forward(self, x):
+        for layer in self.hidden:
+            x = torch.sigmoid(layer(x))
+        for layer in self.paths:
+            x = x + torch.tanh(layer(x))
+        for layer in self.relus:
+            x = torch.relu(layer(x))
+        for layer in self.blocks:
+            x = torch.tanh(layer(x))
+        for layer in self.tail:
+            x = torch.tanh(layer(x))
+        return x
+""",
+    "a softmax written out": """
+def my_loss(logits, y):
+    share = logits.exp() / logits.exp().sum(1, keepdim=True)  # expect: GL604
+    return -torch.log(share[range(len(y)), y]).mean()  # expect: GL601
+""",
+    "the length of a derivative": """
+for x, y in loader:
+    x.requires_grad_(True)
+    out = model(x)
+    slope = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+    loss = F.cross_entropy(out, y) + (torch.sqrt(slope.pow(2).sum(1)) - 1).pow(2).mean()
+"""
+    + STEP,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_nothing_else(name, tmp_path):
+    assert_marked(CASES[name], tmp_path)

@@ -1,0 +1,159 @@
+"""Windows of micro-batches: where they end, what their loss is divided by, what sets gradients to zero."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_marked
+
+CASES = {
+    "divided once, when the window is complete": """
+n = 4
+batches = iter(loader)
+for _ in range(2):
+    for _ in range(n):
+        x, y = next(batches)
+        F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        p.grad /= n
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "set to zero at the first micro-batch of a window": """
+n = 4
+batches = iter(loader)
+for _ in range(2):
+    for i in range(n):
+        if i == 0:
+            optimizer.zero_grad()
+        x, y = next(batches)
+        (F.cross_entropy(model(x), y) / n).backward()
+    optimizer.step()
+""",
+    "a bad batch thrown away": """
+n = 4
+for i, (x, y) in enumerate(loader):
+    (F.cross_entropy(model(x), y) / n).backward()
+    if (i + 1) % n == 0:
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if not torch.isfinite(norm):
+            optimizer.zero_grad()
+            continue
+        optimizer.step()  # expect: GL307
+        optimizer.zero_grad()
+""",
+    "one of several settings is compared with each": """
+class Mode:
+    HALF, BRAIN = 1, 2
+def step(task, scaler, x, y):
+    loss = F.cross_entropy(task.net(x), y)
+    task.optimizer.zero_grad()
+    if task.mode == Mode.BRAIN:
+        loss.backward()
+    elif task.mode == Mode.HALF:
+        scaler.scale(loss).backward()
+    else:
+        loss.backward()
+    if task.mode == Mode.HALF:
+        scaler.step(task.optimizer)
+        scaler.update()
+    else:
+        task.optimizer.step()
+""",
+    "the gradients are zero when the next iteration steps": """
+for x, y in loader:
+    optimizer.step()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.zero_grad()  # expect: GL103
+""",
+    "a step in either branch, and clipping under another flag": """
+def fit(net, opt, batches, fast, bound):
+    for x, y in batches:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        if fast:
+            opt.step()
+        else:
+            print("slow")
+            opt.step()
+        if bound:
+            nn.utils.clip_grad_norm_(net.parameters(), bound)  # expect: GL101
+""",
+    "the length of the window is in the learning rate": """
+n = 4
+lr = 0.1 / n
+sgd = torch.optim.SGD(model.parameters(), lr=lr)
+for i, (x, y) in enumerate(loader):
+    F.cross_entropy(model(x), y).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        sgd.step()
+        sgd.zero_grad()
+""",
+    "two steps of a function, one after its loop": """
+def turn(G, D, n):
+    for k in range(n):
+        D.opt.zero_grad()
+        loss = D(k).mean()
+        loss.backward()
+        D.opt.step()
+    G.opt.zero_grad()
+    for k in range(n):
+        loss = G(k).mean() / n
+        loss.backward()
+    G.opt.zero_grad()  # expect: GL103
+    G.opt.step()
+""",
+    "update() in a window that is a loop of its own": """
+scaler = torch.amp.GradScaler()
+while True:
+    for k in range(4):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(torch.randn(2, 8)), torch.zeros(2).long()) / 4
+        scaler.scale(loss).backward()
+        scaler.update()  # expect: GL213
+    scaler.step(optimizer)
+    optimizer.zero_grad()
+""",
+    "tasks of a meta-learner are added up": """
+for tasks in loader:
+    optimizer.zero_grad()
+    for i in range(4):
+        learner = meta.clone()
+        learner.adapt(F.mse_loss(learner(tasks[i]), tasks[i]))
+        F.mse_loss(learner(tasks[i]), tasks[i]).backward()
+    optimizer.step()
+""",
+    "a rate that is divided where the optimizer is made": """
+n = 4
+sgd = torch.optim.SGD(model.parameters(), lr=0.1 / n)
+for i, (x, y) in enumerate(loader):
+    F.cross_entropy(model(x), y).backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        sgd.step()
+        sgd.zero_grad()
+""",
+    "a backward pass beside the micro-batches of a window": """
+for x, y in loader:
+    optimizer.zero_grad()
+    for part, label in zip(x.chunk(2), y.chunk(2)):
+        (F.cross_entropy(model(part), label) / 2).backward()
+    (1e-4 * sum(p.norm() for p in model.parameters())).backward()
+    optimizer.step()
+""",
+    "set to zero where a window goes on": """
+def run(windows):
+    for x, y in loader:
+        last = windows.complete(x)
+        if not last:
+            optimizer.zero_grad()  # expect: GL306
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_nothing_else(name, tmp_path):
+    assert_marked(CASES[name], tmp_path)

@@ -1,0 +1,209 @@
+"""Where autocast is, and where a scaler."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import HEAD, assert_marked, findings
+
+CASES = {
+    "a scaler that is called": """
+def epoch(net, opt, scaler, n):
+    opt.zero_grad()
+    for i, (x, _) in enumerate(loader):
+        loss, _, _ = net(x)
+        scaler(loss, opt, parameters=net.parameters(), update_grad=(i + 1) % n == 0)  # expect: GL301, GL307
+        if (i + 1) % n == 0:
+            opt.zero_grad()
+""",
+    "a wrapper around a model that is not seen may hold an autocast": """
+from elsewhere import Net
+net = nn.DataParallel(Net(3)).cuda()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "a part of a model may hold an autocast": """
+class Part(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = Net()
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "parts that are seen hold none": """
+class Part(nn.Module):
+    def forward(self, x):
+        return x @ x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+    def forward(self, x):
+        return self.part(x)
+net = nn.DataParallel(Net())
+opt = torch.optim.AdamW(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)  # expect: GL208
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "a function that says whether all is finite": """
+def fine(net):
+    for p in net.parameters():
+        if not torch.isfinite(p.grad).all():
+            return False
+    return True
+scaler = torch.amp.GradScaler()
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    if not fine(model):
+        continue  # expect: GL206
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "the loss alone inside autocast": """
+def run(net, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        out = net(x)  # expect: GL208
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def taught(net, teacher, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        with torch.no_grad():
+            aim = teacher(x)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(aim, net(x))
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+def plain(net, criterion, opt, scaler, batches):
+    for x, y in batches:
+        opt.zero_grad()
+        out = net(x)
+        with torch.autocast("cuda", enabled=False):
+            loss = criterion(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+""",
+    "a type kept in an attribute": """
+class Engine:
+    def __init__(self, net):
+        self.net, self.kind = net, torch.bfloat16
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler()
+    def fit(self, batches):
+        for x, y in batches:
+            self.opt.zero_grad()
+            with torch.autocast("cuda", dtype=self.kind):
+                loss = F.cross_entropy(self.net(x), y)
+            self.scaler.scale(loss).backward()  # expect: GL211
+            self.scaler.step(self.opt)
+            self.scaler.update()
+""",
+    "a scaler that is told by keywords": """
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(outputs=loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
+    scaler.step(optimizer=optimizer)
+    scaler.update()
+""",
+    "a scaler that is told by keywords, rightly": """
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(outputs=loss).backward()
+    scaler.unscale_(optimizer=optimizer)
+    nn.utils.clip_grad_norm_(parameters=model.parameters(), max_norm=1.0)
+    scaler.step(optimizer=optimizer)
+    scaler.update()
+""",
+    "the forward pass of another model is inside": """
+scaler = torch.amp.GradScaler("cuda")
+other = nn.Linear(8, 4)
+for x, y in loader:
+    with torch.autocast("cuda"):
+        hint = other(x).argmax(-1)
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), hint)  # expect: GL208
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_nothing_else(name, tmp_path):
+    assert_marked(CASES[name], tmp_path)
+
+
+LOOP = """
+IMPORT
+from nets import Net
+net, scaler = Net(), torch.amp.GradScaler("cuda")
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+with tqdm(total=9) as bar:
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+OTHER = """
+class Other(nn.Module):
+    @autocast("cuda")
+    def forward(self, x): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "codes"),
+    [
+        ("from torch.amp import autocast", "", {"GL208"}),
+        ("", "with torch.no_grad(), torch.autocast('cuda'):\n    net(x)", {"GL208"}),
+        ("", "", set()),  # the network may cast by itself
+        ("from torch.amp import autocast", OTHER, set()),
+    ],
+)
+def test_autocast_used_but_not_around_the_forward_pass(tmp_path, head, tail, codes):
+    text = HEAD + LOOP.replace("IMPORT", head) + tail
+    assert {code for _, code in findings(text, tmp_path, "GL208")} == codes

@@ -1,0 +1,83 @@
+"""Losses kept with their graphs, and what only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import STEP, assert_marked
+
+CASES = {
+    "a sum of a batch's own losses is no kept loss": """
+for x, y in loader:
+    loss = 0
+    for part in x:
+        loss += F.mse_loss(model(part), y)
+    optimizer.zero_grad()
+    torch.amp.GradScaler("cpu", enabled=False).scale(loss).backward()
+    optimizer.step()
+""",
+    "losses appended and then added up are no kept losses": """
+for x, y in loader:
+    parts = []
+    for part in x:
+        parts.append(F.mse_loss(model(part), y))
+    loss = sum(parts)
+    loss = loss + 0.1 * parts[0]
+"""
+    + STEP,
+    "kept in an attribute": """
+class Learner:
+    def __init__(self):
+        self.model = nn.Linear(8, 4)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.total = 0
+    def update(self, x, y):
+        loss = F.cross_entropy(self.model(x), y)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        self.total += loss  # expect: GL605
+    def fit(self, loader):
+        for x, y in loader:
+            self.update(x, y)
+""",
+    "total = total + loss keeps as += does": """
+total = 0.0
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    total = total + loss  # expect: GL605
+"""
+    + STEP,
+    "what a criterion gives beside the loss may be a number": """
+def run(net, criterion, opt, batches):
+    log = []
+    for x, y in batches:
+        opt.zero_grad()
+        loss, parts = criterion(net(x), y)
+        loss.backward()
+        opt.step()
+        log.append(parts["total"])
+""",
+    "a running mean of losses": """
+mean, other = 0.0, 0.0
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    mean = 0.9 * mean + 0.1 * loss  # expect: GL605
+    other = 0.9 * other + 0.1 * loss.item()
+    loss = 0.5 * loss + 0.1 * loss
+"""
+    + STEP,
+    "a number for the log": """
+log, seen = [], []
+for x, y in loader:
+    out = model(x)
+    loss = out.sum() + 1
+    log.append(out.mean())  # expect: GL605
+    seen.append(out)
+"""
+    + STEP,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_nothing_else(name, tmp_path):
+    assert_marked(CASES[name], tmp_path)

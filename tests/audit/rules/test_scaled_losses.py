@@ -1,0 +1,91 @@
+"""Which loss is scaled for which optimizer, where a scaler steps several."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_marked
+
+TWO = """
+judge = nn.Linear(4, 1)
+second = torch.optim.SGD(judge.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(nets, optimizers, scaler):
+    maker, judge = nets
+    first, second = optimizers
+    for x, y in loader:
+        with torch.autocast("cuda"):
+            fake = maker(x)
+            mine, other = F.mse_loss(judge(fake.detach()), y), F.mse_loss(judge(fake), y)
+        BODY
+        scaler.update()
+
+
+train([model, judge], [optimizer, second], scaler)
+"""
+CASES = {
+    "one of two losses": """
+        second.zero_grad()
+        mine.backward()  # expect: GL207
+        scaler.step(second)
+        first.zero_grad()
+        scaler.scale(other).backward()
+        scaler.step(first)""",
+    "the later one, halved": """
+        first.zero_grad()
+        second.zero_grad()
+        scaler.scale(other).backward()
+        scaler.step(first)
+        loss = 0.5 * mine
+        loss.backward()  # expect: GL207
+        scaler.step(second)""",
+    "both scaled": """
+        second.zero_grad()
+        scaler.scale(mine).backward()
+        scaler.step(second)
+        first.zero_grad()
+        scaler.scale(other).backward()
+        scaler.step(first)""",
+    "one loss for both": """
+        first.zero_grad()
+        second.zero_grad()
+        scaler.scale(other).backward()
+        scaler.step(first)
+        scaler.step(second)""",
+    "the other without a scaler": """
+        second.zero_grad()
+        mine.backward()
+        second.step()
+        first.zero_grad()
+        scaler.scale(other).backward()
+        scaler.step(first)""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_optimizer_that_the_scaler_steps_needs_a_scaled_loss(name, tmp_path):
+    assert_marked(TWO.replace("BODY", CASES[name].strip()), tmp_path)
+
+
+FLAG = """
+def train(half):
+    scaler = torch.amp.GradScaler("cuda", enabled=ENABLED)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        if half:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_a_disabled_scaler_does_not_scale(tmp_path):
+    assert_marked(FLAG.replace("ENABLED", "half"), tmp_path)
+    assert_marked(
+        FLAG.replace("ENABLED", "True").replace("  loss.backward()", "  loss.backward()  # expect: GL207"), tmp_path
+    )

@@ -1,0 +1,94 @@
+"""Schedules: when they are stepped, and how long they are."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_marked
+
+CASES = {
+    "optimizers and their schedules side by side": """
+opts = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.SGD(model[2].parameters(), lr=0.1)]
+schedules = [torch.optim.lr_scheduler.StepLR(opt, 10) for opt in opts]
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    for opt, schedule in zip(opts, schedules):
+        opt.step()
+        schedule.step()
+    model.zero_grad()
+""",
+    "once a micro-batch, where each update has a loop over its own, is one mistake": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+batches = iter(loader)
+for update in range(100):
+    for _ in range(4):
+        x, y = next(batches)
+        (F.cross_entropy(model(x), y) / 4).backward()
+        schedule.step()  # expect: GL401
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a schedule before the step, both under one condition": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+def run(settings):
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        testing = (i + 1) % settings["test_every"] == 0
+        loss = F.cross_entropy(model(x), y)
+        if testing == False:
+            loss.backward()
+            schedule.step()  # expect: GL402
+            optimizer.step()
+""",
+    "a schedule at the head of the epoch": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(3):
+    schedule.step()  # expect: GL404
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "a schedule at the end of the epoch": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(3):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    schedule.step()
+""",
+    "the length of the data by another name": """
+from contextlib import nullcontext
+def run(net, batches, opt, n):
+    net = nn.parallel.DistributedDataParallel(net)
+    count = len(batches)
+    for i, (x, y) in enumerate(batches):
+        full = (i + 1) % n == 0
+        with nullcontext() if full else net.no_sync():  # expect: GL506
+            (F.cross_entropy(net(x), y) / n).backward()  # expect: GL308
+        if full or i + 1 == count:
+            opt.step()
+            opt.zero_grad()
+""",
+    "a schedule's length by another name": """
+batches = len(loader)
+total = 10 * batches
+updates = total // 4
+long = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total)  # expect: GL403
+short = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+for i, (x, y) in enumerate(loader):
+    (F.cross_entropy(model(x), y) / min(4, len(loader) - i // 4 * 4)).backward()
+    if (i + 1) % 4 == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+        long.step()
+        short.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_nothing_else(name, tmp_path):
+    assert_marked(CASES[name], tmp_path)

@@ -1,0 +1,108 @@
+"""Several optimizers in one iteration, those that an object keeps, and values that go to a logger."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_marked
+
+AGENT = """
+class Agent:
+    def __init__(self, actor, critic):
+        self.actor, self.critic = actor, critic
+        self.one = torch.optim.Adam(self.actor.parameters())
+        self.two = torch.optim.Adam(self.critic.parameters())
+"""
+CASES = {
+    "gradients just set to zero are clipped, behind another's update": AGENT
+    + """
+    def run(self, batches):
+        for s, t in batches:
+            self.two.zero_grad()
+            F.mse_loss(self.critic(s), t).backward()
+            nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)
+            self.two.step()
+            self.one.zero_grad()
+            nn.utils.clip_grad_norm_(self.actor.parameters(), 1.0)  # expect: GL102
+            (-self.critic(self.actor(s)).mean()).backward()
+            self.one.step()
+""",
+    "clipped too early in the first of two updates": AGENT
+    + """
+    def update(self, s, t, second):
+        self.one.zero_grad()
+        self.two.zero_grad()
+        nn.utils.clip_grad_norm_(self.actor.parameters(), 1.0)  # expect: GL102
+        F.mse_loss(self.critic(self.actor(s)), t).backward()
+        nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)
+        self.one.step()
+        self.two.step()
+        if second:
+            self.one.zero_grad()
+            (-self.critic(self.actor(s)).mean()).backward()
+            nn.utils.clip_grad_norm_(self.actor.parameters(), 1.0)
+            self.one.step()
+""",
+    "one of two that a method steps is set to zero": AGENT
+    + """
+    def update(self, s, t):
+        self.two.zero_grad()
+        F.mse_loss(self.critic(s), t).backward()
+        self.two.step()
+        (-self.critic(self.actor(s)).mean()).backward()
+        self.one.step()  # expect: GL305
+""",
+    "the other one is set to zero elsewhere": AGENT
+    + """
+    def update(self, s, t):
+        self.two.zero_grad()
+        F.mse_loss(self.critic(s), t).backward()
+        self.two.step()
+        (-self.critic(self.actor(s)).mean()).backward()
+        self.one.step()
+def clear(agent):
+    agent.one.zero_grad()
+""",
+    "one of two handed in is set to zero": """
+def train(net, batches, one, two, scaler):
+    for x, y in batches:
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(one)  # expect: GL305
+        scaler.step(two)
+        scaler.update()
+        two.zero_grad()
+""",
+    "a part of what is handed in is stepped, the whole set to zero": """
+def train(net, batches, whole, scaler):
+    for x, y in batches:
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(whole.optimizer)
+        scaler.update()
+        whole.zero_grad()
+""",
+    "what a module's logger is told": """
+import lightning
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = nn.Linear(8, 4)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def training_step(self, batch, i):
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        self.manual_backward(loss)  # expect: GL301
+        self.logger.experiment.add_scalar("loss", loss.item(), i)
+        if (i + 1) % 4 == 0:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_optimizers(name, tmp_path):
+    assert_marked(CASES[name], tmp_path)

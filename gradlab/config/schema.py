@@ -13,7 +13,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from gradlab.base import components
 from gradlab.base.option import FIELDS, OPTIONS, Invalid, require
-from gradlab.config.remedy import Remedy
+from gradlab.config.remedy_option import Remedy
 from gradlab.config.trainer import TrainerOption
 from gradlab.data.base import Data
 from gradlab.diagnosis.options import DiagnosisOption

@@ -12,7 +12,6 @@ from gradlab.base.command import identity
 from gradlab.base.errors import exit_code, explain
 from gradlab.config.compose import check
 from gradlab.config.remedy import DoesNotApply, treated
-from gradlab.config.schema import to_config
 from gradlab.runs import ending
 from gradlab.sweep import unfinished
 from gradlab.sweep.grid import composer
@@ -34,15 +33,15 @@ def plan(
     try:
         config, plain = composed.config()
         check(config)
-        treated_cfg, remedy = treated(task, overrides)
-        if remedy:
-            config, plain = to_config(treated_cfg), composer.plain(treated_cfg)
+        made = treated(task, overrides, config)
+        if made.remedy:
+            config, plain = made.config, composer.plain(made.composed)
     except Exception as error:
         composed.write(folder)
         codes[number] = refused(folder, overrides, error)
         return None
     group = HydraConfig.get().runtime.choices.get("experiment") or "run"
-    return Planned(number, overrides, folder, config, plain, group, remedy)
+    return Planned(number, overrides, folder, config, plain, group, made.remedy)
 
 
 def refused(folder: Path, overrides: list[str], error: Exception) -> int:

@@ -190,7 +190,7 @@ class Launch:
             job = program.jobs[place]
             composed = self.launcher.hydra_context.config_loader.compose(self.launcher.config, job.overrides)
             composed.settle(job.number)
-            composed.write(job.folder, treated(composed.task, job.overrides)[0] if job.remedy else None)
+            composed.write(job.folder, treated(composed.task, job.overrides).composed if job.remedy else None)
         program.run(chunk.numbers, ended, beat)
 
     def by_itself(self, job: Planned) -> int:

@@ -160,6 +160,8 @@ class Treated:
     composed: DictConfig
     config: Config
     """The same, typed."""
+    untreated: Config
+    """Without its remedies, typed."""
     remedy: dict[str, Any] | None = None
     """What the remedies changed, as in diagnosis.json; None where there is no remedy."""
 
@@ -172,7 +174,7 @@ def treated(cfg: DictConfig, given: list[str], untreated: Config | None = None) 
     untreated = untreated or to_config(cfg)
     names = [str(name) for name in cfg.remedy]
     if not names:
-        return Treated(cfg, untreated)
+        return Treated(cfg, untreated, untreated)
     changed = copy.deepcopy(cfg)
     try:
         for name, remedy in zip(names, untreated.remedy.values(), strict=True):
@@ -184,7 +186,7 @@ def treated(cfg: DictConfig, given: list[str], untreated: Config | None = None) 
         raise DoesNotApply(names, f"{error.names[0]}: {error.why}" if len(names) > 1 else error.why) from None
     except Invalid as error:
         raise DoesNotApply(names, str(error)) from None
-    return Treated(changed, config, record(names, difference(described(cfg), described(changed))))
+    return Treated(changed, config, untreated, record(names, difference(described(cfg), described(changed))))
 
 
 def record(names: list[str], changed: dict[str, list[Any]], why_not: str | None = None) -> dict[str, Any]:

@@ -130,8 +130,8 @@ def test_what_does_not_apply_says_why(given: list[str], why: str) -> None:
 def test_none_changes_nothing_and_applies_everywhere() -> None:
     flat, record = treat("+experiment=vanishing", "+remedy=none")
     assert flat == described(composed("+experiment=vanishing")) and record["applies"] and record["changed"] == {}
-    untreated = composed("+experiment=vanishing")
-    assert treated(untreated, []) == Treated(untreated, schema.to_config(untreated))
+    cfg, config = composed("+experiment=vanishing"), schema.to_config(composed("+experiment=vanishing"))
+    assert treated(cfg, []) == Treated(cfg, config, config)
 
 
 def test_a_remedy_expects_anything_unless_told_otherwise() -> None:
@@ -230,9 +230,9 @@ def test_a_remedy_changes_nothing_but_what_it_names() -> None:
 
 
 WRONG = {
-    "+remedy=lowr_lr": "(did you mean lower_lr?)",
-    "+remedy=[clip_norm,lowr_lr]": "(did you mean lower_lr?)",
-    "-m +remedy=none,lowr_lr": "(did you mean lower_lr?)",
+    "+remedy=lowr_lr": "remedy=lowr_lr: did you mean lower_lr? It must be one of",
+    "+remedy=[clip_norm,lowr_lr]": "did you mean lower_lr?",
+    "-m +remedy=none,lowr_lr": "did you mean lower_lr?",
     "+remedy=none,lower_lr": "several values need --multirun",
     "+remedy=3": "+remedy=3: must be one of",
     "+remedy=[]": "+remedy=[]: must be one of",

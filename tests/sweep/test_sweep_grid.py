@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 
 from gradlab.base.conf import conf_dir, yaml_names
-from gradlab.cli import arguments as cli
+from gradlab.cli.help import help_text
 from gradlab.config.compose import compose, register
 from gradlab.config.resolvers import points
 from gradlab.config.schema import to_config
@@ -90,7 +90,7 @@ def test_every_ready_sweep_is_tested() -> None:
 
 
 WRONG = {
-    "+sweep=lr_max_nrom": "sweep=lr_max_nrom: must be one of depth_init, lr_max_norm, precision_lr, seeds",
+    "+sweep=lr_max_nrom": "did you mean lr_max_norm? It must be one of depth_init, lr_max_norm, precision_lr, seeds",
     "sweep=seeds": "sweep: is appended, so it needs a plus",
     "+sweep=seeds,depth_init": "+sweep=seeds,depth_init: one sweep at a time",
     "+sweep=seeds --run": "+sweep=seeds: a sweep is no single run",
@@ -100,7 +100,7 @@ WRONG = {
     "-m optimizer.lr=logspace(1,2,0)": "there must be at least one point",
     "-m optimizer.lr=logspace(1,2)": "missing a required argument: 'num'",
     "optimizer.lr=logspace(1,2,3)": "several values need --multirun",
-    "hydra/launcher=jobib": "hydra/launcher=jobib: must be one of ",
+    "hydra/launcher=jobib": "hydra/launcher=jobib: did you mean joblib? It must be one of ",
 }
 
 
@@ -135,8 +135,8 @@ def test_a_ready_sweep_needs_no_flag_and_expects_anything_wherever_it_stands(
 
 
 def test_help_names_the_sweeps_and_where_they_run() -> None:
-    said = cli.help_text()
-    assert "+sweep=depth_init,lr_max_norm,precision_lr,seeds" in said
+    said = help_text()
+    assert "+sweep=" in said and "depth_init lr_max_norm precision_lr seeds" in said
     assert "hydra/launcher=basic,vectorized,joblib,submitit_local,submitit_slurm" in said
 
 

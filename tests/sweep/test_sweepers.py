@@ -191,7 +191,7 @@ def test_a_remedy_that_does_not_apply_is_said_and_costs_its_first_runs(gradlab: 
         (["hydra.sweeper.tolerence=2"], "did you mean tolerance?"),
         (["optimizer.lr=1,2"], "optimizer.lr=1,2: is what is searched"),
         (["hydra.sweeper.seeds=[0]", "seed=1"], "hydra.sweeper.seeds=[0]"),
-        (["clip=norms"], "clip=norms: must be one of"),
+        (["clip=norms"], "clip=norms: did you mean norm? It must be one of"),
         (["clip=norm,nrom"], "nrom"),
     ],
 )

@@ -84,7 +84,7 @@ WRONG = {
     "clip=norm clip.max_norm=${nope}": "Interpolation key 'nope' not found",
     "pretrain=nope": "pretrain=nope: must be one of the experiments",
     "-m clip=norm clip.max_norm=1,abc": "clip.max_norm=abc: must be a number",
-    "-m clip=norm,nope": "clip=nope: must be one of",
+    "-m clip=norm,foo": "clip=foo: must be one of",
 }
 
 

@@ -93,7 +93,7 @@ WRONG = {
     "+sweep=lr_max_nrom": "did you mean lr_max_norm? It must be one of depth_init, lr_max_norm, precision_lr, seeds",
     "sweep=seeds": "sweep: is appended, so it needs a plus",
     "+sweep=seeds,depth_init": "+sweep=seeds,depth_init: one sweep at a time",
-    "+sweep=seeds --run": "+sweep=seeds: a sweep is no single run",
+    "+sweep=seeds --run": "+sweep=seeds: a sweep is not a single run",
     "+sweep=lr_max_norm clip=value": "clip.max_norm: no such field; clip has max_value",
     "+sweep=depth_init model=resnet": "model=resnet: must be one of sigmoid_mlp, transformer, lstm for this sweep",
     "-m optimizer.lr=logspace(0,1,3)": "both ends must be > 0 and finite",

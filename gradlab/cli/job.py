@@ -77,11 +77,11 @@ def compose(cfg: DictConfig, overrides: list[str]) -> Treated:
 
 def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
     """Run a checked configuration; PyTorch is imported only now."""
-    from gradlab.sweep import unfinished
+    from gradlab.sweep import resume
     from gradlab.sweep.launchers import processes
 
     plain: dict[str, Any] = OmegaConf.to_container(made.composed, resolve=True)  # type: ignore[assignment]
-    if unfinished.resuming() and (code := unfinished.kept(folder, overrides, world)) is not None:
+    if resume.resuming() and (code := resume.finished_or_clear(folder, overrides, world)) is not None:
         save_treated(made, folder, world)
         return code
     from gradlab.report.pages import run_page

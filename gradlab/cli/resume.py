@@ -50,10 +50,10 @@ def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None
 def resume_sweep(folder: Path, args: argparse.Namespace) -> None:
     """Run the unfinished jobs of a sweep; what is given now may change only where they run."""
     from gradlab.base.distributed import under_torchrun, world
-    from gradlab.sweep.unfinished import begun_with
+    from gradlab.sweep.resume import original_command
 
     given = [o for o in args.overrides if key(o) != "resume"]
-    flags, before, after = begun_with(folder, given)
+    flags, before, after = original_command(folder, given)
     if under_torchrun():
         world().barrier()  # before rank 0 writes multirun.yaml anew
     began = parse(flags)

@@ -55,7 +55,7 @@ def conclude(folder: Path) -> None:
     """Write and print the results of a sweep's jobs, however it ended."""
     from gradlab.loggers.wandb import sweep as wandb_sweep
     from gradlab.report.pages import run_page, sweep_page
-    from gradlab.sweep import results, unfinished
+    from gradlab.sweep import results, resume
 
     session = current()
     rows, planned = results.read(folder), session.sweeps.get(folder) or []
@@ -70,7 +70,7 @@ def conclude(folder: Path) -> None:
         return
     page = show(folder, rows, len(planned)) if rows else None
     wandb_sweep.write(folder, rows)
-    if (left := unfinished.left(folder, planned)) is not None:
+    if (left := resume.remaining(folder, planned)) is not None:
         print(left)
     print_paths(page, folder)
 
@@ -85,7 +85,7 @@ def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
     from gradlab.remedies import comparison_table
     from gradlab.report.pages import sweep_page
     from gradlab.sweep import results
-    from gradlab.sweep.maps import map
+    from gradlab.sweep.maps import sweep_map
 
     results.write(rows, folder / "results.csv")
     print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
@@ -98,5 +98,5 @@ def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
         print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
     remedies = any("remedy=" in row["overrides"] for row in rows)
     compared = comparison_table.report(folder, [row["job"] for row in rows]) if remedies else []
-    drawn = map.sweep_ended(folder, rows)
+    drawn = sweep_map.sweep_ended(folder, rows)
     return sweep_page.written(folder, rows, drawn=drawn, compared=compared, planned=planned)

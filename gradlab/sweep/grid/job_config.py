@@ -24,7 +24,7 @@ HYDRA_DIFFERS = ("overrides", "job", "runtime")
 """Parts of Hydra's configuration in which jobs differ."""
 
 
-class Composed:
+class JobConfig:
     """What Hydra makes of a job's overrides. Jobs that differ in values only take turns in the same object."""
 
     def __init__(self, whole: DictConfig, values: Sequence[Override]) -> None:
@@ -54,7 +54,7 @@ class Composed:
         its: Any = OmegaConf.to_container(self.hydra, resolve=False)
         self.overrides: Sequence[str] = its["hydra"]["overrides"]["task"]
         self.name: str = its["hydra"]["job"]["override_dirname"]
-        self.number, self.told = 0, True
+        self.number, self.filled = 0, True
         self.reads_hydra = "${hydra" in repr(raw)
         self.sweep_dir = self.common_dir()
         self.typed: Config | None = None
@@ -70,7 +70,7 @@ class Composed:
             return Path(str(self.hydra.hydra.sweep.dir))
         return None
 
-    def put(self, values: Sequence[Override], overrides: Sequence[str], dirname: str) -> None:
+    def set_values(self, values: Sequence[Override], overrides: Sequence[str], dirname: str) -> None:
         """Change values. dirname: hydra.job.override_dirname."""
         lines = [str(override.input_line) for override in values]
         for override, line, before in zip(values, lines, self.values):
@@ -81,19 +81,19 @@ class Composed:
             for cfg in (self.task,) if "." in name else (self.whole, self.task):
                 OmegaConf.update(cfg, name, override.value(), merge=True)
             self.stale.add(name.split(".")[0])
-        self.values, self.overrides, self.name, self.told = lines, overrides, dirname, False
+        self.values, self.overrides, self.name, self.filled = lines, overrides, dirname, False
 
-    def settle(self, number: int) -> Path:
+    def activate(self, number: int) -> Path:
         """Number the job, as Hydra's launchers do, and make it the one that is asked for; returns its folder."""
-        self.number, self.told = number, False
+        self.number, self.filled = number, False
         HydraConfig.instance().cfg = self.hydra  # type: ignore[assignment]
         if self.sweep_dir is None or self.reads_hydra or any("${hydra" in line for line in self.values):
-            return self.tell()
+            return self.fill_hydra()
         return self.sweep_dir / str(number)
 
-    def tell(self) -> Path:
+    def fill_hydra(self) -> Path:
         """Put into Hydra's part what it says of the job, which takes longer than the values; returns its folder."""
-        hydra, self.told = self.hydra.hydra, True
+        hydra, self.filled = self.hydra.hydra, True
         hydra.overrides.task, hydra.job.override_dirname = list(self.overrides), self.name
         hydra.job.id = hydra.job.num = self.number
         try:
@@ -112,14 +112,14 @@ class Composed:
         else:
             changed = self.stale | self.follow
             self.typed = to_config(self.task, self.typed, changed)
-            self.plain = self.plain | {name: plain(self.task[name]) for name in changed}
+            self.plain = self.plain | {name: plain_value(self.task[name]) for name in changed}
         self.stale.clear()
         return copy.copy(self.typed), self.plain
 
     def write(self, folder: Path, treated: DictConfig | None = None) -> None:
         """The files that Hydra leaves in a job's folder. treated: what runs, where it is not what was composed."""
-        if not self.told:
-            self.tell()
+        if not self.filled:
+            self.fill_hydra()
         hydra = self.hydra.hydra
         place = folder / str(hydra.output_subdir)
         place.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ class Composed:
         return "".join(made)
 
 
-def plain(node: Any) -> Any:
+def plain_value(node: Any) -> Any:
     """A field's value without OmegaConf."""
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gradlab.base.option import Invalid
 from gradlab.cli.map import main
-from gradlab.sweep.maps.advice import lines, recommend
 from gradlab.sweep.maps.axis import axis_of, choose_axes
-from gradlab.sweep.maps.edge import boundary, row_edge, sensitivity, widths
 from gradlab.sweep.maps.grid import CAP, Grid, grids, limits
+from gradlab.sweep.maps.recommendation import recommend, summarize_rows
+from gradlab.sweep.maps.stability import boundary, row_edge, sensitivity, widths
 from gradlab.sweep.results import read
 
 LRS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
@@ -112,18 +112,18 @@ def test_fields_that_are_no_axis_are_slices_and_seeds_are_repeats(tmp_path: Path
     rows = read(sweeps.sweep(tmp_path / "s", LRS, [1, 10], lambda y, seed: 0.1 * y, seeds=3))
     found = grids(rows, "optimizer.lr", None)
     assert [g.slice for g in found] == [{"clip.max_norm": 1}, {"clip.max_norm": 10}]
-    assert all(g.shape == (1, 8) and all(len(c.jobs) == 3 for c in g.cells.values()) for g in found)
+    assert all(g.shape == (1, 8) and all(len(c.jobs) == 3 for c in g.points.values()) for g in found)
     assert [row_edge(np.array(LRS), g.array("stable")[0]).stable for g in found] == [0.1, 1.0]
 
 
 def test_a_point_is_as_good_as_its_worst_repeat(tmp_path: Path) -> None:
     made = grid(sweeps.sweep(tmp_path / "s", LRS, [1, 10], lambda y, seed: 0.1 if seed == 2 else 0.5, seeds=3))
     at = LRS.index(0.2)
-    cell = made.cells[0, at]
+    cell = made.points[0, at]
     assert (cell.outcome, cell.stable, cell.learnt) == ("exploded", pytest.approx(2 / 3), pytest.approx(2 / 3))
     assert cell.metric("loss/final") == np.median([row["loss/final"] for row in cell.jobs])
     assert cell.metric("survived") == 1.0, "the median of 1, 1 and 10 of 20"
-    assert lines(made)[0].edge.stable == 0.1
+    assert summarize_rows(made)[0].edge.stable == 0.1
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=3), st.sampled_from([1.0, 2.0, 5.0]))
@@ -136,7 +136,7 @@ def test_what_is_recommended_learns_and_keeps_its_margin(
     folder = sweeps.sweep(tmp_path_factory.mktemp("s") / "s", LRS, ys, lambda y, seed: edges[y], updates=25)
     rows = read(folder)
     (made,) = grids(rows, "optimizer.lr", "clip.max_norm" if len(ends) > 1 else None)
-    best = recommend(made, lines(made, margin), margin)
+    best = recommend(made, summarize_rows(made, margin), margin)
     if best.cell is None:
         assert all(e <= learns_from() for e in ends)
         return
@@ -158,15 +158,15 @@ def learns_from() -> int:
 
 def test_the_margin_the_edge_and_what_moves_it_are_said(tmp_path: Path) -> None:
     made = grid(sweeps.sweep(tmp_path / "s", LRS, [1, 10, 100], lambda y, seed: {1: 0.2, 10: 0.5, 100: 1.0}[y]))
-    best = recommend(made, lines(made))
+    best = recommend(made, summarize_rows(made))
     assert best.values == {"optimizer.lr": 0.5, "clip.max_norm": 100}
     assert "a factor 2 or more (2.8) below the edge of stability, between 1 and 2" in best.says
     assert "clip.max_norm moves the edge from 0.32 (at 1) to 1.4 (at 100)" in best.says
     assert "the lowest of the map is 1.12 at optimizer.lr=1, clip.max_norm=100" in best.says
     still = grid(sweeps.sweep(tmp_path / "t", LRS, [1, 10, 100], lambda y, seed: 0.5 if y < 50 else 1.0))
-    assert "by no more than a step of the sweep" in recommend(still, lines(still)).says
+    assert "by no more than a step of the sweep" in recommend(still, summarize_rows(still)).says
     none = grid(sweeps.sweep(tmp_path / "v", LRS, [1, 10], lambda y, seed: 0.0))
-    assert recommend(none, lines(none)).cell is None
+    assert recommend(none, summarize_rows(none)).cell is None
 
 
 def test_the_direction_in_which_an_edge_may_lie_is_said_by_the_name_of_its_axis(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_direction_in_which_an_edge_may_lie_is_said_by_the_name_of_its_axis(
             ill = {"verdict": "interrupted", "status": "interrupted"} if value in unjudged else ill
             sweeps.job(tmp_path / name / str(i), [f"{x}={value}"], [2.0] * 10 + [1.0] * 20, **ill)
         (made,) = grids(read(tmp_path / name), x, None)
-        return recommend(made, lines(made)).says
+        return recommend(made, summarize_rows(made)).says
 
     assert "the edge, which lies above optimizer.lr=1.6: try higher ones" in says("a", "optimizer.lr")
     assert "the edge, which lies above optimizer.lr=1.6" in says("b", "optimizer.lr", lost=[0.1]), "fp16 underflows"
@@ -198,7 +198,7 @@ def points(folder: Path, outcomes: dict[float, str]) -> Grid:
 
 def test_where_learning_ends_before_stability_does_the_margin_is_from_there(tmp_path: Path) -> None:
     made = points(tmp_path / "a", {0.1: "learnt", 0.2: "learnt", 0.5: "unlearnt", 1.0: "unlearnt", 2.0: "exploded"})
-    (line,) = lines(made)
+    (line,) = summarize_rows(made)
     assert (line.edge.stable, line.learning.stable, line.learning.unstable) == (1.0, 0.2, 0.5)
     best = recommend(made, [line])
     assert best.values == {"optimizer.lr": 0.1} and "the edge of learning, between 0.2 and 0.5" in best.says
@@ -206,9 +206,12 @@ def test_where_learning_ends_before_stability_does_the_margin_is_from_there(tmp_
 
 def test_nothing_beyond_the_edge_is_recommended(tmp_path: Path) -> None:
     made = points(tmp_path / "a", {0.1: "unlearnt", 0.2: "exploded", 0.5: "learnt", 1.0: "learnt", 2.0: "exploded"})
-    assert recommend(made, lines(made)).cell is None
+    assert recommend(made, summarize_rows(made)).cell is None
     made = points(tmp_path / "b", {0.1: "learnt", 0.2: "exploded", 0.5: "learnt", 1.0: "exploded"})
-    assert recommend(made, lines(made), 1.0).values == {"optimizer.lr": 0.1} and lines(made)[0].edge.islands == 1
+    assert (
+        recommend(made, summarize_rows(made), 1.0).values == {"optimizer.lr": 0.1}
+        and summarize_rows(made)[0].edge.islands == 1
+    )
 
 
 def test_rows_of_a_sparse_map_take_their_nearest_point_and_those_of_another_stay_missing(tmp_path: Path) -> None:
@@ -218,7 +221,7 @@ def test_rows_of_a_sparse_map_take_their_nearest_point_and_those_of_another_stay
     kept = [row for row in rows if draws.random() < 0.3]
     (made,) = grids(kept, "optimizer.lr", "clip.max_norm")
     assert made.sparse
-    source, run = made.source(), np.array(sorted(made.cells))
+    source, run = made.source(), np.array(sorted(made.points))
     for i, j in np.ndindex(*made.shape):
         distances = ((run - [i, j]) ** 2).sum(1)
         assert ((source[i, j] - [i, j]) ** 2).sum() == distances.min()
@@ -309,7 +312,7 @@ def test_a_sweep_ends_with_its_map_and_what_it_recommends_is_healthy(gradlab: Co
 
 
 def test_a_sweep_over_seeds_or_two_rates_draws_none(tmp_path: Path) -> None:
-    from gradlab.sweep.maps.map import worth_a_map
+    from gradlab.sweep.maps.sweep_map import worth_a_map
 
     assert not worth_a_map(read(sweeps.sweep(tmp_path / "a", [0.1, 1.0], [1], lambda y, seed: 0.5, seeds=3)))
     assert not worth_a_map(read(sweeps.sweep(tmp_path / "b", [0.1], [*"abcd"], lambda y, seed: 0.5, y="+remedy")))

@@ -16,7 +16,7 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-class Weights(NamedTuple):
+class RecurrentWeights(NamedTuple):
     """Of one layer: w_ih (L, G, F), w_hh (L, G, D), b_ih and b_hh (L, G)."""
 
     w_ih: Tensor
@@ -25,14 +25,14 @@ class Weights(NamedTuple):
     b_hh: Tensor
 
 
-class Sums:
+class GradientSums:
     """Gradients of a layer's weights and inputs, as the backward pass adds them up step by step."""
 
-    def __init__(self, x: Tensor, weights: Weights, wants_x: bool) -> None:
+    def __init__(self, x: Tensor, weights: RecurrentWeights, wants_x: bool) -> None:
         """x: (T, L, B, F)."""
         self.x, self.weights = x, weights
         # those of matrices transposed: BLAS is slow where a result's rows are short, and of few features they would be
-        self.of = Weights(*(w.new_zeros(w.mT.shape if w.dim() > 2 else w.shape) for w in weights))
+        self.of = RecurrentWeights(*(w.new_zeros(w.mT.shape if w.dim() > 2 else w.shape) for w in weights))
         self.dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if wants_x else None
 
     def add(self, t: int, down: Tensor, before: Tensor, inner: Tensor | None = None) -> None:
@@ -58,7 +58,7 @@ class RNNScan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, relu: bool, h0: Tensor, x: Tensor, *weights: Tensor) -> Tensor:
-        w = Weights(*weights)
+        w = RecurrentWeights(*weights)
         hs, h, bias = x.new_empty(x.shape[0], *h0.shape), h0, (w.b_ih + w.b_hh).unsqueeze(1)
         inputs, across = w.w_ih.transpose(1, 2), w.w_hh.transpose(1, 2)
         for t in range(x.shape[0]):
@@ -69,10 +69,10 @@ class RNNScan(torch.autograd.Function):
         return hs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         hs, h0, x, *weights = ctx.saved_tensors
-        w = Weights(*weights)
-        sums, dh = Sums(x, w, ctx.needs_input_grad[2]), grad[-1]
+        w = RecurrentWeights(*weights)
+        sums, dh = GradientSums(x, w, ctx.needs_input_grad[2]), grad[-1]
         for t in reversed(range(hs.shape[0])):
             down = aten.threshold_backward(dh, hs[t], 0) if ctx.relu else aten.tanh_backward(dh, hs[t])
             sums.add(t, down, hs[t - 1] if t else h0)
@@ -86,7 +86,7 @@ class LSTMScan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h0: Tensor, c0: Tensor, x: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        w, steps, d = Weights(*weights), x.shape[0], h0.shape[-1]
+        w, steps, d = RecurrentWeights(*weights), x.shape[0], h0.shape[-1]
         gates = x.new_empty(steps, *h0.shape[:-1], 4 * d)
         hs, cs = x.new_empty(steps, *h0.shape), x.new_empty(steps, *h0.shape)
         h, c, bias = h0, c0, (w.b_ih + w.b_hh).unsqueeze(1)
@@ -103,10 +103,10 @@ class LSTMScan(torch.autograd.Function):
         return hs, cs
 
     @staticmethod
-    def backward(ctx: Any, grad_h: Tensor, grad_c: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_h: Tensor, grad_c: Tensor) -> Any:
         gates, hs, cs, h0, c0, x, *weights = ctx.saved_tensors
-        w, d = Weights(*weights), h0.shape[-1]
-        sums, down = Sums(x, w, ctx.needs_input_grad[2]), torch.empty_like(gates[0])
+        w, d = RecurrentWeights(*weights), h0.shape[-1]
+        sums, down = GradientSums(x, w, ctx.needs_input_grad[2]), torch.empty_like(gates[0])
         di, df, dg, do = down.split(d, -1)
         dh, later = grad_h[-1], torch.zeros_like(c0)
         for t in reversed(range(gates.shape[0])):
@@ -129,7 +129,7 @@ class GRUScan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h0: Tensor, x: Tensor, *weights: Tensor) -> Tensor:
-        w, steps, d = Weights(*weights), x.shape[0], h0.shape[-1]
+        w, steps, d = RecurrentWeights(*weights), x.shape[0], h0.shape[-1]
         gates, inner = x.new_empty(steps, *h0.shape[:-1], 3 * d), x.new_empty(steps, *h0.shape)
         hs, h = torch.empty_like(inner), h0
         inputs, across = w.w_ih.transpose(1, 2), w.w_hh.transpose(1, 2)
@@ -144,10 +144,10 @@ class GRUScan(torch.autograd.Function):
         return hs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         gates, inner, hs, h0, x, *weights = ctx.saved_tensors
-        w, d = Weights(*weights), h0.shape[-1]
-        sums, dh = Sums(x, w, ctx.needs_input_grad[1]), grad[-1]
+        w, d = RecurrentWeights(*weights), h0.shape[-1]
+        sums, dh = GradientSums(x, w, ctx.needs_input_grad[1]), grad[-1]
         for t in reversed(range(gates.shape[0])):
             r, z, n = gates[t].split(d, -1)
             before = hs[t - 1] if t else h0

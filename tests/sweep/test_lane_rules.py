@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from gradlab.measure.record import late_to_early
-from gradlab.sweep.vectorized import kernels
-from gradlab.sweep.vectorized.gradients import lane_norms
-from gradlab.sweep.vectorized.kernels import SHORT, Taps, lane_rules, recurrent_rule
+from gradlab.sweep.vectorized import lane_rules as lane_rules_module
+from gradlab.sweep.vectorized.lane_gradients import lane_norms
+from gradlab.sweep.vectorized.lane_rules import SHORT, lane_rules
 from gradlab.sweep.vectorized.recurrent import lstm
+from gradlab.sweep.vectorized.recurrent_rule import Taps, recurrent_rule
 from gradlab.update.fp16_cpu import context, without_onednn
 
 LANES, BATCH, STEPS, FEATURES, WIDTH = 3, 4, 7, 5, 6
@@ -119,7 +120,7 @@ def recurrent(cell: str, dtype: torch.dtype, *sizes: Any, **options: Any) -> lis
 def rules(monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
     """An LSTM's own rule for CUDA devices, where it is wanted."""
     if cell == "lstm step by step":
-        monkeypatch.setitem(kernels.RULES, kernels._VF.lstm, recurrent_rule(lstm))
+        monkeypatch.setitem(lane_rules_module.RULES, lane_rules_module._VF.lstm, recurrent_rule(lstm))
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["", "begun"])

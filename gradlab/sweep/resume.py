@@ -48,7 +48,7 @@ def finished(folder: Path, overrides: list[str]) -> int | None:
     return code if answered and same and type(code) is int and code != INTERRUPTED else None
 
 
-def kept(folder: Path, overrides: list[str], world: World) -> int | None:
+def finished_or_clear(folder: Path, overrides: list[str], world: World) -> int | None:
     """Exit code of a job that has finished; else its folder is cleared, and None."""
     code = world.broadcast(finished(folder, overrides))
     if code is None and world.main:
@@ -66,7 +66,7 @@ def clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def wrong(folder: Path, overrides: list[str]) -> bool:
+def refused_before(folder: Path, overrides: list[str]) -> bool:
     """Whether the job in this folder was refused for what its command says: it would be again."""
     try:
         told = json.loads((folder / "diagnosis.json").read_text())
@@ -75,7 +75,7 @@ def wrong(folder: Path, overrides: list[str]) -> bool:
         return False
 
 
-def count(folder: Path, planned: list[list[str]]) -> tuple[int, int]:
+def count_finished(folder: Path, planned: list[list[str]]) -> tuple[int, int]:
     """How many of a sweep's jobs have finished, and how many of the others are wrong by themselves."""
     import yaml
 
@@ -88,14 +88,14 @@ def count(folder: Path, planned: list[list[str]]) -> tuple[int, int]:
                 continue
             if finished(path.parent.parent, overrides) is not None:
                 done.add(tuple(overrides))
-            elif wrong(path.parent.parent, overrides):
+            elif refused_before(path.parent.parent, overrides):
                 refused.add(tuple(overrides))
     return len(done), len(refused - done)
 
 
-def left(folder: Path, planned: list[list[str]]) -> str | None:
+def remaining(folder: Path, planned: list[list[str]]) -> str | None:
     """What is said of a sweep's jobs that have not finished, and how to run those that can be; None: all have."""
-    (done, refused), jobs = count(folder, planned), len({tuple(identity(job)) for job in planned})
+    (done, refused), jobs = count_finished(folder, planned), len({tuple(identity(job)) for job in planned})
     if done == jobs:
         return None
     parts = [f"{done} of {jobs} jobs have finished"]
@@ -107,7 +107,7 @@ def left(folder: Path, planned: list[list[str]]) -> str | None:
     return "; ".join(parts)
 
 
-def begun_with(folder: Path, given: list[str]) -> tuple[list[str], list[str], list[str]]:
+def original_command(folder: Path, given: list[str]) -> tuple[list[str], list[str], list[str]]:
     """Of the command that began a sweep: flags, overrides, and those that make it go on; given: those given now.
 
     Where its jobs run may be another place now; what they are may not.

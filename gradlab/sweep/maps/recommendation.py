@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradlab.sweep.maps.axis import Axis, label
-from gradlab.sweep.maps.edge import RowEdge, row_edge, sensitivity
-from gradlab.sweep.maps.grid import Cell, Grid
+from gradlab.sweep.maps.grid import Grid, MapPoint
+from gradlab.sweep.maps.stability import RowEdge, row_edge, sensitivity
 
 MARGIN = 2.0
 """Factor by which a recommended rate stays below the edge."""
@@ -24,7 +24,7 @@ AS_GOOD = 0.05
 
 
 @dataclass(frozen=True)
-class Line:
+class RowSummary:
     """One row of a map."""
 
     y: Any
@@ -42,7 +42,7 @@ class Line:
     """How far below the nearer edge that is, as a factor (a difference, on a linear axis); infinite if unknown."""
 
 
-def lines(grid: Grid, margin: float = MARGIN) -> list[Line]:
+def summarize_rows(grid: Grid, margin: float = MARGIN) -> list[RowSummary]:
     """Every row of a grid whose x is numeric."""
     x, log = np.array(grid.x.values, dtype=float), grid.x.log
     stable, learnt, loss = grid.array("stable"), grid.array("learnt"), grid.array("loss/final")
@@ -57,7 +57,7 @@ def lines(grid: Grid, margin: float = MARGIN) -> list[Line]:
         final = np.where(stable[i] < 1, np.inf, loss[i])
         pick, room = picked(x, learnt[i], final, ends, learns, margin, log)
         best = (math.nan, math.nan) if at is None else (float(loss[i, at]), float(x[at]))
-        found.append(Line(y, ends, learns, sensitivity(grid.x.places, final, began), *best, pick, room))
+        found.append(RowSummary(y, ends, learns, sensitivity(grid.x.places, final, began), *best, pick, room))
     return found
 
 
@@ -90,11 +90,11 @@ class Recommendation:
     """A point of the map, and why."""
 
     says: str
-    cell: Cell | None
+    cell: MapPoint | None
     values: dict[str, Any]
 
 
-def recommend(grid: Grid, rows: list[Line], margin: float = MARGIN) -> Recommendation:
+def recommend(grid: Grid, rows: list[RowSummary], margin: float = MARGIN) -> Recommendation:
     """The point to use: of each row its pick; of the rows that with the lowest loss there, of equals the most room."""
     losses, chosen = grid.array("loss/final"), [i for i, row in enumerate(rows) if row.pick is not None]
     if not chosen:
@@ -106,7 +106,7 @@ def recommend(grid: Grid, rows: list[Line], margin: float = MARGIN) -> Recommend
     row, column = rows[best], rows[best].pick
     assert column is not None
     at = source[best, column]
-    cell = grid.cells[int(at[0]), int(at[1])]
+    cell = grid.points[int(at[0]), int(at[1])]
     values = {grid.x.name: grid.x.values[int(at[1])]} | (
         {grid.y.name: grid.y.values[int(at[0])]} if grid.y.name else {}
     )
@@ -121,12 +121,12 @@ def recommend(grid: Grid, rows: list[Line], margin: float = MARGIN) -> Recommend
     return Recommendation(says + matters(grid, rows), cell, values)
 
 
-def end_of(row: Line) -> float:
+def end_of(row: RowSummary) -> float:
     """How far a row reaches."""
     return math.inf if row.edge.unstable is None else row.edge.value or -math.inf
 
 
-def keeps(row: Line, margin: float, under: str, x: Axis) -> str:
+def keeps(row: RowSummary, margin: float, under: str, x: Axis) -> str:
     """Why a row's pick is its pick."""
     if math.isinf(row.room):
         return f"of those that learn{under} the one of the lowest loss; {open_end(row.edge, x)}"
@@ -154,7 +154,7 @@ def open_end(found: RowEdge, x: Axis) -> str:
     return f"the sweep reaches no edge from {x.name}={first} to {last}"
 
 
-def matters(grid: Grid, rows: list[Line]) -> str:
+def matters(grid: Grid, rows: list[RowSummary]) -> str:
     """By how much the second axis moves the edge."""
     known = [(row.edge.value, row.y) for row in rows if row.edge.value is not None]
     if not grid.y.name or len(known) < 2 or not grid.x.log:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from gradlab.base.option import Invalid, require
 from gradlab.sweep.grid.axes import Point, axes, given, label, spelling, without
-from gradlab.sweep.search.judge import CLASSES, Seen
+from gradlab.sweep.search.judge import CLASSES, FinishedJob
 from gradlab.sweep.search.options import QuadtreeOption
-from gradlab.sweep.search.quadtree import Place, Square, ask, leaves, sample, skipped
+from gradlab.sweep.search.quadtree import Cell, Corner, ask, leaves, sample, skipped
 
 
 @dataclass(frozen=True)
-class Span:
+class FieldRange:
     """Values of one field, evenly from `low` to `high`."""
 
     field: str
@@ -34,7 +33,7 @@ class Span:
         return round(exact) if self.whole else float(f"{exact:.7g}")
 
 
-def parsed(name: str, text: str) -> Span:
+def parsed(name: str, text: str) -> FieldRange:
     """`field:low:high` or `field:low:high:linear`."""
     where, allowed = f"hydra.sweeper.{name}", "must be field:low:high, or field:low:high:linear, as optimizer.lr:1e-4:1"
     parts = text.split(":")
@@ -47,7 +46,7 @@ def parsed(name: str, text: str) -> Span:
     linear = parts[3:] == ["linear"]
     require(isfinite(low) and isfinite(high) and low < high, where, text, "from a smaller to a larger number")
     require(linear or low > 0, where, text, "above 0 on a log scale; or end in :linear")
-    return Span(parts[0], low, high, linear)
+    return FieldRange(parts[0], low, high, linear)
 
 
 def whole_fields(option: QuadtreeOption, composed: Callable[[str], Any]) -> set[str]:
@@ -57,20 +56,20 @@ def whole_fields(option: QuadtreeOption, composed: Callable[[str], Any]) -> set[
 
 
 @dataclass
-class Map:
+class RefinedMap:
     """One map: a point of the other axes."""
 
     point: Point
-    tried: dict[Place, Hashable] = field(default_factory=dict)
-    jobs: dict[Place, str] = field(default_factory=dict)
-    cells: list[Square] = field(default_factory=list)
-    expected: dict[Place, Hashable] | None = None
+    tried: dict[Corner, Hashable] = field(default_factory=dict)
+    jobs: dict[Corner, str] = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
+    expected: dict[Corner, Hashable] | None = None
     """Points that were skipped and are checked, with the class that the map gave them; None until it is refined."""
     skipped: int = 0
     """How many points had been skipped then."""
 
     @property
-    def wrong(self) -> list[Place]:
+    def wrong(self) -> list[Corner]:
         """Checked points at which the map was wrong."""
         return [p for p, was in (self.expected or {}).items() if p in self.tried and self.tried[p] != was]
 
@@ -79,7 +78,7 @@ class Map:
         return sum(p in self.tried for p in self.expected or {})
 
 
-class Zoom:
+class MapSearch:
     """Asks for corners of cells until every boundary is as fine as it was asked for, then checks what it skipped."""
 
     def __init__(self, option: QuadtreeOption, points: Sequence[Point], whole: set[str] | None = None) -> None:
@@ -94,18 +93,18 @@ class Zoom:
             rounded = round(axis.low), round(axis.high)
             if axis.field in (whole or set()) and (axis.low, axis.high) != rounded:
                 raise Invalid(axis.field, f"{axis.low:g}:{axis.high:g}", "must be whole numbers: that is what it takes")
-        self.x, self.y = (Span(a.field, a.low, a.high, a.linear, a.field in (whole or set())) for a in found)
+        self.x, self.y = (FieldRange(a.field, a.low, a.high, a.linear, a.field in (whole or set())) for a in found)
         fixed = dict.fromkeys(without(point, self.x.field, self.y.field) for point in points)
-        self.maps = [Map(point) for point in fixed]
+        self.maps = [RefinedMap(point) for point in fixed]
         self.names = list(swept)
         self.fields = [spelling(points[0], axis.field) for axis in found]
-        self.asked: list[tuple[Map, Place]] = []
+        self.asked: list[tuple[RefinedMap, Corner]] = []
 
     def ask(self) -> list[Point]:
         self.asked = [(one, place) for one in self.maps for place in self.wanted(one)]
         return [self.job(one.point, place) for one, place in self.asked]
 
-    def wanted(self, one: Map) -> list[Place]:
+    def wanted(self, one: RefinedMap) -> list[Corner]:
         """Corners that are missing; when none is, the points that are checked."""
         o = self.option
         if (places := ask(one.tried, o.resolution, o.coarse)) or one.expected is not None:
@@ -117,7 +116,7 @@ class Zoom:
         one.skipped = len(distinct)
         return list(one.expected)
 
-    def values(self, place: Place) -> tuple[float, float]:
+    def values(self, place: Corner) -> tuple[float, float]:
         """What the two fields are set to; whole numbers may be the same at several places."""
         n = self.option.resolution
         return self.x.value(place[0] / n), self.y.value(place[1] / n)
@@ -129,23 +128,18 @@ class Zoom:
         across, up = (len({axis.value(k / n) for k in range(n + 1)}) for axis in (self.x, self.y))
         return across * up
 
-    def job(self, point: Point, place: Place) -> Point:
+    def job(self, point: Point, place: Corner) -> Point:
         """Overrides of the run at a point of the grid."""
         values = (f"{name}={value}" for name, value in zip(self.fields, self.values(place), strict=True))
         return (*point, *values, *(() if given(point, "expect") else ("expect=any",)))
 
-    def tell(self, seen: Sequence[Seen]) -> None:
+    def tell(self, seen: Sequence[FinishedJob]) -> None:
         for (one, place), found in zip(self.asked, seen, strict=False):
             one.tried[place] = CLASSES[self.option.judge](found.told)
             one.jobs[place] = found.job
 
     def progress(self) -> str:
         return f"the full grid has {len(self.maps) * self.full}"
-
-    def report(self, folder: Path, ended: str | None) -> None:
-        from gradlab.sweep.search import cells
-
-        cells.report(folder, self, ended)
 
     def label(self, point: Point) -> str:
         return label(point, self.names)

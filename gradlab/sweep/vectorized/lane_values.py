@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 
-def stacked(options: Sequence[Any], device: torch.device) -> Any:
+def stack_options(options: Sequence[Any], device: torch.device) -> Any:
     """One option of the same class as all; numbers that differ are (L,) float64, or int64 where all are integers."""
     first, made = options[0], copy.copy(options[0])
     for field in fields(first):
@@ -22,7 +22,7 @@ def stacked(options: Sequence[Any], device: torch.device) -> Any:
     return made
 
 
-def chosen(option: Any, index: torch.Tensor) -> Any:
+def select_lanes(option: Any, index: torch.Tensor) -> Any:
     """A stacked option for some of the lanes."""
     made = copy.copy(option)
     for field in fields(option):
@@ -31,7 +31,7 @@ def chosen(option: Any, index: torch.Tensor) -> Any:
     return made
 
 
-class Flat:
+class FlatTensors:
     """P tensors of each lane side by side in one matrix, (L, N); `views` are the (L, *shape) parts of it."""
 
     def __init__(self, lanes: int, shapes: Sequence[torch.Size], device: torch.device) -> None:

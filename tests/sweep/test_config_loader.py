@@ -21,8 +21,8 @@ from gradlab.base.conf import conf_dir
 from gradlab.base.option import Invalid
 from gradlab.config.compose import register
 from gradlab.config.schema import to_config
-from gradlab.sweep.grid import composed
-from gradlab.sweep.grid.composer import Composer
+from gradlab.sweep.grid import job_config
+from gradlab.sweep.grid.config_loader import SweepConfigLoader
 
 
 @pytest.fixture
@@ -107,14 +107,14 @@ JOBS = [
 def test_each_jobs_files_are_those_that_hydra_writes(loader: Any, tmp_path: Path) -> None:
     """config.yaml, hydra.yaml and overrides.yaml, to the letter, whatever was composed before."""
     masters = {name: begun(loader, tmp_path / name) for name in ("hydra", "gradlab")}
-    composer, known = Composer(loader), 0
+    composer, known = SweepConfigLoader(loader), 0
     for number, overrides in enumerate(JOBS):
         HydraConfig.instance().set_config(masters["hydra"])
         with redirect_stdout(io.StringIO()):
             wanted = files(by_hydra(loader, masters["hydra"], overrides, number))
         HydraConfig.instance().set_config(masters["gradlab"])
         composed = composer.compose(masters["gradlab"], overrides)
-        folder = composed.settle(number)
+        folder = composed.activate(number)
         composed.write(folder)
         assert folder == tmp_path / "gradlab" / str(number)
         assert (folder / "gradlab.log").is_file()
@@ -126,12 +126,12 @@ def test_each_jobs_files_are_those_that_hydra_writes(loader: Any, tmp_path: Path
 
 def test_each_jobs_objects_are_those_of_its_own_configuration(loader: Any, tmp_path: Path) -> None:
     """A field that is wrong in one job is wrong in that one alone."""
-    composer, master = Composer(loader), begun(loader, tmp_path)
+    composer, master = SweepConfigLoader(loader), begun(loader, tmp_path)
     wrong = [["optimizer.lr=-1", "seed=0"], ["optimizer.lr=0.1", "seed=-1"], ["clip=norm", "clip.max_norm=-2"]]
     right = [["optimizer.lr=0.4", "seed=7"], ["clip=norm", "clip.max_norm=2"]]
     for overrides in [*wrong, *right, *wrong[:1], *[job for job in JOBS if "~story" not in job], *right]:
         composed = composer.compose(master, overrides)
-        composed.settle(0)
+        composed.activate(0)
         if overrides in wrong:
             with pytest.raises(Invalid) as wanted:
                 to_config(composed.task)
@@ -145,17 +145,17 @@ def test_each_jobs_objects_are_those_of_its_own_configuration(loader: Any, tmp_p
 
 def test_the_folder_is_where_the_sweep_says(loader: Any, tmp_path: Path) -> None:
     where = "hydra.sweep.subdir='${hydra.job.num}_${hydra.job.override_dirname}'"
-    master, composer = begun(loader, tmp_path, where), Composer(loader)
+    master, composer = begun(loader, tmp_path, where), SweepConfigLoader(loader)
     names = []
     for number, lr in enumerate((0.1, 0.2)):
         composed = composer.compose(master, [f"optimizer.lr={lr}", "clip=norm", "seed=1"])
-        names.append(composed.settle(number).name)
+        names.append(composed.activate(number).name)
     assert names == ["0_clip=norm,optimizer.lr=0.1", "1_clip=norm,optimizer.lr=0.2"]
 
 
 @pytest.mark.parametrize("bad", ["optimizer.lr=abc", "seed=null", "trainer.epochs=1.5", "model.widht=3", "clip=foo"])
 def test_a_wrong_value_is_told_in_hydras_words_and_spoils_nothing(loader: Any, tmp_path: Path, bad: str) -> None:
-    master, composer = begun(loader, tmp_path), Composer(loader)
+    master, composer = begun(loader, tmp_path), SweepConfigLoader(loader)
     name = bad.split("=")[0]
     good = {"clip": "clip=norm", "model.widht": "model.width=3"}.get(name, f"{name}=3")
     before = OmegaConf.to_yaml(composer.compose(master, [good, "noise=gaussian"]).task)
@@ -168,7 +168,7 @@ def test_a_wrong_value_is_told_in_hydras_words_and_spoils_nothing(loader: Any, t
 
 
 def test_what_the_sweeper_checks_is_composed_by_the_same_way(loader: Any, tmp_path: Path) -> None:
-    master, composer = begun(loader, tmp_path), Composer(loader)
+    master, composer = begun(loader, tmp_path), SweepConfigLoader(loader)
     cfg = composer.load_sweep_config(master, ["optimizer.lr=0.25"])
     assert cfg.optimizer.lr == 0.25 and list(cfg.hydra.overrides.task) == ["optimizer.lr=0.25"]
     assert composer.get_search_path() is loader.get_search_path()  # everything else is the loader's own
@@ -177,7 +177,7 @@ def test_what_the_sweeper_checks_is_composed_by_the_same_way(loader: Any, tmp_pa
 def test_a_grid_costs_its_values_and_not_its_jobs(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each value is checked once; of a job that is planned only what differs from the one before is done again."""
     grid = [[f"optimizer.lr={i}", f"model.gain={j}", "model.init=he"] for i in range(1, 11) for j in range(1, 11)]
-    master, composer, calls = begun(loader, tmp_path), Composer(loader), Counter[str]()
+    master, composer, calls = begun(loader, tmp_path), SweepConfigLoader(loader), Counter[str]()
 
     def counted(name: str, inner: Any) -> Any:
         def call(*arguments: Any, **more: Any) -> Any:
@@ -187,17 +187,17 @@ def test_a_grid_costs_its_values_and_not_its_jobs(loader: Any, tmp_path: Path, m
         return call
 
     composer.load_sweep_config(master, grid[0])  # which Hydra composes
-    monkeypatch.setattr(composed.OmegaConf, "update", staticmethod(counted("update", OmegaConf.update)))
-    monkeypatch.setattr(composed.Composed, "tell", counted("tell", composed.Composed.tell))
-    monkeypatch.setattr(composed.OmegaConf, "to_object", staticmethod(counted("to_object", OmegaConf.to_object)))
+    monkeypatch.setattr(job_config.OmegaConf, "update", staticmethod(counted("update", OmegaConf.update)))
+    monkeypatch.setattr(job_config.JobConfig, "fill_hydra", counted("fill_hydra", job_config.JobConfig.fill_hydra))
+    monkeypatch.setattr(job_config.OmegaConf, "to_object", staticmethod(counted("to_object", OmegaConf.to_object)))
     for job in grid:
         composer.load_sweep_config(master, job)
     assert 0 < calls["update"] <= 2 * 2 * 20, "twice each, in two configurations, for 20 values"
     calls.clear()
     for number, job in enumerate(grid):
         planned = composer.compose(master, job)
-        assert planned.settle(number) == tmp_path / str(number)
+        assert planned.activate(number) == tmp_path / str(number)
         config, plain = planned.config()
         assert (config.optimizer.lr, config.model.gain) == (plain["optimizer"]["lr"], plain["model"]["gain"])  # type: ignore
         assert [f"optimizer.lr={config.optimizer.lr:g}", f"model.gain={config.model.gain:g}"] == job[:2]  # type: ignore
-    assert calls["tell"] == 0 and calls["update"] <= 2 * (100 + 2 * 10) and calls["to_object"] < 150
+    assert calls["fill_hydra"] == 0 and calls["update"] <= 2 * (100 + 2 * 10) and calls["to_object"] < 150

@@ -21,13 +21,13 @@ from gradlab.sweep.vectorized.autocast import LOWERED, WIDENED, WIDENED_ON_CUDA,
 from gradlab.sweep.vectorized.products import multiplied
 from gradlab.sweep.vectorized.recurrent import gru, lstm, rnn
 from gradlab.sweep.vectorized.recurrent_rule import Taps, recurrent_rule
-from gradlab.sweep.vectorized.whole import whole
+from gradlab.sweep.vectorized.vmap_rule import vmap_rule
 
 SHORT = 256
 """Up to so many steps a CPU is faster with a whole matrix of attention weights than with the fused kernel."""
 
 
-@whole
+@vmap_rule
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (L, ..., K), weight (L, N, K), bias (L, N) -> (L, ..., N)."""
     x, weight, bias = lowered(x, weight, bias)  # type: ignore[assignment]
@@ -40,7 +40,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out.unflatten(1, x.shape[1:-1]) if x.dim() > 2 else out.squeeze(1)
 
 
-@whole
+@vmap_rule
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor:
     """softmax(q k' * scale) v without weights of its own: lanes are more samples. q, k, v: (L, B, H, T, D)."""
     q, k, v = lowered(q, k, v)  # type: ignore[assignment]
@@ -55,7 +55,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None
         return multiplied(weights, values).unflatten(0, q.shape[:3]).to(q.dtype)
 
 
-@whole
+@vmap_rule
 def batch_norm(
     x: Tensor, mean: Tensor | None, var: Tensor | None, weight: Tensor | None, bias: Tensor | None, training: bool,
     momentum: float, eps: float,
@@ -67,7 +67,7 @@ def batch_norm(
     return out.unflatten(1, (lanes, channels)).transpose(0, 1)
 
 
-@whole
+@vmap_rule
 def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """x (L, B, C, ...), as for batch norm."""
     lanes, _, channels = x.shape[:3]
@@ -88,7 +88,7 @@ class LaneRules(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in LOWERED or func in WIDENED or func in WIDENED_ON_CUDA:
             args, kwargs = as_autocast(func, args, kwargs)
-        if (rule := RULES.get(func)) is not None and (out := rule(self, *args, **kwargs)) is not None:
+        if (rule := RULES.get(func)) is not None and (out := rule(self.taps, *args, **kwargs)) is not None:
             return out
         return func(*args, **kwargs)
 
@@ -100,12 +100,12 @@ def lane_rules(taps: Taps | None = None) -> Iterator[None]:
         yield
 
 
-def linear_rule(mode: LaneRules, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+def linear_rule(taps: Taps | None, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     return linear(input, weight, bias) if weight.dim() == 2 else None
 
 
 def attention_rule(
-    mode: LaneRules, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    taps: Taps | None, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor | None:  # fmt: skip
     """None, for PyTorch's own way, where it is more than this one is for."""
@@ -115,7 +115,7 @@ def attention_rule(
 
 
 def batch_norm_rule(
-    mode: LaneRules, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    taps: Taps | None, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:  # fmt: skip
@@ -123,14 +123,14 @@ def batch_norm_rule(
 
 
 def group_norm_rule(
-    mode: LaneRules, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    taps: Taps | None, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor | None:  # fmt: skip
     return group_norm(input, num_groups, weight, bias, eps)
 
 
 def layer_norm_rule(
-    mode: LaneRules, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None,
+    taps: Taps | None, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor | None:  # fmt: skip
     """Of halves with fp32 weights, which vmap would not round."""

@@ -1,6 +1,10 @@
-"""One optimizer update of many runs at once. The order of its lines is `gradlab.update.step.Update`'s own.
+"""One optimizer update of many runs at once: where the arithmetic of a lane differs from that of a run alone.
 
-L lanes (see `rows`), P parameters, N elements of all parameters
+The order of an update, the weights of its samples, clipping, the learning rate, the loss scale and what an applied
+update moves are inherited from `gradlab.update.step.Update`, and work on tensors with a dimension of lanes. Here is
+the rest: forward and backward passes under vmap, and state that lies in one matrix.
+
+L lanes (rows of them, see `stacked_state`), P parameters, N elements of all parameters
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from torch.func import functional_call, vmap
 
 from gradlab.base.randomness import mix
 from gradlab.sweep.vectorized import sharing
-from gradlab.sweep.vectorized.gradients import LaneGradients, lane_norms
-from gradlab.sweep.vectorized.kernels import Taps, lane_rules
-from gradlab.sweep.vectorized.rows import Rows
-from gradlab.update.clip import Clipped
+from gradlab.sweep.vectorized.lane_gradients import LaneGradients, lane_norms
+from gradlab.sweep.vectorized.lane_rules import lane_rules
+from gradlab.sweep.vectorized.recurrent_rule import Taps
+from gradlab.sweep.vectorized.stacked_state import StackedState
 from gradlab.update.gradients import Gradients, total_norm
+from gradlab.update.step import unless
 
 
 class Batch(NamedTuple):
@@ -27,13 +32,14 @@ class Batch(NamedTuple):
     inputs: Tensor
     targets: Tensor
     own: bool
+    counts: bool = True
 
     @property
     def dim(self) -> int | None:
         return 0 if self.own else None
 
 
-class StackedUpdate(Rows):
+class StackedUpdate(StackedState):
     """The updates of L lanes."""
 
     def part(self, gradients: LaneGradients) -> LaneGradients:
@@ -63,18 +69,9 @@ class StackedUpdate(Rows):
             each = vmap(one, in_dims=(0, 0, batch.dim, batch.dim), randomness="error")
             return each(params, buffers, inputs, targets)
 
-    def count(self, batch: Batch) -> Tensor:
+    def count(self, batch: Any) -> Tensor:
         """(L,) or (): the number of losses in a micro-batch."""
         return vmap(self.loss.count)(batch.targets) if batch.own else self.loss.count(batch.targets)
-
-    def accumulate(self, window: Sequence[Any]) -> Tensor:
-        count = sum((self.count(batch) for batch in window), torch.zeros((), dtype=torch.int64, device=self.device))
-        count = count.clamp(min=1)  # type: ignore[union-attr]
-        weight = (self.precision.scale / self.loss.divisor(count)).expand(self.lanes)
-        total = torch.zeros(self.lanes, device=self.device)
-        for i in range(len(window)):
-            total += self.backward(window, i, weight)
-        return total / count
 
     def backward(self, window: Sequence[Any], i: int, weight: Tensor) -> Tensor:
         """As alone, some rows after the other."""
@@ -130,15 +127,9 @@ class StackedUpdate(Rows):
         for now, old in zip(parts, before):
             torch.where(found_inf.bool().unsqueeze(1), old, now, out=now)
 
-    def commit(self, clipped: Clipped, found_inf: Tensor) -> None:
-        self.attempts += 1
-        self.applied = self.applied + (found_inf == 0)
-        skipped = found_inf.bool()
-        for k, v in clipped.state.items():
-            self.clip_state[k] = torch.where(skipped.reshape(-1, *[1] * (v.dim() - 1)), self.clip_state[k], v)
+    def restore_buffers(self, skipped: Tensor) -> None:
         for k, before in self.saved.items():
-            now = self.buffers[k]
-            now.copy_(torch.where(skipped.reshape(-1, *[1] * (now.dim() - 1)), before, now))
+            self.buffers[k].copy_(unless(skipped, self.buffers[k], before))
 
     def save_buffers(self) -> None:
         if self.has_buffers:

@@ -19,13 +19,13 @@ from gradlab.base.distributed import World
 from gradlab.base.json_lines import read_lines
 from gradlab.config.schema import to_config
 from gradlab.runs.job import Job
-from gradlab.sweep.vectorized.grouping import Planned
-from gradlab.sweep.vectorized.lanes import Lane
+from gradlab.sweep.vectorized.lane import Lane
+from gradlab.sweep.vectorized.planning import PlannedJob
 from gradlab.sweep.vectorized.program import Program
 from gradlab.train import checkpoint
 
 
-def planned(folder: Path, number: int, *overrides: str) -> Planned:
+def planned(folder: Path, number: int, *overrides: str) -> PlannedJob:
     """A job as the launcher plans it. What is common to many is composed once."""
     values = [o for o in overrides if "." in o.split("=")[0] and o[0] not in "+~"]
     cfg = copy.deepcopy(composed(*(o for o in overrides if o not in values)))
@@ -35,7 +35,7 @@ def planned(folder: Path, number: int, *overrides: str) -> Planned:
         )
     (folder / str(number)).mkdir(parents=True, exist_ok=True)
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    return Planned(number, list(overrides), folder / str(number), to_config(cfg), plain, "run")
+    return PlannedJob(number, list(overrides), folder / str(number), to_config(cfg), plain, "run")
 
 
 def one_by_one(folder: Path, jobs: Sequence[Sequence[str]]) -> list[int]:

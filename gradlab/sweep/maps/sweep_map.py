@@ -18,8 +18,8 @@ from gradlab.runs.outcome_class import NAMES
 from gradlab.sweep.results import REPEATS
 
 if TYPE_CHECKING:
-    from gradlab.sweep.maps.advice import Line, Recommendation
     from gradlab.sweep.maps.grid import Grid
+    from gradlab.sweep.maps.recommendation import Recommendation, RowSummary
 
 LEAST = 3
 """Values of a numeric field that a sweep draws a map of by itself; or two of each of two fields."""
@@ -37,28 +37,28 @@ def worth_a_map(rows: Sequence[dict[str, Any]]) -> bool:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SweepMap:
     """A map: its slices, and of each its rows and what it recommends."""
 
     slices: list[Grid]
-    told: list[tuple[list[Line], Recommendation | None]]
+    told: list[tuple[list[RowSummary], Recommendation | None]]
 
 
-def sweep_ended(folder: Path, rows: Sequence[dict[str, Any]]) -> Drawn | None:
+def sweep_ended(folder: Path, rows: Sequence[dict[str, Any]]) -> SweepMap | None:
     """Draw the map of a sweep that is worth one."""
     return make(folder, rows) if worth_a_map(rows) else None
 
 
 def drawn(
     rows: Sequence[dict[str, Any]], x: str | None = None, y: str | None = None, margin: float | None = None
-) -> Drawn:
+) -> SweepMap:
     """The map of a sweep. Raises `Invalid` where there is nothing to draw."""
-    from gradlab.sweep.maps import advice
+    from gradlab.sweep.maps import recommendation
     from gradlab.sweep.maps.axis import choose_axes
     from gradlab.sweep.maps.grid import grids
 
     slices = grids(rows, *choose_axes(rows, x, y))
-    return Drawn(slices, [judged(grid, advice.MARGIN if margin is None else margin) for grid in slices])
+    return SweepMap(slices, [judged(grid, recommendation.MARGIN if margin is None else margin) for grid in slices])
 
 
 def make(
@@ -68,7 +68,7 @@ def make(
     y: str | None = None,
     metric: str | None = None,
     margin: float | None = None,
-) -> Drawn:
+) -> SweepMap:
     """Write map.json and the figures, and print. Raises `Invalid` where there is nothing to draw."""
     from gradlab.sweep.maps import figure
 
@@ -85,13 +85,13 @@ def make(
     return made
 
 
-def judged(grid: Grid, margin: float) -> tuple[list[Line], Recommendation | None]:
+def judged(grid: Grid, margin: float) -> tuple[list[RowSummary], Recommendation | None]:
     """The rows of a grid and its recommendation; none where x is no number."""
-    from gradlab.sweep.maps.advice import lines, recommend
+    from gradlab.sweep.maps.recommendation import recommend, summarize_rows
 
     if not grid.x.numeric:
         return [], None
-    found = lines(grid, margin)
+    found = summarize_rows(grid, margin)
     return found, recommend(grid, found, margin)
 
 
@@ -109,7 +109,7 @@ def paste(folder: Path, best: Recommendation) -> str | None:
 
 
 def write_json(
-    path: Path, folder: Path, slices: list[Grid], told: list[tuple[list[Line], Recommendation | None]]
+    path: Path, folder: Path, slices: list[Grid], told: list[tuple[list[RowSummary], Recommendation | None]]
 ) -> None:
     """map.json: axes; of every slice its points, rows (edge, sensitivity) and recommendation."""
     one = slices[0]
@@ -122,7 +122,7 @@ def write_json(
                 "points": [
                     {"x": one.x.values[j], "y": one.y.values[i], "outcome": cell.outcome, "stable": cell.stable}
                     | {"jobs": [job["job"] for job in cell.jobs]}
-                    for (i, j), cell in sorted(grid.cells.items())
+                    for (i, j), cell in sorted(grid.points.items())
                 ],
                 "rows": [asdict(line) | {"edge": asdict(line.edge) | {"value": line.edge.value}} for line in lines],
                 "recommendation": best and {"says": best.says, "values": best.values, "command": paste(folder, best)},
@@ -133,9 +133,9 @@ def write_json(
     path.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
 
 
-def tell(folder: Path, grid: Grid, lines: list[Line], best: Recommendation | None) -> None:
+def tell(folder: Path, grid: Grid, lines: list[RowSummary], best: Recommendation | None) -> None:
     """Print one slice: how many of each class, a line a row, the recommendation with its command."""
-    outcomes = [cell.outcome for cell in grid.cells.values()]
+    outcomes = [cell.outcome for cell in grid.points.values()]
     counts = ", ".join(f"{outcomes.count(name)} {name}" for name in NAMES if name in outcomes)
     ny, nx = grid.shape
     missing = f" ({ny * nx - len(outcomes)} points of the grid were not run)" if len(outcomes) < ny * nx else ""
@@ -154,7 +154,7 @@ def tell(folder: Path, grid: Grid, lines: list[Line], best: Recommendation | Non
             print(f"  {line}")
 
 
-def shown(line: Line) -> dict[str, str]:
+def shown(line: RowSummary) -> dict[str, str]:
     """A row as it is printed."""
 
     def number(value: float | None) -> str:

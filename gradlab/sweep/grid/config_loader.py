@@ -15,18 +15,16 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from gradlab.sweep.grid.composed import Composed, plain
-
-__all__ = ["Composer", "plain"]
+from gradlab.sweep.grid.job_config import JobConfig
 
 
-class Composer:
+class SweepConfigLoader:
     """A Hydra configuration loader whose sweeps are composed quickly; everything else is the loader's own."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.parser = OverridesParser.create(config_loader=loader)
-        self.known: dict[tuple[str, ...], Composed] = {}
+        self.known: dict[tuple[str, ...], JobConfig] = {}
         self.groups = set(loader.list_groups(""))
         self.parsed = functools.cache(self.parser.parse_override)
         self.good: set[tuple[tuple[str, ...], str]] = set()
@@ -47,21 +45,21 @@ class Composer:
         values = [o for o in parsed if self.is_value(o)]
         return tuple(str(o.key_or_group) if o in values else str(o.input_line) for o in parsed), values
 
-    def compose(self, master: DictConfig, overrides: Sequence[str]) -> Composed:
+    def compose(self, master: DictConfig, overrides: Sequence[str]) -> JobConfig:
         parsed = [self.parsed(override) for override in overrides]
         key, values = self.kind(parsed)
         if key not in self.known:
-            self.known[key] = Composed(self.loader.load_sweep_config(master, list(overrides)), values)
+            self.known[key] = JobConfig(self.loader.load_sweep_config(master, list(overrides)), values)
             self.good |= {(key, str(value.input_line)) for value in values}
             return self.known[key]
         composed = self.known[key]
         parts = composed.hydra.hydra.job.config.override_dirname
         named = sorted(str(o.input_line) for o in parsed if o.key_or_group not in parts.exclude_keys)
         try:
-            composed.put(values, overrides, parts.item_sep.join(named).replace("=", parts.kv_sep))
+            composed.set_values(values, overrides, parts.item_sep.join(named).replace("=", parts.kv_sep))
         except OmegaConfBaseException:  # Hydra has its own words for it
             del self.known[key]
-            return Composed(self.loader.load_sweep_config(master, list(overrides)), values)
+            return JobConfig(self.loader.load_sweep_config(master, list(overrides)), values)
         self.good |= {(key, str(value.input_line)) for value in values}
         return composed
 

@@ -70,7 +70,8 @@ def widths(places: np.ndarray) -> np.ndarray:
     if len(places) < 2:
         return np.ones(len(places))
     gaps = np.diff(places)
-    return (np.concatenate([gaps[:1], gaps]) + np.concatenate([gaps, gaps[-1:]])) / 2
+    around: np.ndarray = np.concatenate([gaps[:1], gaps]) + np.concatenate([gaps, gaps[-1:]])
+    return around / 2
 
 
 def sensitivity(places: np.ndarray, loss: np.ndarray, initial: np.ndarray | float) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_batchedtensor
 
 
-def whole(rule: Callable[..., Any]) -> Callable[..., Any]:
+def vmap_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
     """A function for use under vmap: `rule` gets its tensors with the lanes as their first dimension.
 
     It gives None where no tensor differs between lanes.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from forked import Commands, Result
 from helpers import HERE, wait_for
-from test_vectorized import Left, same_states
+from test_vectorized_jobs import Left, same_states
 
 from gradlab.cli.replay import main as replay
 

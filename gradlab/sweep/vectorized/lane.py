@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradlab.base import randomness
 from gradlab.measure.attempt import FIELDS, Attempt
 from gradlab.train.trainer import FAILURES, Trainer
 
-if TYPE_CHECKING:
-    from gradlab.sweep.vectorized.stack import Stack
 
-
-class OnHost:
+class HostValues:
     """What a lane measured in one update, on the host already."""
 
     def __init__(self, values: list[float]) -> None:
@@ -28,7 +25,8 @@ class OnHost:
 class Lane(Trainer):
     """A run whose updates and evaluations are made for it."""
 
-    stack: Stack
+    restore: Callable[[Lane], None]
+    """Writes its weights and the state of its update back into it; the stack sets it."""
     number: int
     """Its place in the stack as that began."""
 
@@ -70,16 +68,16 @@ class Lane(Trainer):
             self.ask = next(self.asks, None)
 
     def failed(self, error: Exception) -> None:
-        self.stack.hand_back(self)
+        self.restore(self)
         super().failed(error)
 
     def save(self) -> None:
-        self.stack.hand_back(self)
+        self.restore(self)
         randomness.set_random_state(self.generators)
         super().save()
 
     def hold(self) -> None:
-        self.stack.hand_back(self)
+        self.restore(self)
         super().hold()
 
     def take(self, attempt: Attempt, following: int) -> None:

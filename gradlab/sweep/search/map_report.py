@@ -6,19 +6,17 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradlab.base.command import command
 from gradlab.base.json_lines import plain, write_whole
-from gradlab.sweep.search.quadtree import Place, Square, at_most, leaves
-
-if TYPE_CHECKING:
-    from gradlab.sweep.search.refinement import Map, Zoom
+from gradlab.sweep.search.map_search import MapSearch, RefinedMap
+from gradlab.sweep.search.quadtree import Cell, Corner, at_most, leaves
 
 MIXED = "mixed"
 
 
-def of_map(search: Zoom, one: Map) -> dict[str, Any]:
+def of_map(search: MapSearch, one: RefinedMap) -> dict[str, Any]:
     """What cells.json says of a map; positions count from 0 to resolution along each axis."""
     o = search.option
     found = list(leaves(one.tried, o.resolution, o.coarse))
@@ -38,7 +36,7 @@ def of_map(search: Zoom, one: Map) -> dict[str, Any]:
     }
 
 
-def cell_class(cell: Square, one: Map) -> str | None:
+def cell_class(cell: Cell, one: RefinedMap) -> str | None:
     """The class of a cell; `mixed` of one with a boundary in it, None of one that was not reached."""
     if cell.agree:
         return str(one.tried[cell.i, cell.j])
@@ -48,7 +46,7 @@ def cell_class(cell: Square, one: Map) -> str | None:
 def dense(one: dict[str, Any], resolution: int) -> list[list[str | None]]:
     """The class of every point of the full grid, [j][i], from a map of cells.json: tried, or as its cell says."""
     grid: list[list[str | None]] = [[None] * (resolution + 1) for _ in range(resolution + 1)]
-    tried: dict[Place, str] = {(i, j): seen for i, j, seen, _ in one["points"]}
+    tried: dict[Corner, str] = {(i, j): seen for i, j, seen, _ in one["points"]}
     for i, j, size, name in one["cells"]:
         if name in (None, MIXED):  # of a mixed one all points were tried
             continue
@@ -76,7 +74,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def report(folder: Path, search: Zoom, ended: str | None) -> None:
+def report(folder: Path, search: MapSearch, ended: str | None) -> None:
     """Write cells.json and say what it took."""
     o = search.option
     maps = [of_map(search, one) for one in search.maps]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from gradlab.sweep.grid.axes import Point
-from gradlab.sweep.search.judge import Seen
+from gradlab.sweep.search.judge import FinishedJob
 
-Run = Callable[[list[Point]], list[Seen]]
+RunRound = Callable[[list[Point]], list[FinishedJob]]
 """Runs a job for each list of overrides, at once as far as the launcher can, and says what was seen of each."""
 
 
@@ -23,19 +22,16 @@ class Search(Protocol):
     def ask(self) -> list[Point]:
         """Jobs of the next round; none when it is done."""
 
-    def tell(self, seen: Sequence[Seen]) -> None:
+    def tell(self, seen: Sequence[FinishedJob]) -> None:
         """What became of the jobs asked for last, or of the first of them."""
 
     def progress(self) -> str:
         """How far it is, in a few words."""
 
-    def report(self, folder: Path, ended: str | None) -> None:
-        """Write the results, and print them. ended: why it ended before it was done."""
-
 
 def conduct(
     search: Search,
-    run: Run,
+    run: RunRound,
     max_runs: int | None,
     say: Callable[[str], None],
     check: Callable[[list[Point]], None] = lambda jobs: None,

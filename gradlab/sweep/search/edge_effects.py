@@ -6,21 +6,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from math import exp, inf, isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradlab.remedies.paired_effect import SEEDS, half_width
 from gradlab.sweep.grid.axes import Point, axes, given, is_number, label, without
+from gradlab.sweep.search.boundary_search import BoundarySearch, SearchLine
 from gradlab.sweep.search.edge import Edge
 from gradlab.sweep.search.lattice import Lattice
-
-if TYPE_CHECKING:
-    from gradlab.sweep.search.boundary import Boundary, Hunt
 
 BASELINE = "none"
 TINY = 1e-9
 
 
-def place(found: Edge) -> float:
+def edge_position(found: Edge) -> float:
     """Position of the last stable value; inf if nothing is lost, -inf if all is."""
     if found.stable is None:
         return -inf
@@ -37,11 +35,11 @@ def median(places: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Moved:
+class EdgeEffect:
     """By how much an edge moves, paired over seeds; factors, or on a linear scale differences."""
 
     mean: float
-    """Over the seeds; of factors the geometric one."""
+    """Over the seeds; of factors the geometric mean."""
     low: float | None
     """95% interval of the mean by Student's t, widened by the tolerance; None of fewer than three seeds."""
     high: float | None
@@ -52,7 +50,7 @@ class Moved:
     """1 to larger values, -1 to smaller ones, 0 not shown."""
 
 
-def moved(pairs: Sequence[tuple[float, float, int]], on: Lattice) -> Moved | None:
+def paired_effect(pairs: Sequence[tuple[float, float, int]], on: Lattice) -> EdgeEffect | None:
     """From positions without and with; None where none can be compared.
 
     The third number of each is the furthest position tried with, which stands for an edge beyond it.
@@ -68,14 +66,14 @@ def moved(pairs: Sequence[tuple[float, float, int]], on: Lattice) -> Moved | Non
         larger = (inf in beyond) == (on.size > 0)
         bound, low, high = ("at least", min(steps), None) if larger else ("at most", None, max(steps))
         direction = all(s > wide for s in steps) - all(s < -wide for s in steps)
-        return Moved(unit(mean, on), unit(low, on), unit(high, on), len(steps), bound, direction)
+        return EdgeEffect(unit(mean, on), unit(low, on), unit(high, on), len(steps), bound, direction)
     if len(steps) >= SEEDS:
         margin = half_width(steps) + wide
         low, high = mean - margin, mean + margin
         direction = (low > TINY) - (high < -TINY)
     else:
         direction = all(s > wide + TINY for s in steps) - all(s < -wide - TINY for s in steps)
-    return Moved(unit(mean, on), unit(low, on), unit(high, on), len(steps), "", direction)
+    return EdgeEffect(unit(mean, on), unit(low, on), unit(high, on), len(steps), "", direction)
 
 
 def unit(step: Any, on: Lattice) -> Any:
@@ -83,47 +81,50 @@ def unit(step: Any, on: Lattice) -> Any:
     return step if step is None or on.linear else exp(step)
 
 
-def judged(hunt: Hunt) -> bool:
+def judged(line: SearchLine) -> bool:
     """Whether any of its runs gave a verdict."""
-    return any(s is not None for s in hunt.known.values())
+    return any(s is not None for s in line.known.values())
 
 
-def end(hunt: Hunt, position: float) -> int:
+def furthest(line: SearchLine, position: float) -> int:
     """The furthest position tried in the direction of an infinite one."""
-    tried = [p for p, s in hunt.known.items() if s is not None]
+    tried = [p for p, s in line.known.items() if s is not None]
     return max(tried) if position > 0 else min(tried)
 
 
-def effects(search: Boundary) -> list[dict[str, Any]]:
+def effects(search: BoundarySearch) -> list[dict[str, Any]]:
     """For each named axis: by how much each of its values moves the edge against `none`, or against its first."""
     found = []
     for name, values in axes(search.points).items():
         if all(map(is_number, values)):
             continue
         base = BASELINE if BASELINE in values else values[0]
-        hunts = {(without(hunt.point, name), given(hunt.point, name), hunt.seed): hunt for hunt in search.hunts}
+        lines = {(without(line.point, name), given(line.point, name), line.seed): line for line in search.lines}
         pairs: dict[tuple[Point, str], list[tuple[float, float, int]]] = {}
-        for (rest, mine, seed), hunt in hunts.items():
-            before = hunts.get((rest, base, seed))
+        for (rest, mine, seed), line in lines.items():
+            before = lines.get((rest, base, seed))
             if mine is None or mine == base or before is None:
                 continue
             mates = pairs.setdefault((rest, mine), [])
-            if judged(before) and judged(hunt):
-                after = place(hunt.edge)
-                mates.append((place(before.edge), after, end(hunt, after)))
+            if judged(before) and judged(line):
+                after = edge_position(line.edge)
+                mates.append((edge_position(before.edge), after, furthest(line, after)))
         for (rest, mine), mates in pairs.items():
             others = label(rest, [n for n in search.names if n != name])
-            m = moved(mates, search.lattice)
+            m = paired_effect(mates, search.lattice)
             common = {"axis": name, "value": mine, "against": base, "point": others}
-            found.append(common | (asdict(m) if m else dict.fromkeys(f.name for f in fields(Moved))))
+            found.append(common | (asdict(m) if m else dict.fromkeys(f.name for f in fields(EdgeEffect))))
     return found
 
 
-def told(effect: dict[str, Any], linear: bool) -> list[str]:
+def effect_row(effect: dict[str, Any], linear: bool) -> list[str]:
     """An effect as it is printed."""
     if effect["mean"] is None:
         return ["-", "-", "0", "not comparable: an edge lies beyond the values tried, or there is none"]
-    form = (lambda v: f"{v:+.3g}") if linear else (lambda v: f"x{v:.3g}")
+
+    def form(value: float) -> str:
+        return f"{value:+.3g}" if linear else f"x{value:.3g}"
+
     interval = "-" if None in (effect["low"], effect["high"]) else f"[{form(effect['low'])}, {form(effect['high'])}]"
     words = {1: "moves it up", -1: "moves it down", 0: "not shown"}[effect["direction"]]
     return [f"{effect['bound']} {form(effect['mean'])}".strip(), interval, str(effect["seeds"]), words]

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from gradlab.sweep.vectorized import sharing
-from gradlab.sweep.vectorized.kernels import Taps
-from gradlab.sweep.vectorized.stacking import Flat, chosen, stacked
+from gradlab.sweep.vectorized.lane_values import FlatTensors, select_lanes, stack_options
+from gradlab.sweep.vectorized.recurrent_rule import Taps
 from gradlab.update.precision import LossScale
 from gradlab.update.step import Update
 
 
-class Rows(Update):
+class StackedState(Update):
     """The state of L updates, made of those of the lanes alone; everything that `Update` keeps has a lane dimension."""
 
     def __init__(
@@ -47,15 +47,15 @@ class Rows(Update):
         self.loss, self.world, self.in_kernel, self.halts = first.loss, first.world, False, first.halts
         trained = dict(zip(first.names, first.params, strict=True))
         self.names = [n for n in first.names if used is None or n in used]
-        self.option = stacked([o.optimizer for o in options], device)
-        self.clip, self.noise = (stacked([getattr(o, n) for o in options], device) for n in ("clip", "noise"))
+        self.option = stack_options([o.optimizer for o in options], device)
+        self.clip, self.noise = (stack_options([getattr(o, n) for o in options], device) for n in ("clip", "noise"))
         self.set_thresholds()
-        self.schedule = stacked([update.schedule for update in alone], device)
+        self.schedule = stack_options([update.schedule for update in alone], device)
         self.precision = first.precision.__class__(device, first.precision.dtype, None, first.precision.cpu_gemm)
         self.precision.one = torch.ones(lanes, device=device)
         if first.precision.loss_scale is not None:
             scale = LossScale(first.precision.loss_scale.option, device)
-            scale.option = stacked([o.precision for o in options], device)
+            scale.option = stack_options([o.precision for o in options], device)
             scale.scale, scale.growth_tracker = (
                 torch.stack([getattr(u.precision.loss_scale, n) for u in alone]) for n in ("scale", "growth_tracker")
             )
@@ -68,8 +68,8 @@ class Rows(Update):
         self.halted = torch.zeros(lanes, device=device)
         self.clip_state = {k: torch.stack([u.clip_state[k] for u in alone]) for k in first.clip_state}
         shapes = [trained[n].shape for n in self.names]
-        self.weights = Flat(lanes, shapes, device)
-        self.moments = [Flat(lanes, shapes, device) for _ in self.option.moments()]
+        self.weights = FlatTensors(lanes, shapes, device)
+        self.moments = [FlatTensors(lanes, shapes, device) for _ in self.option.moments()]
         for lane, update in enumerate(alone):
             own = dict(update.module.named_parameters())
             self.weights.fill(lane, [own[n].detach() for n in self.names])
@@ -119,11 +119,11 @@ class Rows(Update):
     def keep(self, index: Tensor) -> None:
         """Go on with these rows, which may be some of them, or some more than once."""
         self.option, self.clip, self.noise, self.schedule = (
-            chosen(option, index) for option in (self.option, self.clip, self.noise, self.schedule)
+            select_lanes(option, index) for option in (self.option, self.clip, self.noise, self.schedule)
         )
         self.precision.one = self.precision.one[index]
         if (scale := self.precision.loss_scale) is not None:
-            scale.option = chosen(scale.option, index)
+            scale.option = select_lanes(scale.option, index)
             scale.scale, scale.growth_tracker = scale.scale[index], scale.growth_tracker[index]
         self.base_lr, self.applied, self.halted = self.base_lr[index], self.applied[index], self.halted[index]
         self.seeds = [self.seeds[i] for i in index.tolist()]
@@ -133,8 +133,8 @@ class Rows(Update):
         for flat in (self.weights, *self.moments):
             flat.keep(index)
 
-    def hand_back(self, lane: int, alone: Update) -> None:
-        """Put a row's weights and state into the update that a lane would be alone. lane: the row."""
+    def restore(self, lane: int, alone: Update) -> None:
+        """Write a row's weights and state into the update of one run. lane: the row."""
         own, names = state_of(alone.module), dict(zip(self.names, self.weights.views, strict=True))
         with torch.no_grad():
             for name, rows in (*names.items(), *self.buffers.items()):

@@ -8,97 +8,95 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradlab.base import table
 from gradlab.base.command import command
 from gradlab.base.json_lines import plain, write_whole
-from gradlab.sweep.search.edge_moves import effects, end, judged, median, place, told
+from gradlab.sweep.search.boundary_search import BoundarySearch, SearchLine
+from gradlab.sweep.search.edge_effects import edge_position, effect_row, effects, furthest, judged, median
 from gradlab.sweep.search.lattice import Lattice
-
-if TYPE_CHECKING:
-    from gradlab.sweep.search.boundary import Boundary, Hunt
 
 
 def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def shown(position: float, hunts: Sequence[Hunt], on: Lattice) -> str:
+def shown(position: float, lines: Sequence[SearchLine], on: Lattice) -> str:
     """An edge as it is printed."""
     if not isinf(position):
         return number(on.value(position))
-    ends = [end(hunt, position) for hunt in hunts if place(hunt.edge) == position]
+    ends = [furthest(line, position) for line in lines if edge_position(line.edge) == position]
     larger = (position > 0) == (on.size > 0)
     sign = (">" if larger else "<") + "=" * (position > 0)
     return f"{sign} {number(on.value(min(ends) if position > 0 else max(ends)))}"
 
 
-def says(hunt: Hunt, on: Lattice) -> list[str]:
+def remarks(line: SearchLine, on: Lattice) -> list[str]:
     """What is to be known of an edge besides where it is."""
-    e, known = hunt.edge, hunt.known
+    e, known = line.edge, line.known
     tried = [p for p, s in known.items() if s is not None]
     unjudged = [p for p, s in known.items() if s is None]
 
     def values(positions: Sequence[int]) -> str:
         return ", ".join(number(on.value(p)) for p in sorted(positions, key=on.value))
 
-    lines = []
+    found = []
     if tried and e.stable is None:
-        lines.append(f"not stable at any value tried, {values([min(tried), max(tried)])} and between")
+        found.append(f"not stable at any value tried, {values([min(tried), max(tried)])} and between")
     elif tried and e.lost is None:
-        lines.append(f"stable up to at least {values([max(tried)])}" if on.size > 0 else at_least(max(tried), on))
+        found.append(f"stable up to at least {values([max(tried)])}" if on.size > 0 else at_least(max(tried), on))
     elif e.stable is not None and e.lost is not None and e.lost - e.stable > 1:
-        lines.append(f"known only to be between {values([e.stable, e.lost])}")
+        found.append(f"known only to be between {values([e.stable, e.lost])}")
     if e.again:
-        lines.append(f"stable again at {values(e.again)}: there is more than one edge, and this is the first")
+        found.append(f"stable again at {values(e.again)}: there is more than one edge, and this is the first")
     if e.before:
-        lines.append(f"not stable at {values(e.before)} either, on the other side")
-    if e.stable is not None and hunt.seen[e.stable].told.get("ill"):
-        says = f"not lost at {values([e.stable])}, but {hunt.seen[e.stable].why}"
-        lines.append(f"{says}: hydra.sweeper.judge=learns looks for values that train")
+        found.append(f"not stable at {values(e.before)} either, on the other side")
+    if e.stable is not None and line.seen[e.stable].told.get("ill"):
+        text = f"not lost at {values([e.stable])}, but {line.seen[e.stable].why}"
+        found.append(f"{text}: hydra.sweeper.judge=learns looks for values that train")
     if unjudged:
-        lines.append(f"no verdict at {values(unjudged)}: {hunt.seen[unjudged[0]].why}")
-    return lines
+        found.append(f"no verdict at {values(unjudged)}: {line.seen[unjudged[0]].why}")
+    return found
 
 
 def at_least(position: int, on: Lattice) -> str:
     return f"stable down to at least {number(on.value(position))}"
 
 
-def row(search: Boundary, hunts: list[Hunt]) -> dict[str, Any]:
+def row(search: BoundarySearch, lines: list[SearchLine]) -> dict[str, Any]:
     """A point: its edges by seed, their median and spread."""
     on = search.lattice
-    counted = [hunt for hunt in hunts if judged(hunt)]
-    places = [place(hunt.edge) for hunt in counted]
+    counted = [line for line in lines if judged(line)]
+    places = [edge_position(line.edge) for line in counted]
     ordered = sorted(places, reverse=on.size < 0)
 
     def value(position: float) -> float | None:
         return None if isinf(position) else on.value(position)
 
-    remarks: dict[str, list[str]] = {}
-    for hunt in hunts:
-        for text in says(hunt, on):
-            remarks.setdefault(text, []).append(hunt.seed or "")
+    seeds: dict[str, list[str]] = {}
+    for line in lines:
+        for text in remarks(line, on):
+            seeds.setdefault(text, []).append(line.seed or "")
     return {
-        "point": search.label(hunts[0].point),
-        "overrides": list(hunts[0].point),
+        "point": search.label(lines[0].point),
+        "overrides": list(lines[0].point),
         "edge": value(median(places)) if places else None,
         "lowest": value(ordered[0]) if places else None,
         "highest": value(ordered[-1]) if places else None,
         "shown": [shown(p, counted, on) for p in (median(places), ordered[0], ordered[-1])] if places else ["-"] * 3,
         "seeds": len(counted),
-        "runs": sum(len({s.job for s in hunt.seen.values()}) for hunt in hunts),
-        "says": [f"{t} (seed {', '.join(s)})" if len(hunts) > 1 and s[0] else t for t, s in remarks.items()],
-        "edges": [of_hunt(hunt, on) for hunt in hunts],
+        "runs": sum(len({s.job for s in line.seen.values()}) for line in lines),
+        "says": [f"{t} (seed {', '.join(s)})" if len(lines) > 1 and s[0] else t for t, s in seeds.items()],
+        "edges": [line_content(line, on) for line in lines],
     }
 
 
-def of_hunt(hunt: Hunt, on: Lattice) -> dict[str, Any]:
-    e = hunt.edge
-    tried = sorted((on.value(p), s, hunt.seen[p].job, hunt.seen[p].why) for p, s in hunt.known.items())
+def line_content(line: SearchLine, on: Lattice) -> dict[str, Any]:
+    e = line.edge
+    tried = sorted((on.value(p), s, line.seen[p].job, line.seen[p].why) for p, s in line.known.items())
     return {
-        "seed": hunt.seed,
+        "seed": line.seed,
         "stable": None if e.stable is None else on.value(e.stable),
         "lost": None if e.lost is None else on.value(e.lost),
         "stable_again": [on.value(p) for p in e.again],
@@ -107,10 +105,10 @@ def of_hunt(hunt: Hunt, on: Lattice) -> dict[str, Any]:
     }
 
 
-def report(folder: Path, search: Boundary, ended: str | None) -> None:
+def report(folder: Path, search: BoundarySearch, ended: str | None) -> None:
     """Write edges.json and edges.csv, and print both tables."""
     option, on = search.option, search.lattice
-    rows = [row(search, [hunt for hunt in search.hunts if hunt.point == point]) for point in search.points]
+    rows = [row(search, [line for line in search.lines if line.point == point]) for point in search.points]
     moves = effects(search)
     settings = {k: v for k, v in asdict(option).items() if k != "_target_"} | {"step": on.step, "origin": on.origin}
     content = {"settings": settings, "ended": ended, "points": rows, "effects": moves}
@@ -137,7 +135,7 @@ def report(folder: Path, search: Boundary, ended: str | None) -> None:
             [
                 m["axis"] + f" ({m['point']})" * (m["point"] != "-"),
                 f"{m['value']} / {m['against']}",
-                *told(m, on.linear),
+                *effect_row(m, on.linear),
             ]
             for m in moves
         ]

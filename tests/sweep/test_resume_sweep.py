@@ -19,8 +19,7 @@ from forked import SHORT, Commands, Result, told
 from helpers import environment, metrics, wait_for
 
 from gradlab.base.json_lines import write_whole
-from gradlab.sweep import unfinished
-from gradlab.sweep.unfinished import begun_with, clear, count, finished
+from gradlab.sweep.resume import clear, count_finished, finished, original_command, remaining
 
 GRADLAB = [sys.executable, "-m", "gradlab"]
 LONGER = ("model.layers=2", "model.width=8", "data.samples=320", "trainer.epochs=40", "trainer.progress=none")
@@ -134,7 +133,7 @@ def test_finished_jobs_are_counted_once_and_only_those_planned(tmp_path: Path) -
     write(tmp_path / "1", exit_code=130, overrides=["seed=2"])
     (tmp_path / "torn" / ".hydra").mkdir(parents=True)
     (tmp_path / "torn" / ".hydra" / "overrides.yaml").write_text("- [")
-    assert count(tmp_path, [["seed=1"], ["seed=2"], ["seed=3"]]) == (1, 0)
+    assert count_finished(tmp_path, [["seed=1"], ["seed=2"], ["seed=3"]]) == (1, 0)
 
 
 def test_jobs_that_are_wrong_by_themselves_are_told_apart_and_not_advised_to_run_again(tmp_path: Path) -> None:
@@ -143,12 +142,12 @@ def test_jobs_that_are_wrong_by_themselves_are_told_apart_and_not_advised_to_run
         write(tmp_path / str(i), overrides=jobs[i], **changes)
         (tmp_path / str(i) / ".hydra").mkdir()
         (tmp_path / str(i) / ".hydra" / "overrides.yaml").write_text(f"- seed={i}\n")
-    resume = f"the others run with: python -m gradlab resume={tmp_path}"
+    others = f"the others run with: python -m gradlab resume={tmp_path}"
     wrong = "1 is wrong by itself and would be refused again"
-    assert unfinished.left(tmp_path, jobs) == f"1 of 4 jobs have finished; {wrong}; {resume}"
-    assert unfinished.left(tmp_path, jobs[:2]) == f"1 of 2 jobs have finished; {wrong}"
-    assert unfinished.left(tmp_path, [jobs[0], jobs[2]]) == f"1 of 2 jobs have finished; {resume}"
-    assert unfinished.left(tmp_path, jobs[:1]) is None
+    assert remaining(tmp_path, jobs) == f"1 of 4 jobs have finished; {wrong}; {others}"
+    assert remaining(tmp_path, jobs[:2]) == f"1 of 2 jobs have finished; {wrong}"
+    assert remaining(tmp_path, [jobs[0], jobs[2]]) == f"1 of 2 jobs have finished; {others}"
+    assert remaining(tmp_path, jobs[:1]) is None
 
 
 def test_a_sweep_with_a_wrong_job_says_that_resuming_is_no_help(gradlab: Commands, tmp_path: Path) -> None:
@@ -167,11 +166,11 @@ def test_the_command_of_a_sweep_is_found_again_but_for_where_and_how_its_jobs_ra
     runtime = {"config_sources": sources}
     content = {"overrides": {"task": task, "hydra": stored}, "runtime": runtime, "job": {"config_name": "config"}}
     (tmp_path / "multirun.yaml").write_text(json.dumps({"hydra": content}))
-    flags, before, after = begun_with(tmp_path, [])
+    flags, before, after = original_command(tmp_path, [])
     assert before == [*task, *mine] and flags == ["--multirun", "--config-name=config", "--config-dir=/my/conf"]
     assert after == [f"hydra.sweep.dir='{tmp_path}'", "hydra.callbacks.gradlab.goes_on=true"]
-    assert begun_with(tmp_path, ["hydra/launcher=basic"])[1] == [*task, mine[-1]]
-    assert begun_with(tmp_path, ["hydra.launcher.n_jobs=1"])[1] == [*task, mine[0], mine[-1]]
+    assert original_command(tmp_path, ["hydra/launcher=basic"])[1] == [*task, mine[-1]]
+    assert original_command(tmp_path, ["hydra.launcher.n_jobs=1"])[1] == [*task, mine[0], mine[-1]]
 
 
 def stopped(gradlab: Commands, folder: Path, sweep: list[str], after: int, how: int, group: bool) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gradlab.base.distributed import World
 from gradlab.base.json_lines import read_lines
-from gradlab.cli.arguments import compose
+from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.train.trainer import Trainer
 

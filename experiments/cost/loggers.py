@@ -28,7 +28,7 @@ from turns import QUIET, RESNET18, TRANSFORMER, Done, Rules, keep_memory
 # isort: split
 import torch
 
-from gradlab.cli.arguments import compose
+from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.loggers.local import RunFiles
 from gradlab.loggers.options import About, TensorBoardOption, WandbOption

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradlab.cli.arguments import compose
+from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.data.order import epoch_order
 from gradlab.diagnosis.diagnose import Stream

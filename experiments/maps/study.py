@@ -19,10 +19,10 @@ def grid_of(folder: Path):
 
 def lines_of(runs: Runs, sweep: str):
     """The rows of a map, by their bound."""
-    from gradlab.sweep.maps.advice import lines
+    from gradlab.sweep.maps.recommendation import summarize_rows
 
     folder = runs.where(sweep)[0].folder.parent
-    return {float(line.y): line for line in lines(grid_of(folder))}
+    return {float(line.y): line for line in summarize_rows(grid_of(folder))}
 
 
 def largest(line) -> float:
@@ -75,8 +75,8 @@ def edge_table(folder: Path) -> list[str]:
 
 def shown(runs: Runs, here: Path) -> list[str]:
     """The figures, the edges row by row, and the table of the search."""
-    from gradlab.sweep.maps.advice import recommend
     from gradlab.sweep.maps.figure import draw
+    from gradlab.sweep.maps.recommendation import recommend
 
     page = []
     for name in ("exploding", "fp16_collapse"):

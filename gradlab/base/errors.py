@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
 from gradlab.base import components
-from gradlab.base.option import FIELDS, Invalid
+from gradlab.base.option import Invalid
+from gradlab.base.suggestions import did_you_mean, must_be, no_such_field
 
 APPENDED = ("experiment", "remedy", "pitfall", "sweep")
 """Groups that a plus appends."""
@@ -16,14 +16,16 @@ EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "s
 HYDRA = ("hydra", "omegaconf", "antlr4")
 """Packages whose errors are a user's: composing a configuration is all that they do."""
 
+MORE = {
+    "data": "; your own: data=custom data.target=my_package.data:make, or text files: data=text data.path=FOLDER",
+    "model": "; your own: model=custom model.target=my_package.nets:Net",
+    "logger": "; the local files are always written",
+}
+"""Added where a group has no such option."""
+
 
 class Usage(ValueError):
     """A command line that cannot be read; the message says all."""
-
-
-def did_you_mean(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def explain(error: BaseException, folder: Path | None = None) -> str | None:
@@ -111,8 +113,7 @@ def unknown_option(error: BaseException) -> str | None:
         return f"{group}={name}: needs an extra: pip install 'gradlab[{EXTRAS[name]}]'"
     if not group:
         return f"--config-name {name}: there is no such file"
-    says = "; the local files are written whatever is named" if group == "logger" else ""
-    return f"{group}={name}: must be one of {', '.join(allowed) or '(none here)'}{did_you_mean(name, allowed)}{says}"
+    return f"{group}={name}: {must_be(name, allowed)}{MORE.get(group, '')}"
 
 
 def unknown_field(error: BaseException, cause: BaseException) -> str | None:
@@ -126,9 +127,10 @@ def unknown_field(error: BaseException, cause: BaseException) -> str | None:
     if full.startswith("logger.") and getattr(cause, "object_type", None) is dict:
         chosen = ", ".join(map(str, parent or ())) or "none"
         return f"{full}: must be logger.NAME.FIELD of a logger that logger= names; it names {chosen}"
-    known = [str(k) for k in parent] if group and parent is not None else FIELDS
-    near = did_you_mean(name, known)
-    return f"{full}: no such field{near}; {group or 'gradlab'} has {', '.join(known) or 'no fields'}"
+    if not group or parent is None:
+        return f"{full}: {no_such_field(name)}"
+    known = [str(k) for k in parent]
+    return f"{full}: no such field{did_you_mean(name, known)}; {group} has {', '.join(known) or 'no fields'}"
 
 
 def wrong_value(error: BaseException, cause: BaseException) -> str | None:

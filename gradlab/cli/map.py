@@ -40,7 +40,7 @@ def work(arguments: list[str]) -> int:
         raise Invalid("FOLDER", args.folder, "no such folder")
     from gradlab.report.pages import sweep_page
     from gradlab.sweep import results
-    from gradlab.sweep.maps import map
+    from gradlab.sweep.maps import sweep_map
 
     if args.metric is not None:
         from gradlab.sweep.maps.grid import METRICS
@@ -50,6 +50,6 @@ def work(arguments: list[str]) -> int:
     if len(rows) < 2:
         raise Invalid("FOLDER", args.folder, f"must be the folder of a sweep (it holds {len(rows)} jobs)")
     results.write(rows, args.folder / "results.csv")
-    drawn = map.make(args.folder, rows, args.x, args.y, args.metric, args.margin)
+    drawn = sweep_map.make(args.folder, rows, args.x, args.y, args.metric, args.margin)
     print(f"report: {sweep_page.write(args.folder, rows, drawn)}", flush=True)
     return 0

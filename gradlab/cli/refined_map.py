@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from gradlab.base.command import exit_code, key
-from gradlab.base.errors import APPENDED, Usage, did_you_mean
+from gradlab.base.errors import APPENDED, Usage
+from gradlab.base.suggestions import closest, no_such_field
 from gradlab.sweep.search.options import QuadtreeOption
 
 SHORT = [f.name for f in fields(QuadtreeOption) if not f.name.startswith("_") and f.name != "params"]
@@ -28,7 +29,9 @@ def overrides(arguments: list[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         bare = name.lstrip("+~")
         if equals and bare.isidentifier() and bare not in SHORT and bare not in known:
-            raise Usage(f"{name}: no such field{did_you_mean(name, [*SHORT, *known])}; a map has {', '.join(SHORT)}")
+            near = closest(name, SHORT)
+            wrong = f"no such field (did you mean {near}?)" if near else no_such_field(bare)
+            raise Usage(f"{name}: {wrong}; a map has {', '.join(SHORT)}")
         made.append(f"hydra.sweeper.{name}={value}" if equals and name in SHORT else argument)
     typed = {key(argument).removeprefix("hydra.sweeper.") for argument in arguments if "=" in argument}
     for name, example in (("x", "optimizer.lr:1e-4:1"), ("y", "clip.max_norm:1e-3:100")):
@@ -44,5 +47,5 @@ def run(arguments: list[str]) -> int:
     from gradlab.cli import main
 
     if "RANK" not in os.environ:
-        lazy_import("torch")  # a wrong command is told without
+        lazy_import("torch")  # a wrong command is refused without
     return exit_code(lambda: main.run(overrides(arguments)))

@@ -1,4 +1,4 @@
-"""What Hydra calls at the end of a sweep."""
+"""What Hydra calls at the beginning and at the end of a sweep."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gradlab.base import errors
 from gradlab.base.option import Invalid
-from gradlab.cli import arguments
+from gradlab.cli.session import current
 
-PLANNED: dict[Path, list[list[str]] | None] = {}
-"""The overrides of each job of the sweeps that this process began."""
 SHOWN = 100
 """Jobs of a sweep that are printed."""
 
@@ -33,51 +31,52 @@ class SweepEnd(Callback):
         from gradlab.sweep.launchers import processes
 
         processes.prepare(config)
-        folder = Path(config.hydra.sweep.dir)
-        arguments.SWEEPS.append(folder)
-        with suppress(HydraException, OmegaConfBaseException):  # the sweeper will say it
+        folder, session = Path(config.hydra.sweep.dir), current()
+        session.sweeps[folder] = None
+        with suppress(HydraException, OmegaConfBaseException):  # the sweeper will report it
             try:
-                PLANNED[folder] = jobs.planned(config)
+                session.sweeps[folder] = jobs.planned(config)
             except Invalid as error:  # Hydra would make a warning of it
-                arguments.REFUSED.append(error)
+                session.refused = error
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.base.distributed import world
 
-        if arguments.REFUSED or not world().main:
+        if current().refused or not world().main:
             return
         try:
             conclude(Path(config.hydra.sweep.dir))
         except Exception as error:  # Hydra would make a warning of it, and 0 of the exit code
-            arguments.RESULTS.append(1)
+            current().exit_codes.append(1)
             print(f"gradlab: {errors.explain(error) or repr(error)}", file=sys.stderr)
 
 
 def conclude(folder: Path) -> None:
-    """Write and print what the jobs of a sweep have come to, however it ended."""
+    """Write and print the results of a sweep's jobs, however it ended."""
     from gradlab.loggers.wandb import sweep as wandb_sweep
     from gradlab.report.pages import run_page, sweep_page
-    from gradlab.sweep import results, unfinished
+    from gradlab.sweep import results, resume
 
-    rows, planned = results.read(folder), PLANNED.get(folder) or []
-    arguments.RESULTS.extend(row["exit_code"] for row in rows)
+    session = current()
+    rows, planned = results.read(folder), session.sweeps.get(folder) or []
+    session.exit_codes.extend(row["exit_code"] for row in rows)
     run_page.complete(folder / row["job"] for row in rows)
     if len(rows) < len(planned):  # jobs in other processes that left nothing
-        arguments.RESULTS.append(1)
+        session.exit_codes.append(1)
     if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
         results.write(rows, folder / "results.csv")
-        tell(sweep_page.written(folder, rows), folder)  # a search has said what its runs show, all together
+        print_paths(sweep_page.written(folder, rows), folder)  # a search has reported its runs, all together
         wandb_sweep.write(folder, rows)
         return
     page = show(folder, rows, len(planned)) if rows else None
     wandb_sweep.write(folder, rows)
-    if (left := unfinished.left(folder, planned)) is not None:
+    if (left := resume.remaining(folder, planned)) is not None:
         print(left)
-    tell(page, folder)
+    print_paths(page, folder)
 
 
-def tell(page: Path | None, folder: Path) -> None:
-    """Where it all is."""
+def print_paths(page: Path | None, folder: Path) -> None:
+    """Where the page is, and all of it."""
     print(*([f"report: {page}"] if page else []), f"all of it: {folder}", sep="\n", flush=True)
 
 
@@ -86,7 +85,7 @@ def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
     from gradlab.remedies import comparison_table
     from gradlab.report.pages import sweep_page
     from gradlab.sweep import results
-    from gradlab.sweep.maps import map
+    from gradlab.sweep.maps import sweep_map
 
     results.write(rows, folder / "results.csv")
     print(f"\n{'job':>4}  {'verdict':<15} {'eval loss':>10}  overrides")
@@ -99,5 +98,5 @@ def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
         print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
     remedies = any("remedy=" in row["overrides"] for row in rows)
     compared = comparison_table.report(folder, [row["job"] for row in rows]) if remedies else []
-    drawn = map.sweep_ended(folder, rows)
+    drawn = sweep_map.sweep_ended(folder, rows)
     return sweep_page.written(folder, rows, drawn=drawn, compared=compared, planned=planned)

@@ -10,31 +10,22 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gradlab.base.command import key as key_of
 from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config.compose import compose
+from gradlab.config.remedy_option import Remedy
+from gradlab.config.schema import Config, to_config
 
 NOT_COMPARED = ("remedy", "expect", "story", "resume", "logger")
 """Fields that do not decide what is computed."""
-
-
-@dataclass
-class Remedy:
-    """One file of conf/remedy."""
-
-    why: str = ""
-    """Why it should help; or why people try it, and it should not."""
-    set: dict[str, Any] = field(default_factory=dict)
-    """New values by field, such as clip.max_norm; `clip: norm` chooses an option, with its own defaults."""
-    multiply: dict[str, float] = field(default_factory=dict)
-    """Factors by field."""
 
 
 class DoesNotApply(Invalid):
@@ -162,29 +153,40 @@ def treat_(cfg: DictConfig, name: str, remedy: Remedy) -> list[str]:
     return made
 
 
-def treated(cfg: DictConfig, given: list[str]) -> tuple[DictConfig, dict[str, Any] | None]:
-    """The configuration that its remedies make of it, one after the other, and what they changed; None without one.
+@dataclass(frozen=True)
+class Treated:
+    """A composed configuration to which its remedies have been applied."""
 
-    given: the overrides of the command line. Raises `DoesNotApply`.
+    composed: DictConfig
+    config: Config
+    """The same, typed."""
+    untreated: Config
+    """Without its remedies, typed."""
+    remedy: dict[str, Any] | None = None
+    """What the remedies changed, as in diagnosis.json; None where there is no remedy."""
+
+
+def treated(cfg: DictConfig, given: list[str], untreated: Config | None = None) -> Treated:
+    """Apply the remedies of a composed configuration, one after the other. Raises `DoesNotApply`.
+
+    given: the overrides of the command line. untreated: `cfg`, typed, where that is at hand.
     """
-    from gradlab.base.command import key
-    from gradlab.config.schema import to_config
-
+    untreated = untreated or to_config(cfg)
     names = [str(name) for name in cfg.remedy]
     if not names:
-        return cfg, None
+        return Treated(cfg, untreated, untreated)
     changed = copy.deepcopy(cfg)
     try:
-        for name, remedy in zip(names, to_config(cfg).remedy.values(), strict=True):
+        for name, remedy in zip(names, untreated.remedy.values(), strict=True):
             treat_(changed, name, remedy)
-        if "expect" not in map(key, given):
+        if "expect" not in map(key_of, given):
             changed.expect = "any"
-        to_config(changed)
+        config = to_config(changed)
     except DoesNotApply as error:
         raise DoesNotApply(names, f"{error.names[0]}: {error.why}" if len(names) > 1 else error.why) from None
     except Invalid as error:
         raise DoesNotApply(names, str(error)) from None
-    return changed, record(names, difference(described(cfg), described(changed)))
+    return Treated(changed, config, untreated, record(names, difference(described(cfg), described(changed))))
 
 
 def record(names: list[str], changed: dict[str, list[Any]], why_not: str | None = None) -> dict[str, Any]:

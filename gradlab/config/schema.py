@@ -13,7 +13,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from gradlab.base import components
 from gradlab.base.option import FIELDS, OPTIONS, Invalid, require
-from gradlab.config.remedy import Remedy
+from gradlab.base.suggestions import no_such_field
+from gradlab.config.remedy_option import Remedy
 from gradlab.config.trainer import TrainerOption
 from gradlab.data.base import Data
 from gradlab.diagnosis.options import DiagnosisOption
@@ -101,7 +102,9 @@ def to_config(composed: DictConfig, known: Config | None = None, differ: Collect
     """
     values: dict[str, Any] = {}
     names = [f.name for f in fields(Config)]
-    no_extras(composed, names)
+    for name in composed:
+        if name not in names:
+            raise Invalid(str(name), OmegaConf.select(composed, str(name)), no_such_field(str(name)))
     for key in names:
         if known is not None and key not in differ:
             values[key] = getattr(known, key)

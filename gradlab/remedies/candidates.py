@@ -14,7 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 from gradlab.base.command import kept
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config.compose import compose
-from gradlab.config.remedy import Remedy, chosen, described, label, overrides, shipped
+from gradlab.config.remedy import chosen, described, label, overrides, shipped
+from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 
 GROUPS = {group for group, _ in OPTIONS}

@@ -112,7 +112,7 @@ def recomposed(folder: Path) -> DictConfig:
     overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
     stored = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]
     name = (stored.get("job") or {}).get("config_name") or "config"
-    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"], name), overrides)[0]
+    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"], name), overrides).composed
 
 
 def again(config: Config, crash: dict[str, Any], limit: float | None, notes: list[str]) -> tuple[Replay, float, str]:

@@ -1,5 +1,8 @@
 """ONE optimizer update. Read `Update.__call__`: the order of its lines is the order that is right.
 
+The lanes of a sweep inherit that order, and the arithmetic of whatever is a function of tensors with a dimension of
+lanes (`gradlab.sweep.vectorized.stacked_update`).
+
 Nothing here waits for the device. Whether an update is applied is decided there too, and the host learns it later: the
 number of applied updates, which the schedule reads, and the learning rate are tensors.
 """
@@ -126,14 +129,18 @@ class Update:
         micro-batches or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks,
         hence the factor world size.
         """
-        counts = [self.loss.count(batch.targets) for batch in window if batch.counts]
+        counts = [self.count(batch) for batch in window if batch.counts]
         count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
         count = self.world.sum_(count).clamp(min=1)
         weight = self.precision.scale * self.world.size / self.loss.divisor(count)
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros(weight.shape, device=self.device)
         for i in range(len(window)):
             total += self.backward(window, i, weight)
         return self.world.sum_(total) / count
+
+    def count(self, batch: MicroBatch) -> torch.Tensor:
+        """The number of losses in a micro-batch."""
+        return self.loss.count(batch.targets)
 
     def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
         """Add the gradient of micro-batch i; weight: what its sum of losses is multiplied with. Returns that sum.
@@ -187,8 +194,12 @@ class Update:
         self.attempts += 1
         self.applied = self.applied + (found_inf == 0)
         skipped = found_inf.bool()
-        self.clip_state = {k: torch.where(skipped, self.clip_state[k], v) for k, v in clipped.state.items()}
-        if not self.has_buffers or (self.device.type == "cpu" and not skipped):
+        self.clip_state = {k: unless(skipped, v, self.clip_state[k]) for k, v in clipped.state.items()}
+        if self.has_buffers:
+            self.restore_buffers(skipped)
+
+    def restore_buffers(self, skipped: torch.Tensor) -> None:
+        if self.device.type == "cpu" and not skipped:
             return
         for buffer, before in zip(self.module.buffers(), self.saved_buffers, strict=True):
             buffer.copy_(torch.where(skipped, before, buffer))
@@ -229,3 +240,8 @@ class Update:
             self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])
+
+
+def unless(skipped: torch.Tensor, now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """`before` where the update was skipped, else `now`. skipped: (), or (L,) for tensors of L lanes."""
+    return torch.where(skipped.reshape(skipped.shape + (1,) * (now.dim() - skipped.dim())), before, now)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 if TYPE_CHECKING:
     from gradlab.sweep.grid.axes import Point
     from gradlab.sweep.search.options import Rounds
-    from gradlab.sweep.search.search import Search
+    from gradlab.sweep.search.rounds import Search
 
 O = TypeVar("O", bound="Rounds")  # noqa: E741
 
@@ -36,7 +36,11 @@ class RoundSweeper(Sweeper):
         )
 
     def search(self, points: Sequence[Point]) -> Search:
-        """The search over these points of the axes that were given as in any sweep."""
+        """The search at these points of the other axes."""
+        raise NotImplementedError
+
+    def report(self, search: Any, folder: Path, ended: str | None) -> None:
+        """Write and print the results. ended: why the search ended before it was done."""
         raise NotImplementedError
 
     def option(self, cls: type[O]) -> O:
@@ -56,8 +60,8 @@ class RoundSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         from gradlab.base.distributed import world
-        from gradlab.sweep.launchers.rounds import Launching
-        from gradlab.sweep.search.search import conduct
+        from gradlab.sweep.launchers.rounds import RoundLauncher
+        from gradlab.sweep.search.rounds import conduct
 
         assert self.config is not None and self.launcher is not None
         search = self.search(self.points(arguments))
@@ -65,7 +69,7 @@ class RoundSweeper(Sweeper):
         if place.main:
             folder.mkdir(parents=True, exist_ok=True)
             OmegaConf.save(self.config, folder / "multirun.yaml")
-        launching = Launching(self.launcher.launch, self.validate_batch_is_legal, folder, place)
+        launching = RoundLauncher(self.launcher.launch, self.validate_batch_is_legal, folder, place)
 
         def say(text: str) -> None:
             if place.main:
@@ -75,10 +79,10 @@ class RoundSweeper(Sweeper):
             ended = conduct(search, launching.run, self.settings.get("max_runs"), say, launching.check_kinds)
         except KeyboardInterrupt:
             if place.main:
-                search.report(folder, "it was interrupted")
+                self.report(search, folder, "it was interrupted")
             raise
         if place.main:
-            search.report(folder, ended)
+            self.report(search, folder, ended)
         return launching.returned
 
     def points(self, arguments: list[str]) -> list[Point]:

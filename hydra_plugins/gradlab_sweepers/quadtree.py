@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
 
@@ -12,7 +13,7 @@ from hydra_plugins.gradlab_sweepers.base import RoundSweeper
 
 if TYPE_CHECKING:
     from gradlab.sweep.grid.axes import Point
-    from gradlab.sweep.search.search import Search
+    from gradlab.sweep.search.rounds import Search
 
 ConfigStore.instance().store(group="hydra/sweeper", name="quadtree", node=QuadtreeOption, provider="gradlab")
 
@@ -21,7 +22,12 @@ class QuadtreeSweeper(RoundSweeper):
     """A map over two fields that is refined around its boundary."""
 
     def search(self, points: Sequence[Point]) -> Search:
-        from gradlab.sweep.search.refinement import Zoom, whole_fields
+        from gradlab.sweep.search.map_search import MapSearch, whole_fields
 
         option = self.option(QuadtreeOption)
-        return Zoom(option, points, whole_fields(option, self.composed))
+        return MapSearch(option, points, whole_fields(option, self.composed))
+
+    def report(self, search: Any, folder: Path, ended: str | None) -> None:
+        from gradlab.sweep.search import map_report
+
+        map_report.report(folder, search, ended)

@@ -15,7 +15,17 @@ from omegaconf import DictConfig, OmegaConf
 from gradlab.base.conf import conf_dir
 from gradlab.config import schema
 from gradlab.config.compose import compose, register
-from gradlab.config.remedy import DoesNotApply, Remedy, described, difference, overrides, shipped, treat_, treated
+from gradlab.config.remedy import (
+    DoesNotApply,
+    Treated,
+    described,
+    difference,
+    overrides,
+    shipped,
+    treat_,
+    treated,
+)
+from gradlab.config.remedy_option import Remedy
 from gradlab.diagnosis.options import VERDICTS
 from gradlab.remedies import candidates
 from gradlab.remedies.candidates import REMEDIES, remedies
@@ -48,10 +58,9 @@ def composed(*given: str) -> DictConfig:
 
 def treat(*given: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What remedies make of a command line: every field that decides, and the record."""
-    cfg, record = treated(composed(*given), list(given))
-    schema.to_config(cfg)
-    assert record is not None
-    return described(cfg), record
+    made = treated(composed(*given), list(given))
+    assert made.remedy is not None and made.config == schema.to_config(made.composed)
+    return described(made.composed), made.remedy
 
 
 def test_a_remedy_wins_over_experiment_and_command_line_wherever_it_stands() -> None:
@@ -121,12 +130,13 @@ def test_what_does_not_apply_says_why(given: list[str], why: str) -> None:
 def test_none_changes_nothing_and_applies_everywhere() -> None:
     flat, record = treat("+experiment=vanishing", "+remedy=none")
     assert flat == described(composed("+experiment=vanishing")) and record["applies"] and record["changed"] == {}
-    assert treated(composed("+experiment=vanishing"), []) == (composed("+experiment=vanishing"), None)
+    cfg, config = composed("+experiment=vanishing"), schema.to_config(composed("+experiment=vanishing"))
+    assert treated(cfg, []) == Treated(cfg, config, config)
 
 
 def test_a_remedy_expects_anything_unless_told_otherwise() -> None:
     def expects(*given: str) -> str | None:
-        return treated(composed(*given), list(given))[0].expect
+        return treated(composed(*given), list(given)).config.expect
 
     assert expects("+experiment=exploding", "+remedy=none") == "any"
     assert expects("+experiment=exploding", "+remedy=clip_norm", "expect=healthy") == "healthy"
@@ -157,12 +167,11 @@ def test_every_remedy_applies_to_every_experiment_or_says_why_not(experiment: st
         cfg = base.copy()
         OmegaConf.update(cfg, f"remedy.{name}", OmegaConf.structured(shipped(name)), force_add=True)
         try:
-            changed, record = treated(cfg, [])
+            made = treated(cfg, [])
         except DoesNotApply as error:
             assert error.why
             continue
-        schema.to_config(changed)
-        assert record is not None and (record["changed"] or name == "none"), name
+        assert made.remedy is not None and (made.remedy["changed"] or name == "none"), name
         applied.append(name)
     assert {"none", "lower_lr", "higher_lr", "clip_tiny", "noise", "accumulate"} <= set(applied)
 
@@ -205,7 +214,7 @@ def test_every_verdict_that_a_configuration_can_mend_has_remedies_that_exist() -
 
 def test_a_treated_run_that_fails_is_told_to_combine() -> None:
     given = ["+experiment=exploding", "+remedy=lower_lr"]
-    failed = schema.to_config(treated(composed(*given), given)[0])
+    failed = treated(composed(*given), given).config
     tries = remedies("exploding", failed, given)
     assert [t.overrides for t in tries][:1] == [["+remedy=[lower_lr,clip_norm]"]]
     assert "lower_lr" not in [t.name for t in tries]
@@ -221,9 +230,9 @@ def test_a_remedy_changes_nothing_but_what_it_names() -> None:
 
 
 WRONG = {
-    "+remedy=lowr_lr": "(did you mean lower_lr?)",
-    "+remedy=[clip_norm,lowr_lr]": "(did you mean lower_lr?)",
-    "-m +remedy=none,lowr_lr": "(did you mean lower_lr?)",
+    "+remedy=lowr_lr": "remedy=lowr_lr: did you mean lower_lr? It must be one of",
+    "+remedy=[clip_norm,lowr_lr]": "did you mean lower_lr?",
+    "-m +remedy=none,lowr_lr": "did you mean lower_lr?",
     "+remedy=none,lower_lr": "several values need --multirun",
     "+remedy=3": "+remedy=3: must be one of",
     "+remedy=[]": "+remedy=[]: must be one of",

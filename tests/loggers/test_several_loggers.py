@@ -71,7 +71,7 @@ def test_loggers_are_named_and_have_their_own_fields(overrides: tuple[str, ...],
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["logger=wand"], "logger=wand: must be one of"),
+        (["logger=wand"], "logger=wand: did you mean wandb? It must be one of"),
         (["logger=[wandb,x]"], "logger=x: must be one of"),
         (["logger=[local,wandb]"], "none, tensorboard, wandb; the local files are written whatever is named"),
         (["logger.wandb.project=x"], "logger that logger= names; it names none"),

@@ -23,7 +23,7 @@ from wandb_server import Service
 from gradlab.base import errors
 from gradlab.base.json_lines import read_lines
 from gradlab.base.option import Invalid
-from gradlab.cli.arguments import compose
+from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.loggers import rows
 from gradlab.loggers.options import About, WandbOption

@@ -15,7 +15,7 @@ from helpers import environment, wait_for
 
 from gradlab.base.json_lines import Lines, read_lines
 from gradlab.base.option import Invalid
-from gradlab.cli.arguments import compose
+from gradlab.config.compose import compose
 from gradlab.list import main
 from gradlab.report.terminal import query
 from gradlab.runs import past, search

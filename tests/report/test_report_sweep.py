@@ -212,7 +212,7 @@ def test_another_metric_colours_the_map(sweep: Path, chromium: Browser) -> None:
 
 
 def test_a_refined_map_shows_the_nearest_run(tmp_path: Path) -> None:
-    from gradlab.sweep.maps.map import drawn
+    from gradlab.sweep.maps.sweep_map import drawn
 
     for k in range(24):
         typed = [f"optimizer.lr={0.01 * 1.3 ** (k % 12)}", f"clip.max_norm={1.5 ** (k * 5 % 12)}"]
@@ -359,14 +359,14 @@ def test_remedies_are_compared_with_their_effects_and_curves(tmp_path: Path, chr
 
 
 def test_edges_are_shown_with_what_was_tried(tmp_path: Path, chromium: Browser) -> None:
-    from gradlab.sweep.search.boundary import Boundary
-    from gradlab.sweep.search.edges import report as write_edges
-    from gradlab.sweep.search.judge import Seen
+    from gradlab.sweep.search.boundary_search import BoundarySearch
+    from gradlab.sweep.search.edge_report import report as write_edges
+    from gradlab.sweep.search.judge import FinishedJob
     from gradlab.sweep.search.options import BoundaryOption
 
     folder, edges = tmp_path / "e", {"none": 0.1, "clip_norm": 10.0}
     points = [(f"+remedy={name}",) for name in edges]
-    search = Boundary(BoundaryOption(low=0.01, high=100.0, tolerance=1.5, seeds=[0, 1, 2]), points, 0.1, False)
+    search = BoundarySearch(BoundaryOption(low=0.01, high=100.0, tolerance=1.5, seeds=[0, 1, 2]), points, 0.1, False)
     count = 0
     while jobs := search.ask():
         told = []
@@ -376,7 +376,7 @@ def test_edges_are_shown_with_what_was_tried(tmp_path: Path, chromium: Browser) 
             ill: dict[str, Any] = {} if good else {"verdict": "exploding", "status": "failed", "began": 1}
             path = sweeps.job(folder / str(count), [*overrides], [2.0 - 0.1 * i for i in range(9)], **ill)
             kept = {"lost": not good, "ill": not good, "evidence": {"loss_last": 1.2}}
-            told.append(Seen(path.name, json.loads((path / "diagnosis.json").read_text()) | kept))
+            told.append(FinishedJob(path.name, json.loads((path / "diagnosis.json").read_text()) | kept))
             count += 1
         search.tell(told)
     write_edges(folder, search, None)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gradlab.base.option import Invalid
 from gradlab.sweep.grid.axes import axes, label, without
-from gradlab.sweep.search import edge_moves
-from gradlab.sweep.search.boundary import Boundary
+from gradlab.sweep.search import edge_effects, edge_report
+from gradlab.sweep.search.boundary_search import BoundarySearch
 from gradlab.sweep.search.edge import Edge, ask, edge
-from gradlab.sweep.search.judge import LOST, Seen, learns, lost, stable
+from gradlab.sweep.search.judge import LOST, FinishedJob, learns, lost, stable
 from gradlab.sweep.search.lattice import Lattice, lattice
 from gradlab.sweep.search.options import BoundaryOption
-from gradlab.sweep.search.search import conduct
+from gradlab.sweep.search.rounds import conduct
 
 Truth = Callable[[float], bool | None]
 
@@ -46,7 +46,7 @@ def found(truth: Truth, start: float | None = 0.1, **settings: Any) -> tuple[Edg
 def test_the_edge_is_found_to_the_tolerance_wherever_the_search_begins(
     true: float, start: float, tolerance: float, points: int, checks: int
 ) -> None:
-    truth, more = 10**true, {"tolerance": tolerance, "points_per_round": points, "checks": checks, "doublings": 6}
+    truth, more = 10**true, {"tolerance": tolerance, "points_per_round": points, "checks": checks, "doublings": 7}
     e, on, _ = found(lambda v: v <= truth, 10**start, **more)
     assert e.stable is not None and e.lost == e.stable + 1 and not e.again and not e.before
     assert on.value(e.stable) <= truth < on.value(e.lost)
@@ -240,25 +240,27 @@ TRUE = {("none", s): 0.1 * (1 + s) for s in range(3)}
 TRUE |= {("clip", s): 0.1 * (1 + s) * (4, 4.4, 3.6)[s] for s in range(3)}
 
 
-def report(tmp_path: Path, truth: dict[Any, float], remedies: str, **settings: Any) -> tuple[Boundary, dict[str, Any]]:
+def report(
+    tmp_path: Path, truth: dict[Any, float], remedies: str, **settings: Any
+) -> tuple[BoundarySearch, dict[str, Any]]:
     """A search whose runs are stable up to the truth, which may be none (None: no verdict)."""
     import json
 
     points = [("model=x", f"+remedy={name}") for name in remedies.split(",")]
-    search = Boundary(BoundaryOption(**({"seeds": [0, 1, 2], "tolerance": 1.02} | settings)), points, 0.1, False)
+    search = BoundarySearch(BoundaryOption(**({"seeds": [0, 1, 2], "tolerance": 1.02} | settings)), points, 0.1, False)
 
-    def run(jobs: list[tuple[str, ...]]) -> list[Seen]:
+    def run(jobs: list[tuple[str, ...]]) -> list[FinishedJob]:
         seen = []
         for i, job in enumerate(jobs):
             chosen = {o.lstrip("+").split("=")[0]: o.split("=")[1] for o in job}
             edge_of = truth[chosen["remedy"], int(chosen["seed"])]
             well = "healthy" if float(chosen["optimizer.lr"]) <= edge_of else "diverged"
-            seen.append(Seen(str(i), told(None if math.isnan(edge_of) else well, sentence="refused")))
+            seen.append(FinishedJob(str(i), told(None if math.isnan(edge_of) else well, sentence="refused")))
         return seen
 
     said: list[str] = []
     ended = conduct(search, run, search.option.max_runs, said.append)
-    search.report(tmp_path, ended)
+    edge_report.report(tmp_path, search, ended)
     return search, json.loads((tmp_path / "edges.json").read_text()) | {"rounds": said}
 
 
@@ -281,7 +283,7 @@ def test_the_interval_is_students_widened_by_the_tolerance() -> None:
 
     on = Lattice(1.0, 1.1)
     steps = np.array([10.0, 14.0, 11.0])
-    moved = edge_moves.moved([(3.0, 3.0 + s, 99) for s in steps], on)
+    moved = edge_effects.paired_effect([(3.0, 3.0 + s, 99) for s in steps], on)
     interval = ttest_1samp(steps * math.log(1.1), 0).confidence_interval(0.95)
     assert moved is not None and moved.low is not None and moved.high is not None
     assert math.log(moved.low) == pytest.approx(interval.low - math.log(1.1), rel=1e-3)
@@ -303,7 +305,7 @@ def test_the_interval_is_students_widened_by_the_tolerance() -> None:
 )
 def test_an_edge_has_moved_if_it_has_by_more_than_the_tolerance(steps: list[int], direction: int) -> None:
     for on, sign in ((Lattice(1.0, 1.1), 1), (Lattice(1.0, 1 / 1.1), -1), (Lattice(1.0, 0.1, linear=True), 1)):
-        moved = edge_moves.moved([(0.0, float(s), 99) for s in steps], on)
+        moved = edge_effects.paired_effect([(0.0, float(s), 99) for s in steps], on)
         assert moved is not None and moved.direction == direction * sign
         assert (moved.low is None) == (len(steps) < 3)
 
@@ -333,23 +335,23 @@ def test_without_a_comparable_baseline_nothing_is_said_to_move(tmp_path: Path) -
 
 def test_the_median_of_edges_of_which_some_are_out_of_sight() -> None:
     assert (
-        edge_moves.median([1, math.inf, 3]) == 3
-        and edge_moves.median([1, 3]) == 2
-        and edge_moves.median([-math.inf, 2, 3]) == 2
+        edge_effects.median([1, math.inf, 3]) == 3
+        and edge_effects.median([1, 3]) == 2
+        and edge_effects.median([-math.inf, 2, 3]) == 2
     )
-    assert edge_moves.median([-math.inf, math.inf]) == -math.inf
-    assert edge_moves.median([1, math.inf]) == math.inf and edge_moves.median([math.inf, 2, math.inf]) == math.inf
+    assert edge_effects.median([-math.inf, math.inf]) == -math.inf
+    assert edge_effects.median([1, math.inf]) == math.inf and edge_effects.median([math.inf, 2, math.inf]) == math.inf
 
 
 def test_all_points_and_seeds_are_searched_in_the_same_rounds(tmp_path: Path) -> None:
     search, told = report(tmp_path, TRUE, "none,clip", points_per_round=5)
-    assert len(search.hunts) == 6 and len(told["rounds"]) <= 7
+    assert len(search.lines) == 6 and len(told["rounds"]) <= 7
     assert told["rounds"][0].startswith("round 1: 6 runs") and "0 of 6 edges" in told["rounds"][0]
 
 
 def test_a_budget_ends_the_search_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search, told = report(tmp_path, TRUE, "none,clip", max_runs=20)
-    assert sum(len(hunt.known) for hunt in search.hunts) == 20 and told["ended"] == "max_runs=20 was reached"
+    assert sum(len(one.known) for one in search.lines) == 20 and told["ended"] == "max_runs=20 was reached"
     assert "not complete" in capsys.readouterr().out
 
 
@@ -358,16 +360,16 @@ def test_the_same_search_asks_for_the_same_jobs(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         search, _ = report(tmp_path / name, TRUE, "none,clip")
-        asked.append([search.job(hunt, p) for hunt in search.hunts for p in hunt.known])
+        asked.append([search.job(one, p) for one in search.lines for p in one.known])
     assert asked[0] == asked[1] and len(set(asked[0])) == len(asked[0])
 
 
 def test_the_searched_field_may_not_be_swept_and_seeds_are_given_once() -> None:
     with pytest.raises(Invalid, match=r"optimizer\.lr"):
-        Boundary(BoundaryOption(), [("optimizer.lr=1",), ("optimizer.lr=2",)], 0.1, False)
+        BoundarySearch(BoundaryOption(), [("optimizer.lr=1",), ("optimizer.lr=2",)], 0.1, False)
     with pytest.raises(Invalid, match="seeds"):
-        Boundary(BoundaryOption(seeds=[0]), [("seed=1",)], 0.1, False)
-    search = Boundary(BoundaryOption(), [("+data.kwargs.c=0.5", "seed=1"), ("seed=2", "expect=null")], 0.1, False)
-    assert [hunt.seed for hunt in search.hunts] == ["1", "2"]
-    appended = Boundary(BoundaryOption(field="data.kwargs.c"), [("+data.kwargs.c=0.5",)], None, False)
+        BoundarySearch(BoundaryOption(seeds=[0]), [("seed=1",)], 0.1, False)
+    search = BoundarySearch(BoundaryOption(), [("+data.kwargs.c=0.5", "seed=1"), ("seed=2", "expect=null")], 0.1, False)
+    assert [one.seed for one in search.lines] == ["1", "2"]
+    appended = BoundarySearch(BoundaryOption(field="data.kwargs.c"), [("+data.kwargs.c=0.5",)], None, False)
     assert appended.ask() == [("+data.kwargs.c=0.5", "expect=any")]

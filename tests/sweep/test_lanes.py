@@ -15,10 +15,10 @@ from gradlab.base.option import OPTIONS
 from gradlab.config.schema import Config, to_config
 from gradlab.measure.record import Record, totals
 from gradlab.sweep.vectorized import sharing
-from gradlab.sweep.vectorized.gradients import LaneGradients, lane_norms
-from gradlab.sweep.vectorized.records import LaneRecord
-from gradlab.sweep.vectorized.stacking import Flat, chosen, stacked
-from gradlab.sweep.vectorized.update import Batch, StackedUpdate
+from gradlab.sweep.vectorized.lane_gradients import LaneGradients, lane_norms
+from gradlab.sweep.vectorized.lane_records import LaneRecord
+from gradlab.sweep.vectorized.lane_values import FlatTensors, select_lanes, stack_options
+from gradlab.sweep.vectorized.stacked_update import Batch, StackedUpdate
 from gradlab.train import build
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
@@ -27,6 +27,7 @@ from gradlab.update.noise import GaussianNoise
 from gradlab.update.optimizer import SGD, Adam, AdamW, OptimizerOption
 from gradlab.update.precision import FP16, LossScale
 from gradlab.update.schedule import Constant, Schedule, StepDecay, Warmup, WarmupCosine
+from gradlab.update.step import Update
 
 CPU = torch.device("cpu")
 SHAPES = [torch.Size(s) for s in ((4, 3), (4,), (2, 3, 3, 3), (), (0, 2), (5, 4))]
@@ -35,7 +36,7 @@ NAMES = ["a.weight", "a.bias", "b.weight", "b.temperature", "c.empty", "c.weight
 
 def in_lanes(rows: list[list[torch.Tensor]]) -> LaneGradients:
     """Gradients of lanes, of random weights, from those of each lane."""
-    weights, flat = Flat(len(rows), SHAPES, CPU), Flat(len(rows), SHAPES, CPU)
+    weights, flat = FlatTensors(len(rows), SHAPES, CPU), FlatTensors(len(rows), SHAPES, CPU)
     torch.manual_seed(7)
     weights.matrix.normal_()
     for lane, row in enumerate(rows):
@@ -62,7 +63,7 @@ CLIPS: dict[str, list[Clip]] = {
 def test_a_clip_of_lanes_does_to_each_what_its_own_does_alone(name: str) -> None:
     """Over eight updates, in whose third one lane's gradient is not finite and the update is not applied."""
     options, generator = CLIPS[name], torch.Generator().manual_seed(0)
-    together = stacked(options, CPU)
+    together = stack_options(options, CPU)
     states = [option.init(CPU) for option in options]
     state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
     for update in range(8):
@@ -103,7 +104,7 @@ SCHEDULES: list[list[Schedule]] = [
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda options: f"{type(options[0]).__name__}")
 def test_schedules_of_lanes(options: list[Schedule]) -> None:
-    together = stacked(options, CPU)
+    together = stack_options(options, CPU)
     for first in range(25):
         updates = torch.tensor([2 * first, max(first - 4, 0), first])  # lanes have skipped differently many
         factors = together.factor(updates)
@@ -128,7 +129,7 @@ OPTIMIZERS: dict[str, list[OptimizerOption]] = {
 def test_optimizers_of_lanes_are_pytorchs(name: str) -> None:
     """Over eight updates with a moving rate; lane 2 begins two updates later, as one that has skipped them."""
     options, generator = OPTIMIZERS[name], torch.Generator().manual_seed(0)
-    together = stacked(options, CPU)
+    together = stack_options(options, CPU)
     params = torch.randn(3, 6, generator=generator)
     first = params.clone()
     own = [torch.nn.Parameter(row.clone()) for row in params]
@@ -166,7 +167,7 @@ def test_a_loss_scale_of_lanes_moves_as_each_alone_and_stays_fp32() -> None:
         FP16(init_scale=2.0**126, growth_factor=1e3, growth_interval=1),  # a growth that would overflow is not taken
     ]
     alone = [LossScale(option, CPU) for option in options]
-    together = LossScale(stacked([replace(o, init_scale=1.0) for o in options], CPU), CPU)
+    together = LossScale(stack_options([replace(o, init_scale=1.0) for o in options], CPU), CPU)
     together.scale = torch.stack([a.scale for a in alone])
     together.growth_tracker = torch.stack([a.growth_tracker for a in alone])
     for update in range(9):
@@ -181,18 +182,18 @@ def test_a_loss_scale_of_lanes_moves_as_each_alone_and_stays_fp32() -> None:
 
 def test_what_differs_becomes_a_tensor_and_what_does_not_stays_a_number() -> None:
     options = [ZClip(2.0, 0.97, 25), ZClip(3.0, 0.97, 30)]
-    made = stacked(options, CPU)
+    made = stack_options(options, CPU)
     assert made.z_max.tolist() == [2.0, 3.0] and made.z_max.dtype == torch.float64
     assert made.warmup.tolist() == [25, 30] and made.warmup.dtype == torch.int64
     assert made.decay == 0.97 and options[0] == ZClip(2.0, 0.97, 25)
-    some = chosen(made, torch.tensor([1]))
+    some = select_lanes(made, torch.tensor([1]))
     assert some.z_max.tolist() == [3.0] and some.decay == 0.97 and made.z_max.numel() == 2
 
 
 def test_flat_keeps_each_lanes_tensors_apart() -> None:
     torch.manual_seed(0)
     rows = [[torch.randn(s) for s in SHAPES] for _ in range(3)]
-    flat = Flat(3, SHAPES, CPU)
+    flat = FlatTensors(3, SHAPES, CPU)
     for lane, row in enumerate(rows):
         flat.fill(lane, row)
     for lane, row in enumerate(rows):
@@ -317,7 +318,7 @@ def distances(model: str, changes: Sequence[dict[str, Any]], updates: int = 2) -
             run.update(batches)
     found = []
     for lane, (run, first) in enumerate(zip(alone, begun, strict=True)):
-        together.hand_back(lane, lanes[lane].update)
+        together.restore(lane, lanes[lane].update)
         way = (weights(run) - first).norm().item()
         assert way > 0
         ends = [weights(lanes[lane]), *([weights(exact[lane])] if exact else [weights(run)])]
@@ -424,7 +425,7 @@ def test_a_lane_whose_update_is_skipped_stays_put_and_the_others_move(
         if precision == "fp16":
             factor = (together.precision.scale / scale).tolist()
             assert factor == [2.0, 0.5 if skipped else 2.0, 2.0]
-    together.hand_back(2, lanes[2].update)
+    together.restore(2, lanes[2].update)
     assert (weights(lanes[2]) - weights(undisturbed[2])).norm() < 1e-3 * weights(lanes[2]).norm()
 
 
@@ -457,7 +458,7 @@ def test_what_is_handed_back_is_what_the_update_alone_would_hold(optimizer: str)
         for run, batches in zip(alone, own, strict=True):
             run.update(batches)
     for lane, run in enumerate(alone):
-        together.hand_back(lane, lanes[lane].update)
+        together.restore(lane, lanes[lane].update)
         held, wanted = lanes[lane].update.state_dict(), run.update.state_dict()
         assert described(held) == described(wanted)
         for i, state in wanted["optimizer"]["state"].items():
@@ -537,7 +538,7 @@ def test_lanes_that_share_a_row_are_the_runs_alone_and_share_it_while_they_can(c
             run.update(micro_batches)
     assert together.lanes == 2 and len(together.row_of) == 4
     for lane, run in enumerate(alone):
-        together.hand_back(together.row_of[lane], runs[lane].update)
+        together.restore(together.row_of[lane], runs[lane].update)
         assert (weights(runs[lane]) - weights(run)).norm() < 1e-5 * weights(run).norm()
     together.without({0, 1})
     assert together.lanes == 2 and sorted(together.row_of) == [2, 3]
@@ -565,3 +566,9 @@ def test_rows_go_through_the_model_in_parts_as_they_do_together(model: str, seed
         ends.append([*made, together.weights.matrix, *together.buffers.values()])
     for a, b in zip(*ends, strict=True):
         assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_lanes_inherit_the_order_of_an_update_and_what_decides_in_it() -> None:
+    """A change of `Update` is one of lanes too: only what a lane does otherwise may be overridden."""
+    shared = ("__call__", "accumulate", "found_inf", "clip_", "lr", "update_scale", "commit")
+    assert [name for name in shared if getattr(StackedUpdate, name) is not getattr(Update, name)] == []

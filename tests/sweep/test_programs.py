@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from helpers import composed
 from omegaconf import OmegaConf
-from test_vectorized import planned
+from test_vectorized_jobs import planned
 
 from gradlab.base.option import Invalid
 from gradlab.config.schema import to_config
@@ -233,7 +233,7 @@ CHUNKS = [Chunk(i, [0, 1, 2]) for i in range(5)]
 
 def test_every_job_of_every_chunk_is_told_of_once() -> None:
     def work(chunk: Chunk, ended: Any, beat: Any) -> None:
-        for place in chunk.numbers:
+        for place in chunk.places:
             beat(10)
             ended(place, place)
 
@@ -247,7 +247,7 @@ def test_a_chunk_that_is_lost_costs_no_other(how: str) -> None:
     """After the first of its three jobs has ended."""
 
     def work(chunk: Chunk, ended: Any, beat: Any) -> None:
-        for place in chunk.numbers:
+        for place in chunk.places:
             ended(place, 0)
             if chunk.program == 1:
                 if how == "exit":

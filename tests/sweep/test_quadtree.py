@@ -15,25 +15,26 @@ from hypothesis import strategies as st
 from gradlab.base.errors import Usage
 from gradlab.base.option import Invalid
 from gradlab.cli.refined_map import asks_for_runs, overrides
-from gradlab.sweep.search.cells import dense
-from gradlab.sweep.search.judge import Seen
+from gradlab.sweep.search import map_report
+from gradlab.sweep.search.judge import FinishedJob
+from gradlab.sweep.search.map_report import dense
+from gradlab.sweep.search.map_search import FieldRange, MapSearch, parsed
 from gradlab.sweep.search.options import QuadtreeOption
-from gradlab.sweep.search.quadtree import Place, ask, at_most, leaves, sample, skipped
-from gradlab.sweep.search.refinement import Span, Zoom, parsed
-from gradlab.sweep.search.search import conduct
+from gradlab.sweep.search.quadtree import Corner, ask, at_most, leaves, sample, skipped
+from gradlab.sweep.search.rounds import conduct
 
 Truth = Callable[[int, int], Any]
 
 
-def refined(truth: Truth, resolution: int = 64, coarse: int = 8) -> dict[Place, Any]:
-    tried: dict[Place, Any] = {}
+def refined(truth: Truth, resolution: int = 64, coarse: int = 8) -> dict[Corner, Any]:
+    tried: dict[Corner, Any] = {}
     while wanted := ask(tried, resolution, coarse):
         assert not tried.keys() & set(wanted) and len(set(wanted)) == len(wanted)
         tried |= {place: truth(*place) for place in wanted}
     return tried
 
 
-def wrong(truth: Truth, tried: dict[Place, Any], resolution: int = 64, coarse: int = 8) -> int:
+def wrong(truth: Truth, tried: dict[Corner, Any], resolution: int = 64, coarse: int = 8) -> int:
     """Points of the full grid that the map has otherwise than they are."""
     rest = skipped(tried, list(leaves(tried, resolution, coarse)))
     assert len(rest) + len(tried) == (resolution + 1) ** 2
@@ -113,10 +114,10 @@ def test_the_same_points_are_checked_every_time() -> None:
 def run_map(tmp_path: Path, truth: Callable[..., bool], *points: Any, **settings: Any) -> dict[str, Any]:
     """A map whose runs are stable where the truth (of log10 x, log10 y and the other overrides) says so."""
     option = {"x": "optimizer.lr:1e-4:1", "y": "clip.max_norm:0.01:100", "resolution": 32, "coarse": 4} | settings
-    search = Zoom(QuadtreeOption(**option), points or [("clip=norm",)])
+    search = MapSearch(QuadtreeOption(**option), points or [("clip=norm",)])
     count = 0
 
-    def run(jobs: list[tuple[str, ...]]) -> list[Seen]:
+    def run(jobs: list[tuple[str, ...]]) -> list[FinishedJob]:
         nonlocal count
         seen = []
         for job in jobs:
@@ -124,11 +125,11 @@ def run_map(tmp_path: Path, truth: Callable[..., bool], *points: Any, **settings
             verdict = "healthy" if truth(math.log10(lr), math.log10(norm), job) else "diverged"
             lost = verdict == "diverged"
             facts = {"outcome": {"status": "completed"}, "evidence": {"loss_last": 1.0}, "lost": lost}
-            seen.append(Seen(str(count), {"verdict": verdict} | facts))
+            seen.append(FinishedJob(str(count), {"verdict": verdict} | facts))
             count += 1
         return seen
 
-    search.report(tmp_path, conduct(search, run, search.option.max_runs, lambda text: None))
+    map_report.report(tmp_path, search, conduct(search, run, search.option.max_runs, lambda text: None))
     return json.loads((tmp_path / "cells.json").read_text())
 
 
@@ -178,20 +179,20 @@ def test_points_of_whole_numbers_that_are_the_same_are_one_run_and_none_saved(
 ) -> None:
     """4 layers in 17 places: the full grid has 4 x 17 runs, each of which can be told by its job."""
     option = QuadtreeOption(x="model.layers:1:4", y="optimizer.lr:1e-4:1", resolution=16, coarse=4, checks=5)
-    search = Zoom(option, [("model=lstm",)], {"model.layers"})
+    search = MapSearch(option, [("model=lstm",)], {"model.layers"})
     names: dict[tuple[str, ...], str] = {}
     asked: list[tuple[str, ...]] = []
 
-    def run(jobs: list[tuple[str, ...]]) -> list[Seen]:
+    def run(jobs: list[tuple[str, ...]]) -> list[FinishedJob]:
         asked.extend(dict.fromkeys(job for job in jobs if job not in names))
         seen = []
         for job in jobs:
             layers, lr = (float(o.split("=")[1]) for o in job[1:3])
             facts = {"outcome": {"status": "completed"}, "evidence": {"loss_last": 1.0}, "lost": lr * layers > 0.02}
-            seen.append(Seen(names.setdefault(job, str(len(names))), {"verdict": "healthy"} | facts))
+            seen.append(FinishedJob(names.setdefault(job, str(len(names))), {"verdict": "healthy"} | facts))
         return seen
 
-    search.report(tmp_path, conduct(search, run, None, lambda text: None))
+    map_report.report(tmp_path, search, conduct(search, run, None, lambda text: None))
     (one,) = json.loads((tmp_path / "cells.json").read_text())["maps"]
     assert one["grid"] == 4 * 17 and one["runs"] == len(asked) == len(names) < one["grid"]
     assert sum(one["classes"].values()) == one["runs"]
@@ -219,19 +220,19 @@ def test_other_axes_give_a_map_each(tmp_path: Path) -> None:
 
 
 def test_axes_are_read_and_refused() -> None:
-    assert parsed("x", "optimizer.lr:1e-4:1") == Span("optimizer.lr", 1e-4, 1.0)
+    assert parsed("x", "optimizer.lr:1e-4:1") == FieldRange("optimizer.lr", 1e-4, 1.0)
     linear = parsed("x", "optimizer.momentum:0:0.9:linear")
     assert linear.value(0) == 0 and linear.value(0.5) == 0.45 and linear.value(1) == 0.9
-    assert parsed("x", "a:0.1:10").value(0.5) == 1 and Span("a", 1, 64, whole=True).value(0.4) == 5
+    assert parsed("x", "a:0.1:10").value(0.5) == 1 and FieldRange("a", 1, 64, whole=True).value(0.4) == 5
     for text in ("", "a", "a:1", "a:1:b", "a:2:1", "a:0:1", "a:1:inf", "a:1:2:cubic", ":1:2", "a:1:2:log:3"):
         with pytest.raises(Invalid, match=r"hydra\.sweeper\.x"):
             parsed("x", text)
     with pytest.raises(Invalid, match="another field"):
-        Zoom(QuadtreeOption(x="a:1:2", y="a:1:2"), [()])
+        MapSearch(QuadtreeOption(x="a:1:2", y="a:1:2"), [()])
     with pytest.raises(Invalid, match="axis of the map"):
-        Zoom(QuadtreeOption(x="a:1:2", y="b:1:2"), [("a=1",), ("a=2",)])
+        MapSearch(QuadtreeOption(x="a:1:2", y="b:1:2"), [("a=1",), ("a=2",)])
     with pytest.raises(Invalid, match="whole numbers"):
-        Zoom(QuadtreeOption(x="a:0.5:2", y="b:1:2"), [()], {"a"})
+        MapSearch(QuadtreeOption(x="a:0.5:2", y="b:1:2"), [()], {"a"})
     for bad in ({"resolution": 24}, {"resolution": 8}, {"coarse": 0}, {"checks": -1}, {"judge": "x"}):
         with pytest.raises(Invalid):
             QuadtreeOption(**bad)  # type: ignore[arg-type]
@@ -255,7 +256,7 @@ def test_the_short_command_is_that_of_the_sweeper() -> None:
 
 
 def test_a_search_is_checked_before_it_speaks() -> None:
-    search, said = Zoom(QuadtreeOption(coarse=2, resolution=2), [("clip=norm",)]), list[str]()
+    search, said = MapSearch(QuadtreeOption(coarse=2, resolution=2), [("clip=norm",)]), list[str]()
 
     def refuse(jobs: list[tuple[str, ...]]) -> None:
         assert len(jobs) == 9 and not said

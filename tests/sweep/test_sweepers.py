@@ -12,9 +12,9 @@ import torch
 from forked import Commands
 from helpers import wait_for
 
-from gradlab.sweep.launchers.rounds import earlier, stretches
-from gradlab.sweep.search.cells import dense
-from gradlab.sweep.unfinished import finished
+from gradlab.sweep.launchers.rounds import consecutive, earlier_jobs
+from gradlab.sweep.resume import finished
+from gradlab.sweep.search.map_report import dense
 
 DATA = """
 import torch
@@ -191,7 +191,7 @@ def test_a_remedy_that_does_not_apply_is_said_and_costs_its_first_runs(gradlab: 
         (["hydra.sweeper.tolerence=2"], "did you mean tolerance?"),
         (["optimizer.lr=1,2"], "optimizer.lr=1,2: is what is searched"),
         (["hydra.sweeper.seeds=[0]", "seed=1"], "hydra.sweeper.seeds=[0]"),
-        (["clip=norms"], "clip=norms: must be one of"),
+        (["clip=norms"], "clip=norms: did you mean norm? It must be one of"),
         (["clip=norm,nrom"], "nrom"),
     ],
 )
@@ -279,7 +279,7 @@ def test_two_ranks_find_the_edge_of_one(gradlab: Commands, here: Path) -> None:
 
 def test_jobs_are_launched_in_stretches_of_numbers_that_follow_each_other() -> None:
     numbers = {(name,): n for name, n in zip("abcde", (0, 1, 4, 5, 9), strict=True)}
-    assert list(stretches(list(numbers), numbers)) == [[("a",), ("b",)], [("c",), ("d",)], [("e",)]]
+    assert list(consecutive(list(numbers), numbers)) == [[("a",), ("b",)], [("c",), ("d",)], [("e",)]]
 
 
 def test_what_an_earlier_sweep_left(tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def test_what_an_earlier_sweep_left(tmp_path: Path) -> None:
         (tmp_path / name / ".hydra" / "overrides.yaml").write_text(f"- seed={name}\n")
         if content:
             (tmp_path / name / "diagnosis.json").write_text(content)
-    numbers, seen = earlier(tmp_path)
+    numbers, seen = earlier_jobs(tmp_path)
     assert numbers == {("seed=0",): 0, ("seed=3",): 3, ("seed=7",): 7, ("seed=9",): 9}
     assert list(seen) == [("seed=0",)] and seen["seed=0",].told["verdict"] == "healthy"
     assert finished(tmp_path / "0", ["seed=0"]) == 0 and finished(tmp_path / "0", ["seed=1"]) is None
-    assert earlier(tmp_path / "nowhere") == ({}, {})
+    assert earlier_jobs(tmp_path / "nowhere") == ({}, {})

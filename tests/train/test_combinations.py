@@ -17,7 +17,6 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch
-from gradlab import cli
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.base import distributed

@@ -20,7 +20,7 @@ from gradlab.runs.outcome_class import NAMES, OUTCOMES, UNJUDGED
 from gradlab.sweep.maps.axis import Axis, axis_of, swept_fields
 
 if TYPE_CHECKING:
-    from gradlab.sweep.maps.map import Drawn
+    from gradlab.sweep.maps.sweep_map import SweepMap
 
 POINTS, BUDGET = 200, 100_000
 """Points of a curve at most, and of all curves: about 15 bytes each."""
@@ -59,13 +59,13 @@ def written(folder: Path, rows: Sequence[dict[str, Any]], **known: Any) -> Path 
 def write(
     folder: Path,
     rows: Sequence[dict[str, Any]] | None = None,
-    drawn: Drawn | None = None,
+    drawn: SweepMap | None = None,
     compared: list[dict[str, Any]] | None = None,
     planned: int = 0,
 ) -> Path:
     """Write report.html from the jobs' folders; returns its path. Raises `Invalid` where there is no job.
 
-    rows, drawn (`maps.Drawn`), compared (`compare`), planned (jobs of it): what is known already, as it is when a
+    rows, drawn (`maps.SweepMap`), compared (`compare`), planned (jobs of it): what is known already, as it is when a
     sweep has just ended.
     """
     from gradlab.sweep import results
@@ -83,7 +83,7 @@ def write(
 def data(
     folder: Path,
     rows: Sequence[dict[str, Any]],
-    drawn: Drawn | None,
+    drawn: SweepMap | None,
     compared: list[dict[str, Any]] | None,
     planned: int,
 ) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def edges(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
     content = loaded(folder / "edges.json")
     if content is None:
         return None
-    from gradlab.sweep.search.edges import told
+    from gradlab.sweep.search.edge_report import effect_row
 
     settings = content["settings"]
     linear = settings["scale"] == "linear"
@@ -75,7 +75,11 @@ def edges(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
             for p in content["points"]
         ],
         "effects": [
-            [e["axis"] + f" ({e['point']})" * (e["point"] != "-"), f"{e['value']} / {e['against']}", *told(e, linear)]
+            [
+                e["axis"] + f" ({e['point']})" * (e["point"] != "-"),
+                f"{e['value']} / {e['against']}",
+                *effect_row(e, linear),
+            ]
             for e in ({k: number(v) for k, v in found.items()} for found in content["effects"])
         ],
     }
@@ -92,7 +96,7 @@ def cells(folder: Path) -> list[str]:
     content = loaded(folder / "cells.json")
     if content is None:
         return []
-    from gradlab.sweep.search.cells import sentences
+    from gradlab.sweep.search.map_report import sentences
 
     says = [f"{m['point']}: {s}" if len(content["maps"]) > 1 else s for m in content["maps"] for s in sentences(m)]
     return says + ([f"the map is not complete: {content['ended']}"] if content["ended"] else [])

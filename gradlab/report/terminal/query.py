@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gradlab.base.errors import did_you_mean
 from gradlab.base.option import Invalid
+from gradlab.base.suggestions import did_you_mean
 from gradlab.runs.files import value
 from gradlab.runs.search import STATES, Run, natural
 

@@ -9,25 +9,25 @@ from typing import Any
 from gradlab.base.command import INTERRUPTED, key
 from gradlab.base.distributed import World
 from gradlab.sweep.grid.axes import Point, is_number
-from gradlab.sweep.search.judge import Seen, read
-from gradlab.sweep.search.search import Interrupted
-from gradlab.sweep.unfinished import clear, finished
+from gradlab.sweep.resume import clear, finished
+from gradlab.sweep.search.judge import FinishedJob, read
+from gradlab.sweep.search.rounds import Interrupted
 
-Launch = Callable[[list[list[str]], int], Sequence[Any]]
+LaunchJobs = Callable[[list[list[str]], int], Sequence[Any]]
 """Runs jobs of these overrides under the numbers from the one given, and returns Hydra's account of each."""
 
 
-class Launching:
+class RoundLauncher:
     """Numbers jobs in the order in which they are asked for, and keeps what was seen of every list of overrides."""
 
     def __init__(
-        self, launch: Launch, check: Callable[[list[list[str]]], None], folder: Path, world: World | None = None
+        self, launch: LaunchJobs, check: Callable[[list[list[str]]], None], folder: Path, world: World | None = None
     ) -> None:
         """check: raises if jobs cannot be composed. folder: the sweep's; what it holds already is not run again."""
         self.launch, self.check, self.folder, self.world = launch, check, folder, world or World()
-        self.seen: dict[Point, Seen] = {}
+        self.seen: dict[Point, FinishedJob] = {}
         self.returned: list[Sequence[Any]] = []
-        self.numbers, found = self.world.broadcast(earlier(folder) if self.world.main else None)
+        self.numbers, found = self.world.broadcast(earlier_jobs(folder) if self.world.main else None)
         self.seen |= found
         self.begun = self.numbers.keys() - found.keys()
         self.next = max(self.numbers.values(), default=-1) + 1
@@ -37,7 +37,7 @@ class Launching:
         kinds = {tuple(key(o) if is_number(o.partition("=")[2]) else o for o in job): job for job in jobs}
         self.check([list(job) for job in kinds.values()])
 
-    def run(self, jobs: list[Point]) -> list[Seen]:
+    def run(self, jobs: list[Point]) -> list[FinishedJob]:
         """What was seen of each job. Raises `Interrupted` if one of them was."""
         todo = [job for job in dict.fromkeys(jobs) if job not in self.seen]
         if todo and not self.returned:
@@ -45,7 +45,7 @@ class Launching:
         for job in todo:
             if job not in self.numbers:
                 self.numbers[job], self.next = self.next, self.next + 1
-        for batch in stretches(sorted(todo, key=self.numbers.__getitem__), self.numbers):
+        for batch in consecutive(sorted(todo, key=self.numbers.__getitem__), self.numbers):
             self.launch_batch(batch)
         return [self.seen[job] for job in jobs]
 
@@ -61,7 +61,7 @@ class Launching:
         folders = [folder_of(one) or self.folder / str(first + i) for i, one in enumerate(returned)]
         told = self.world.broadcast([read(path) for path in folders] if self.world.main else None)
         for job, path, one in zip(batch, folders, told, strict=True):
-            self.seen[job] = Seen(path.name, one)
+            self.seen[job] = FinishedJob(path.name, one)
         if INTERRUPTED in codes:
             raise Interrupted
 
@@ -72,7 +72,7 @@ def folder_of(returned: Any) -> Path | None:
     return Path(hydra.hydra.runtime.output_dir) if hydra is not None else None
 
 
-def stretches(jobs: Sequence[Point], numbers: dict[Point, int]) -> Iterator[list[Point]]:
+def consecutive(jobs: Sequence[Point], numbers: dict[Point, int]) -> Iterator[list[Point]]:
     """Jobs whose numbers follow each other, in one list: a launcher counts from the first."""
     batch: list[Point] = []
     for job in jobs:
@@ -84,12 +84,12 @@ def stretches(jobs: Sequence[Point], numbers: dict[Point, int]) -> Iterator[list
         yield batch
 
 
-def earlier(folder: Path) -> tuple[dict[Point, int], dict[Point, Seen]]:
+def earlier_jobs(folder: Path) -> tuple[dict[Point, int], dict[Point, FinishedJob]]:
     """Numbers of the jobs that an interrupted sweep has begun, and what was seen of those that ended."""
     import yaml
 
     numbers: dict[Point, int] = {}
-    seen: dict[Point, Seen] = {}
+    seen: dict[Point, FinishedJob] = {}
     for stored in folder.glob("*/.hydra/overrides.yaml"):
         path = stored.parent.parent
         try:
@@ -101,5 +101,5 @@ def earlier(folder: Path) -> tuple[dict[Point, int], dict[Point, Seen]]:
         job = tuple(map(str, overrides))
         numbers[job] = int(path.name)
         if finished(path, list(job)) is not None:
-            seen[job] = Seen(path.name, read(path))
+            seen[job] = FinishedJob(path.name, read(path))
     return numbers, seen

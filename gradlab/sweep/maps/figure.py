@@ -9,8 +9,8 @@ import numpy as np
 
 from gradlab.runs.outcome_class import NAMES, OUTCOMES
 from gradlab.sweep.maps.axis import Axis
-from gradlab.sweep.maps.edge import boundary
 from gradlab.sweep.maps.grid import METRICS, Grid, limits
+from gradlab.sweep.maps.stability import boundary
 
 PANELS = ("outcome", "loss/final", "eval/loss", "grad/norm_median", "grad/norm_max", "clip/fraction", "survived")
 LOST = "#222222"
@@ -111,18 +111,18 @@ def legend(figure: Any, grid: Grid) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    names = [cell.outcome for cell in grid.cells.values()]
+    names = [cell.outcome for cell in grid.points.values()]
     signs: list[Any] = [
         Patch(facecolor=o.colour, label=f"{o.letter}: {o.name} ({names.count(o.name)})")
         for o in OUTCOMES
         if o.name in names
     ]
     signs.append(Line2D([], [], color="black", label="boundary of stability"))
-    if any(np.isposinf(cell.metric("loss/final")) for cell in grid.cells.values()):
+    if any(np.isposinf(cell.metric("loss/final")) for cell in grid.points.values()):
         signs.append(Patch(facecolor=LOST, label="no loss: the run failed"))
     ny, nx = grid.shape
-    if len(grid.cells) < ny * nx:
-        says = f"{len(grid.cells)} of {ny * nx} run; " + (
+    if len(grid.points) < ny * nx:
+        says = f"{len(grid.points)} of {ny * nx} run; " + (
             "others as their nearest" if grid.sparse else "hatched: not run"
         )
         signs.append(Patch(facecolor="white", edgecolor="#c8c8c8", hatch=None if grid.sparse else "///", label=says))

@@ -37,7 +37,7 @@ CAP = 1.5
 
 
 @dataclass
-class Cell:
+class MapPoint:
     """One point: its repeats brought together."""
 
     jobs: list[Row]
@@ -75,7 +75,7 @@ class Grid:
 
     x: Axis
     y: Axis
-    cells: dict[tuple[int, int], Cell]
+    points: dict[tuple[int, int], MapPoint]
     """(row, column) -> what was run there."""
     slice: dict[str, Any] = field(default_factory=dict)
     """The other fields, that are the same in all of it."""
@@ -89,12 +89,12 @@ class Grid:
         """Whether it was refined in places, so that what lies between stands for more than itself."""
         ny, nx = self.shape
         even = self.x.numeric and (self.y.numeric or ny == 1)
-        return even and ny * nx >= 64 and len(self.cells) < SPARSE * ny * nx
+        return even and ny * nx >= 64 and len(self.points) < SPARSE * ny * nx
 
     def source(self) -> np.ndarray:
         """(ny, nx, 2): (row, column) of the point that each one shows; -1 where nothing was run (see SPARSE)."""
         source = np.full((*self.shape, 2), -1)
-        for i, j in self.cells:
+        for i, j in self.points:
             source[i, j] = i, j
         if self.sparse:
             from scipy.ndimage import distance_transform_edt
@@ -105,7 +105,7 @@ class Grid:
 
     def array(self, name: str) -> np.ndarray:
         """(ny, nx): a metric, `stable` or `learnt`; NaN where nothing was run or measured."""
-        values = {at: cell.learnt if name == "learnt" else cell.metric(name) for at, cell in self.cells.items()}
+        values = {at: cell.learnt if name == "learnt" else cell.metric(name) for at, cell in self.points.items()}
         shown = self.source()
         return np.array([[values.get((int(i), int(j)), math.nan) for i, j in row] for row in shown]).reshape(self.shape)
 
@@ -124,7 +124,7 @@ def grids(rows: Sequence[Row], x: str, y: str | None) -> list[Grid]:
         which = tuple(row[name] for name in others)
         grid = made.setdefault(which, Grid(across, up, {}, dict(zip(others, which, strict=True))))
         at = (lines[row[y]] if y else 0, columns[row[x]])
-        grid.cells.setdefault(at, Cell([])).jobs.append(row)
+        grid.points.setdefault(at, MapPoint([])).jobs.append(row)
     return list(made.values())
 
 
@@ -141,7 +141,7 @@ class Limits:
 
 def limits(slices: Sequence[Grid], name: str) -> Limits | None:
     """None where nothing was measured."""
-    values = np.array([cell.metric(name) for grid in slices for cell in grid.cells.values()])
+    values = np.array([cell.metric(name) for grid in slices for cell in grid.points.values()])
     finite = values[np.isfinite(values)]
     if not len(finite):
         return None
@@ -149,7 +149,7 @@ def limits(slices: Sequence[Grid], name: str) -> Limits | None:
         return Limits(0.0, 1.0, False)
     log, high = bool((finite > 0).any() and (finite >= 0).all()) and name != "skipped", finite.max()
     if "loss" in name:
-        initial = [c.metric("loss/initial") for grid in slices for c in grid.cells.values()]
+        initial = [c.metric("loss/initial") for grid in slices for c in grid.points.values()]
         top = CAP * float(np.nanmedian(initial)) if np.isfinite(initial).any() else math.inf
         high = min(high, top) if top > finite.min() else high
     low = finite[finite > 0].min() if log else finite.min()

@@ -17,7 +17,7 @@ ERROR = "no verdict"
 
 
 @dataclass(frozen=True)
-class Seen:
+class FinishedJob:
     """What is kept of a finished job."""
 
     job: str

@@ -10,13 +10,13 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-Place = tuple[int, int]
-Tried = Mapping[Place, Hashable]
+Corner = tuple[int, int]
+Tried = Mapping[Corner, Hashable]
 """Point -> the class of its run."""
 
 
 @dataclass(frozen=True)
-class Square:
+class Cell:
     """A square of the tree that is not split."""
 
     i: int
@@ -26,25 +26,25 @@ class Square:
     """Whether all points tried in it are of one class; False only of a smallest one, or where corners are missing."""
 
     @property
-    def corners(self) -> list[Place]:
+    def corners(self) -> list[Corner]:
         return [(self.i + a * self.size, self.j + b * self.size) for a in (0, 1) for b in (0, 1)]
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: Corner) -> bool:
         """Whether a point lies in it or on its border."""
         return 0 <= place[0] - self.i <= self.size and 0 <= place[1] - self.j <= self.size
 
 
-def leaves(tried: Tried, resolution: int, coarse: int) -> Iterator[Square]:
+def leaves(tried: Tried, resolution: int, coarse: int) -> Iterator[Cell]:
     """The cells of the tree, row by row of the coarse grid."""
     size = resolution // coarse
-    inside: dict[Place, list[Place]] = {}
+    inside: dict[Corner, list[Corner]] = {}
     for place in tried:  # a point on a border belongs to every cell that it touches
         for a in touching(place[0], size, coarse):
             for b in touching(place[1], size, coarse):
                 inside.setdefault((a, b), []).append(place)
     for a in range(coarse):
         for b in range(coarse):
-            yield from split(Square(a * size, b * size, size, True), inside.get((a, b), []), tried)
+            yield from split(Cell(a * size, b * size, size, True), inside.get((a, b), []), tried)
 
 
 def touching(at: int, size: int, count: int) -> list[int]:
@@ -52,29 +52,29 @@ def touching(at: int, size: int, count: int) -> list[int]:
     return [k for k in ({at // size, (at - 1) // size}) if 0 <= k < count]
 
 
-def split(cell: Square, places: Sequence[Place], tried: Tried) -> Iterator[Square]:
+def split(cell: Cell, places: Sequence[Corner], tried: Tried) -> Iterator[Cell]:
     """The leaves under a cell; one whose corners were not all tried is one, until they are."""
     known = all(corner in tried for corner in cell.corners)
     if len({tried[place] for place in places}) <= 1 or not known or cell.size == 1:
         agree = known and len({tried[place] for place in places}) == 1
-        yield Square(cell.i, cell.j, cell.size, agree)
+        yield Cell(cell.i, cell.j, cell.size, agree)
         return
     half = cell.size // 2
     for a in (0, half):
         for b in (0, half):
-            part = Square(cell.i + a, cell.j + b, half, True)
+            part = Cell(cell.i + a, cell.j + b, half, True)
             yield from split(part, [place for place in places if part.holds(place)], tried)
 
 
-def ask(tried: Tried, resolution: int, coarse: int) -> list[Place]:
+def ask(tried: Tried, resolution: int, coarse: int) -> list[Corner]:
     """Corners that are missing; none when the map is done."""
     cells = leaves(tried, resolution, coarse)
     return list(dict.fromkeys(corner for cell in cells for corner in cell.corners if corner not in tried))
 
 
-def skipped(tried: Tried, cells: Sequence[Square]) -> dict[Place, Hashable]:
+def skipped(tried: Tried, cells: Sequence[Cell]) -> dict[Corner, Hashable]:
     """Every point that was not tried, with the class that its cell says it has."""
-    found: dict[Place, Hashable] = {}
+    found: dict[Corner, Hashable] = {}
     for cell in cells:
         if cell.agree:
             here = tried[cell.i, cell.j]
@@ -85,7 +85,7 @@ def skipped(tried: Tried, cells: Sequence[Square]) -> dict[Place, Hashable]:
     return found
 
 
-def sample(places: Sequence[Place], count: int, seed: int = 0) -> list[Place]:
+def sample(places: Sequence[Corner], count: int, seed: int = 0) -> list[Corner]:
     """So many of them at random, the same ones every time."""
     return sorted(Random(seed).sample(sorted(places), min(count, len(places))))
 

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 
 from gradlab.base import randomness
 from gradlab.measure.activations import tensor_of
-from gradlab.sweep.vectorized.kernels import lane_rules
+from gradlab.sweep.vectorized.lane_rules import lane_rules
 from gradlab.update.loss import Loss
 
 NEAR = 1e-2

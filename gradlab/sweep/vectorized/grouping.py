@@ -4,27 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gradlab.config.schema import Config
-
-
-@dataclass
-class Planned:
-    """A job that is to run: its place in the sweep, and its configuration in full."""
-
-    number: int
-    overrides: list[str]
-    folder: Path
-    config: Config
-    plain: dict[str, Any]
-    group: str
-    """The experiment's name, or `run`."""
-    remedy: dict[str, Any] | None = None
-    """What remedies have changed in the configuration."""
-
+from gradlab.sweep.vectorized.planning import PlannedJob
 
 LANE_VALUES: dict[str, tuple[str, ...]] = {
     "optimizer": ("lr", "weight_decay", "momentum", "beta1", "beta2", "eps"),
@@ -71,9 +54,9 @@ def alone(config: Config) -> str | None:
     return None
 
 
-def groups(jobs: Iterable[Planned]) -> tuple[list[list[Planned]], list[tuple[Planned, str]]]:
+def groups(jobs: Iterable[PlannedJob]) -> tuple[list[list[PlannedJob]], list[tuple[PlannedJob, str]]]:
     """Jobs by program, in the order of the first of each; those that run alone, and why."""
-    together: dict[str, list[Planned]] = {}
+    together: dict[str, list[PlannedJob]] = {}
     single = []
     for job in jobs:
         if (why := alone(job.config)) is not None:

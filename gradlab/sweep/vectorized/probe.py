@@ -13,10 +13,10 @@ from gradlab.base.option import Invalid
 from gradlab.runs.job import Job
 from gradlab.sweep.vectorized.equivalence import NEAR, drawn, dtypes, near, plain_state, same_in_double
 from gradlab.sweep.vectorized.stack import Stack
-from gradlab.sweep.vectorized.update import Batch
+from gradlab.sweep.vectorized.stacked_update import Batch
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """What is learnt of a program from one micro-batch."""
 
     used: list[str]
@@ -41,7 +41,7 @@ class Alone(NamedTuple):
     after: dict[str, Tensor]
 
 
-def probe(jobs: Sequence[Job]) -> Probed:
+def probe(jobs: Sequence[Job]) -> ProbeResult:
     """Try one or two jobs, whose trainers are lanes.
 
     Raises `Invalid` unless a lane's gradient is that of the job alone.
@@ -75,7 +75,7 @@ def probe(jobs: Sequence[Job]) -> Probed:
     if not trusted and not same_in_double(module, update.loss, told.inputs, told.targets, update.names):
         raise refuse("has another gradient under vmap than alone")
     state = 4 * update.weights.matrix[0].numel() * (5 + len(update.moments))
-    return Probed(list(told.grads), max(1, kept.bytes // update.lanes), state)
+    return ProbeResult(list(told.grads), max(1, kept.bytes // update.lanes), state)
 
 
 def by_itself(lane: Any, refuse: Callable[[str], Invalid]) -> Alone:

@@ -31,11 +31,12 @@ class Product(torch.autograd.Function):
         return product(a, b, added)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b = ctx.saved_tensors
         return product(grad, b.mT), product(a.mT, grad), None
 
 
 def multiplied(a: Tensor, b: Tensor, added: Tensor | None = None) -> Tensor:
     """`product`, for autograd."""
-    return Product.apply(a, b, added)
+    out: Tensor = Product.apply(a, b, added)
+    return out

@@ -20,9 +20,9 @@ from gradlab.runs import ending
 from gradlab.runs.job import Job, WritePage
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.equivalence import drawn
-from gradlab.sweep.vectorized.grouping import Planned
-from gradlab.sweep.vectorized.lanes import Lane
+from gradlab.sweep.vectorized.lane import Lane
 from gradlab.sweep.vectorized.machine import free_memory, spare_compiler
+from gradlab.sweep.vectorized.planning import PlannedJob
 from gradlab.sweep.vectorized.probe import probe
 from gradlab.sweep.vectorized.stack import Stack
 from gradlab.train import build
@@ -38,7 +38,7 @@ class Program:
     """Jobs that are one program: what they share is made once."""
 
     def __init__(
-        self, jobs: Sequence[Planned], loaded: dict[str, Any] | None = None, write_page: WritePage | None = None
+        self, jobs: Sequence[PlannedJob], loaded: dict[str, Any] | None = None, write_page: WritePage | None = None
     ) -> None:
         """loaded: data of other programs, and the place for this one's.
 
@@ -73,7 +73,7 @@ class Program:
             raise Invalid("data", data[0].name, "draws from the generators that a job's seed decides")
         return data
 
-    def job(self, planned: Planned) -> Job:
+    def job(self, planned: PlannedJob) -> Job:
         """A job whose trainer is a lane. What it has to say stands in its folder."""
         planned.config.trainer.progress = "none"
         make = functools.partial(Lane, data=self.data)
@@ -158,7 +158,7 @@ def silence() -> Iterator[None]:
         yield
 
 
-def failed(planned: Planned, error: BaseException) -> int:
+def failed(planned: PlannedJob, error: BaseException) -> int:
     """Say why a job could not run, and leave word of it; returns its exit code."""
     message = explain(error, planned.folder)
     shown = f"gradlab: {message}" if message else "".join(traceback.format_exception(error))

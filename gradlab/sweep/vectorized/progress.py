@@ -24,7 +24,7 @@ class SweepProgress:
         self.tried += updates
         self.show()
 
-    def ended(self, planned: int) -> None:
+    def ended(self) -> None:
         self.done += 1
         self.show()
 

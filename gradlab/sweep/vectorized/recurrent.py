@@ -10,23 +10,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradlab.sweep.vectorized.scans import GRUScan, LSTMScan, RNNScan, Weights
+from gradlab.sweep.vectorized.recurrent_scans import GRUScan, LSTMScan, RecurrentWeights, RNNScan
 
 
 def rnn(relu: bool) -> Callable[..., tuple[Tensor, ...]]:
-    def layer(x: Tensor, first: list[Tensor], weights: Weights) -> tuple[Tensor, ...]:
+    def layer(x: Tensor, first: list[Tensor], weights: RecurrentWeights) -> tuple[Tensor, ...]:
         hs = RNNScan.apply(relu, first[0], x, *weights)
         return hs, hs[-1]
 
     return layer
 
 
-def lstm(x: Tensor, first: list[Tensor], weights: Weights) -> tuple[Tensor, ...]:
+def lstm(x: Tensor, first: list[Tensor], weights: RecurrentWeights) -> tuple[Tensor, ...]:
     hs, cs = LSTMScan.apply(*first, x, *weights)
     return hs, hs[-1], cs[-1]
 
 
-def gru(x: Tensor, first: list[Tensor], weights: Weights) -> tuple[Tensor, ...]:
+def gru(x: Tensor, first: list[Tensor], weights: RecurrentWeights) -> tuple[Tensor, ...]:
     hs = GRUScan.apply(first[0], x, *weights)
     return hs, hs[-1]
 
@@ -53,7 +53,7 @@ def layers_of(
         for i in range(layers):
             part = [enter(w) for w in weights[i * each : (i + 1) * each]]
             part += [] if biased else [part[0].new_zeros(part[0].shape[:2])] * 2
-            x, *ends = layer(enter(x), [enter(h[:, i]) for h in first], Weights(*part))
+            x, *ends = layer(enter(x), [enter(h[:, i]) for h in first], RecurrentWeights(*part))
             for kept, end in zip(last, ends, strict=True):
                 kept.append(end)
             x = x if given is None else x.to(given)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradlab.sweep.vectorized.recurrent import layers_of
-from gradlab.sweep.vectorized.whole import whole
-
-if TYPE_CHECKING:
-    from gradlab.sweep.vectorized.kernels import LaneRules
+from gradlab.sweep.vectorized.vmap_rule import vmap_rule
 
 
 class Taps(dict[str, Tensor]):
@@ -30,7 +27,7 @@ def recurrent_rule(layer: Callable[..., Any], fused: Callable[..., Any] | None =
     """
 
     def rule(
-        mode: LaneRules, x: Tensor, hx: Any, weights: Any, biased: bool, layers: int, dropout: float, training: bool,
+        taps: Taps | None, x: Tensor, hx: Any, weights: Any, biased: bool, layers: int, dropout: float, training: bool,
         bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         if bidirectional or (dropout and training and layers > 1) or not isinstance(biased, bool):
@@ -39,10 +36,10 @@ def recurrent_rule(layer: Callable[..., Any], fused: Callable[..., Any] | None =
         states = len(hx) if several else 1
         time = 2 if batch_first else 1
 
-        @whole
+        @vmap_rule
         def run(x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-            if mode.taps is not None:
-                x = tapped(x, mode.taps, time)
+            if taps is not None:
+                x = tapped(x, taps, time)
             if fused is None or x.device.type != "cpu":
                 first, own = list(tensors[:states]), list(tensors[states:])
                 outputs, *last = layers_of(layer, x.movedim(time, 0), first, own, layers, biased)

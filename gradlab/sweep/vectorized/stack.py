@@ -16,10 +16,10 @@ from torch.func import functional_call, vmap
 from gradlab.measure.attempt import FIELDS, Attempt
 from gradlab.runs.job import Job
 from gradlab.sweep.vectorized import sharing
-from gradlab.sweep.vectorized.kernels import lane_rules
-from gradlab.sweep.vectorized.lanes import Lane, OnHost
-from gradlab.sweep.vectorized.records import LaneRecord, RowRecord
-from gradlab.sweep.vectorized.update import Batch, StackedUpdate
+from gradlab.sweep.vectorized.lane import HostValues, Lane
+from gradlab.sweep.vectorized.lane_records import LaneRecord, RowRecord
+from gradlab.sweep.vectorized.lane_rules import lane_rules
+from gradlab.sweep.vectorized.stacked_update import Batch, StackedUpdate
 from gradlab.train import build
 from gradlab.update.recorder import Recorder
 from gradlab.update.step import Stats
@@ -57,7 +57,7 @@ class Stack:
         self.update = StackedUpdate([lane.update for lane in self.lanes], configs, used, sharing.rows(configs))
         self.update.width = width or self.update.width
         for number, lane in enumerate(self.lanes):
-            lane.stack, lane.number = self, number
+            lane.restore, lane.number = self.restore, number
 
     def run(self) -> None:
         """Until the last lane has ended."""
@@ -96,9 +96,9 @@ class Stack:
         except Exception as error:
             return self.lost(job, error)
 
-    def hand_back(self, lane: Lane) -> None:
-        """Give a lane its weights and the state of its update."""
-        self.update.hand_back(self.update.row_of[lane.number], lane.update)
+    def restore(self, lane: Lane) -> None:
+        """Write a lane's weights and the state of its update back into it."""
+        self.update.restore(self.update.row_of[lane.number], lane.update)
 
     def shared(self, of: Callable[[Lane], list[tuple[Tensor, Tensor]]]) -> list[Batch]:
         """Micro-batches of all rows; those of the same seed have the same samples."""
@@ -136,8 +136,8 @@ class Stack:
             i = now[lane.number]
             given = RowRecord(layers[i]) if layers else Recorder()
             scale = scales(before[lane.number])
-            place = (epoch, cursor, steps, following - cursor, lane.random, scale, OnHost(rows[i]), given)
-            lane.take(Attempt(*place, OnHost([]) if layers else None), following)
+            place = (epoch, cursor, steps, following - cursor, lane.random, scale, HostValues(rows[i]), given)
+            lane.take(Attempt(*place, HostValues([]) if layers else None), following)
 
     def scales(self) -> Callable[[int], dict[str, Tensor]]:
         """The state of a row's loss scale as it is now."""

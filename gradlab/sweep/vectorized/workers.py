@@ -23,7 +23,7 @@ class Chunk:
     """Jobs of one program that are trained together."""
 
     program: int
-    numbers: list[int]
+    places: list[int]
     """Places among the program's jobs."""
 
 
@@ -117,12 +117,12 @@ class Workers:
                         lost(at[pipe], left.pop(pipe), "it was not trained")
                     chunk = waiting.pop(0) if waiting else None
                     if chunk is not None:
-                        at[pipe], left[pipe] = chunk, list(chunk.numbers)
+                        at[pipe], left[pipe] = chunk, list(chunk.places)
                     else:
                         open_.discard(pipe)
                     pipe.send(chunk)
         for chunk in waiting:  # no process is left
-            lost(chunk, chunk.numbers, "no process was left to train it")
+            lost(chunk, chunk.places, "no process was left to train it")
 
     def end(self) -> None:
         """End the processes that are still there."""

@@ -1,0 +1,80 @@
+"""What `--help` prints."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator
+
+from gradlab.base import components
+from gradlab.base.errors import APPENDED, EXTRAS
+
+COMMANDS = (
+    ("python -m gradlab +experiment=fp16_collapse", "a failure, live, with its cause and its cure"),
+    ("python -m gradlab model=lstm clip=norm seed=3", "any combination of the groups below"),
+    ("python -m gradlab -m clip=none,norm optimizer.lr=1e-3,1e-2", "a sweep: every combination, one folder each"),
+    ("python -m gradlab +sweep=lr_max_norm model=lstm", "a ready-made sweep, a folder for each of its jobs"),
+    ("python -m gradlab hydra/sweeper=boundary +remedy=none,clip_norm", "the largest stable optimizer.lr of each"),
+    (
+        "python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm",
+        "a map, refined at its boundary",
+    ),
+    ("python -m gradlab.report outputs/run/... outputs/run/...", "their curves on one page; --serve follows one live"),
+    ("python -m gradlab.list", "which runs there are"),
+    ("python -m gradlab.show outputs/run/...", "a run's verdict and curves, in the terminal"),
+    ("python -m gradlab.audit train.py", "mistakes in a script of your own, without running it"),
+    ("python -m gradlab resume=outputs/run/...", "continue a run, or a sweep, that was interrupted"),
+    ("torchrun --standalone --nproc-per-node=2 -m gradlab ...", "the same on several processes"),
+)
+FIELDS = "seed expect pretrain init_from resume"
+OTHERS = (
+    "The composed configuration: --cfg job.",
+    "Your own configurations: --config-dir FOLDER.",
+    "Hydra's own flags: --hydra-help.",
+    'Completion in bash: eval "$(python -m gradlab --shell-completion install=bash)".',
+)
+
+
+def help_text() -> str:
+    """From the text of files alone: no import of Hydra or PyTorch."""
+    columns = shutil.get_terminal_size().columns
+    groups = {group: components.names(group) for group in components.groups() if group not in APPENDED}
+    width = max(map(len, groups))
+    lines = ["gradlab: a laboratory for gradient failures.", "", *described(columns)]
+    lines += ["", *wrapped("Groups (choose with group=option, change with group.field=value):", columns)]
+    for group, names in groups.items():
+        if names:
+            lines += wrapped(f"  {group:{width}}  {' '.join(names)}", columns, indent=width + 4)
+    lines += ["", "Appended with a plus:"]
+    for group in APPENDED:
+        lines += wrapped(f"  +{group + '=':{width}} {' '.join(components.names(group))}", columns, indent=width + 4)
+    launchers = ",".join(("basic", "vectorized", *EXTRAS))
+    lines += ["", *wrapped(f"Where the jobs of a sweep run: hydra/launcher={launchers}", columns)]
+    lines += wrapped(f"Other fields: {FIELDS}", columns)
+    for sentence in OTHERS:
+        lines += wrapped(sentence, columns)
+    codes = "0 ended as expected, 1 failed or something else was seen, 2 the command was wrong"
+    return "\n".join([*lines, *wrapped(f"Exit code: {codes}.", columns)])
+
+
+def described(columns: int) -> Iterator[str]:
+    """The commands and what they do, beside each other where the terminal is wide enough for all of them."""
+    at = max(len(command) for command, _ in COMMANDS) + 4
+    beside = columns >= at + max(len(what) for _, what in COMMANDS)
+    for command, what in COMMANDS:
+        if beside:
+            yield f"  {command}".ljust(at) + what
+        else:
+            yield from wrapped(f"  {command}", columns, indent=6)
+            yield from wrapped(f"      {what}", columns, indent=6)
+
+
+def wrapped(line: str, columns: int, indent: int = 2) -> list[str]:
+    """Lines no wider than the terminal; words are not cut."""
+    return textwrap.wrap(
+        line,
+        max(columns, 40),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

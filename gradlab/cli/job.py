@@ -1,0 +1,148 @@
+"""One job: compose what is to run from Hydra's configuration, run it, and return its exit code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import traceback
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from gradlab.base import distributed, errors
+from gradlab.base.command import INTERRUPTED, identity
+from gradlab.base.lock import turn
+from gradlab.base.option import Invalid
+from gradlab.cli import session
+from gradlab.config.compose import check
+from gradlab.config.remedy import DoesNotApply, Treated, treated
+from gradlab.config.schema import to_config
+
+if TYPE_CHECKING:
+    from gradlab.base.distributed import World
+
+FRESH = {".hydra", "gradlab.log"}
+"""What Hydra writes into a folder before its job runs."""
+
+
+def task(cfg: DictConfig) -> int:
+    """Hydra's task function."""
+    from gradlab.train.interrupt import ASKED
+
+    codes = session.current().exit_codes
+    if INTERRUPTED in codes:  # Ctrl-C ends a sweep, not one of its jobs
+        remove_fresh(Path(HydraConfig.get().runtime.output_dir))
+        return INTERRUPTED
+    code = run_job(cfg)
+    codes.append(code)
+    if ASKED.is_set() and code != INTERRUPTED and HydraConfig.get().mode is RunMode.MULTIRUN:
+        raise KeyboardInterrupt  # with its last update: this job is whole, and the sweep ends
+    return code
+
+
+def remove_fresh(folder: Path) -> None:
+    """Remove the folder of a job that did not run, now or before."""
+    if folder.is_dir() and {p.name for p in folder.iterdir()} <= FRESH:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_job(cfg: DictConfig) -> int:
+    """One job, from its composed configuration; never raises an Exception, so that a sweep continues."""
+    from gradlab.sweep.launchers import processes
+
+    world = distributed.world()
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    overrides: list[Any] = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # type: ignore[assignment]
+    processes.enter()
+    try:
+        with turn(folder) if world.main else nullcontext():
+            return run(compose(cfg, overrides), folder, overrides, world)
+    except (Exception, SystemExit) as error:  # a user's module may call sys.exit
+        return failed(error, folder, world, overrides if hydra.mode == RunMode.MULTIRUN else None)
+
+
+def compose(cfg: DictConfig, overrides: list[str]) -> Treated:
+    """The typed configuration, checked, with its remedies applied."""
+    config = to_config(cfg)
+    check(config)
+    return treated(cfg, overrides, config)
+
+
+def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
+    """Run a checked configuration; PyTorch is imported only now."""
+    from gradlab.sweep import resume
+    from gradlab.sweep.launchers import processes
+
+    plain: dict[str, Any] = OmegaConf.to_container(made.composed, resolve=True)  # type: ignore[assignment]
+    if resume.resuming() and (code := resume.finished_or_clear(folder, overrides, world)) is not None:
+        save_treated(made, folder, world)
+        return code
+    from gradlab.report.pages import run_page
+    from gradlab.runs.job import Job, builds
+    from gradlab.train import build
+
+    config = made.config
+    config.trainer.progress = processes.progress(config.trainer.progress)
+    group = HydraConfig.get().runtime.choices.get("experiment") or "run"
+    with build.threads(config.trainer.threads or processes.threads()):
+        try:
+            job = Job(config, plain, folder, overrides, group, world, made.remedy, write_page=run_page.finished)
+        except Invalid as error:
+            if made.remedy and builds(made.untreated, folder, world):  # then the remedy is what does not fit
+                raise DoesNotApply(made.remedy["names"], str(error)) from None
+            raise
+        save_treated(made, folder, world)
+        return job.run()
+
+
+def save_treated(made: Treated, folder: Path, world: World) -> None:
+    """Write what runs into .hydra; Hydra has written what was composed."""
+    if made.remedy and world.main and (folder / ".hydra").is_dir():
+        OmegaConf.save(made.composed, folder / ".hydra" / "config.yaml")
+
+
+def failed(error: BaseException, folder: Path, world: World, overrides: list[str] | None) -> int:
+    """Report why one job (of a sweep, under these overrides) failed, once; the sweep's other jobs are not affected.
+
+    Returns the exit code."""
+    from gradlab.runs import ending
+
+    message, code = errors.explain(error, folder), errors.exit_code(error)
+    refused = error if isinstance(error, DoesNotApply) else None
+    if overrides is not None and refused:
+        code = 0  # an answer, and not a fault of the command
+    shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
+    if world.size > 1 and not all_failed(world):
+        print(shown.replace("gradlab:", f"gradlab: rank {world.rank}:", 1), end="", file=sys.stderr, flush=True)
+        os._exit(code)  # the launcher then ends the others, which would wait for this rank for ever
+    if not world.main:
+        return code
+    print(shown, end="", file=sys.stderr, flush=True)
+    if overrides is not None:
+        record = refused.record() if refused else None
+        ending.write_error(folder, message or repr(error), code, record, identity(overrides))
+    else:
+        remove_fresh(folder)
+    session.current().restore_overrides()
+    return code
+
+
+def all_failed(world: World, seconds: float = 10.0) -> bool:
+    """Whether every rank reports in time that this job failed; not by a collective, in which a healthy rank may be."""
+    from torch.distributed import distributed_c10d
+
+    store = distributed_c10d._get_default_store()
+    names = [f"gradlab/failed/{len(session.current().exit_codes)}/{rank}" for rank in range(world.size)]
+    store.set(names[world.rank], "1")
+    try:
+        store.wait(names, timedelta(seconds=seconds))
+    except Exception:
+        return False
+    return True

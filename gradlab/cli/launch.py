@@ -1,0 +1,50 @@
+"""Hydra around the jobs: it composes each, and runs one or a sweep; the exit code is that of the worst."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import hydra
+from hydra._internal.utils import _run_hydra, get_args_parser
+
+from gradlab.base.command import INTERRUPTED
+from gradlab.base.conf import conf_dir
+from gradlab.base.errors import EXTRAS, package
+from gradlab.cli import job
+from gradlab.cli.session import Session
+from gradlab.config.compose import SILENT
+
+
+def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
+    """Run Hydra on arguments that are read and checked; raises what is wrong with them."""
+    hydra.version.setbase("1.3")
+    if not main_rank:
+        args.overrides += SILENT
+    try:
+        _run_hydra(args, get_args_parser(), job.task, str(conf_dir()), "config")
+        if session.refused:
+            raise session.refused
+    except (Exception, KeyboardInterrupt) as error:
+        for folder in session.sweeps if main_rank else ():
+            if folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml"}:
+                shutil.rmtree(folder, ignore_errors=True)  # no job began: a wrong command, which leaves nothing
+            elif ended_early(error, folder):
+                return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        raise
+    return max(session.exit_codes, default=0)
+
+
+def ended_early(error: BaseException, folder: Path) -> bool:
+    """Whether a sweep was stopped, or lost one of its processes; then report what has been done."""
+    from gradlab.cli.sweep_end import conclude
+
+    lost = package(type(error).__module__) in EXTRAS.values()
+    if not lost and not isinstance(error, KeyboardInterrupt):
+        return False
+    conclude(folder)
+    if lost:
+        print(f"gradlab: a process of the sweep was lost: {' '.join(str(error).split())[:200]}", file=sys.stderr)
+    return True

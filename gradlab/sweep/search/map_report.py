@@ -1,0 +1,90 @@
+"""A refined map as it is written and said: cells.json, and how many runs it took."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.command import command
+from gradlab.base.json_lines import plain, write_whole
+from gradlab.sweep.search.map_search import MapSearch, RefinedMap
+from gradlab.sweep.search.quadtree import Cell, Corner, at_most, leaves
+
+MIXED = "mixed"
+
+
+def of_map(search: MapSearch, one: RefinedMap) -> dict[str, Any]:
+    """What cells.json says of a map; positions count from 0 to resolution along each axis."""
+    o = search.option
+    found = list(leaves(one.tried, o.resolution, o.coarse))
+    return {
+        "point": search.label(one.point),
+        "overrides": list(one.point),
+        "runs": len(set(one.jobs.values())),
+        "grid": search.full,
+        "classes": dict(Counter(map(str, {one.jobs[place]: seen for place, seen in one.tried.items()}.values()))),
+        "unrefined": sum(not cell.agree and cell.size > 1 for cell in found),
+        "checked": one.checked,
+        "wrong": len(one.wrong),
+        "wrong_at_most": at_most(len(one.wrong), one.checked) if one.checked else None,
+        "skipped": one.skipped,
+        "cells": [[c.i, c.j, c.size, cell_class(c, one)] for c in found],
+        "points": [[i, j, str(seen), one.jobs[i, j]] for (i, j), seen in sorted(one.tried.items())],
+    }
+
+
+def cell_class(cell: Cell, one: RefinedMap) -> str | None:
+    """The class of a cell; `mixed` of one with a boundary in it, None of one that was not reached."""
+    if cell.agree:
+        return str(one.tried[cell.i, cell.j])
+    return MIXED if all(corner in one.tried for corner in cell.corners) else None
+
+
+def dense(one: dict[str, Any], resolution: int) -> list[list[str | None]]:
+    """The class of every point of the full grid, [j][i], from a map of cells.json: tried, or as its cell says."""
+    grid: list[list[str | None]] = [[None] * (resolution + 1) for _ in range(resolution + 1)]
+    tried: dict[Corner, str] = {(i, j): seen for i, j, seen, _ in one["points"]}
+    for i, j, size, name in one["cells"]:
+        if name in (None, MIXED):  # of a mixed one all points were tried
+            continue
+        for b in range(j, j + size + 1):
+            for a in range(i, i + size + 1):
+                grid[b][a] = name
+    for (i, j), seen in tried.items():
+        grid[j][i] = seen
+    return grid
+
+
+def sentences(found: dict[str, Any]) -> list[str]:
+    """What is said of a map."""
+    runs, grid = found["runs"], found["grid"]
+    classes = ", ".join(f"{count} {name}" for name, count in sorted(found["classes"].items()))
+    lines = [f"{runs} runs of the {grid} of the full grid: {1 - runs / grid:.1%} saved ({classes})"]
+    if found["checked"]:
+        says = f"{found['wrong']} of {found['checked']} points checked at random among {found['skipped']} skipped ones"
+        says += f" were otherwise than their cells said: at most {found['wrong_at_most']:.1%} of those are (95%)"
+        lines.append(says + "; the cells around them were refined after that" * bool(found["wrong"]))
+    if len(found["classes"]) == 1:
+        lines.append("all of one class: the boundary is elsewhere, or narrower than a cell of the coarse grid")
+    if found["unrefined"]:
+        lines.append(f"{found['unrefined']} cells with a boundary in them were not refined to the end")
+    return lines
+
+
+def report(folder: Path, search: MapSearch, ended: str | None) -> None:
+    """Write cells.json and say what it took."""
+    o = search.option
+    maps = [of_map(search, one) for one in search.maps]
+    settings = {"resolution": o.resolution, "coarse": o.coarse, "judge": o.judge, "ended": ended}
+    content = settings | {"x": asdict(search.x), "y": asdict(search.y), "maps": maps}
+    write_whole(folder / "cells.json", json.dumps(plain(content), separators=(",", ":"), allow_nan=False) + "\n")
+    print(f"\n{search.x.field} x {search.y.field}, refined to {o.resolution} x {o.resolution} cells, by {o.judge}")
+    for found in maps:
+        for text in sentences(found):
+            print(f"  {found['point']}: {text}" if len(maps) > 1 else f"  {text}")
+    if ended:
+        print(f"the map is not complete: {ended}; it goes on with {command([f'resume={folder}'])}")
+    print(f"cells: {folder / 'cells.json'}", flush=True)

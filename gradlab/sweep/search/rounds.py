@@ -1,0 +1,62 @@
+"""What a sweep that decides round by round consists of. Free of Hydra: overrides in, what was seen of them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from gradlab.sweep.grid.axes import Point
+from gradlab.sweep.search.judge import FinishedJob
+
+RunRound = Callable[[list[Point]], list[FinishedJob]]
+"""Runs a job for each list of overrides, at once as far as the launcher can, and says what was seen of each."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C: what is known so far is written, and the sweep ends."""
+
+
+class Search(Protocol):
+    """Asks for jobs until it knows enough. What it asks depends on what it was told alone: it can be repeated."""
+
+    def ask(self) -> list[Point]:
+        """Jobs of the next round; none when it is done."""
+
+    def tell(self, seen: Sequence[FinishedJob]) -> None:
+        """What became of the jobs asked for last, or of the first of them."""
+
+    def progress(self) -> str:
+        """How far it is, in a few words."""
+
+
+def conduct(
+    search: Search,
+    run: RunRound,
+    max_runs: int | None,
+    say: Callable[[str], None],
+    check: Callable[[list[Point]], None] = lambda jobs: None,
+) -> str | None:
+    """Round after round until the search is done; returns why it ended before, if it did.
+
+    check: raises if jobs of the first round cannot be run, before anything is said.
+    """
+    made = 0
+    for number, jobs in enumerate(rounds(search), 1):
+        room = len(jobs) if max_runs is None else max_runs - made
+        if room <= 0:
+            return f"max_runs={max_runs} was reached"
+        jobs = jobs[:room]
+        if number == 1:
+            check(jobs)
+        say(f"round {number}: {len(jobs)} run{'s' * (len(jobs) != 1)}, after {made}; {search.progress()}")
+        try:
+            search.tell(run(jobs))
+        except Interrupted:
+            return "it was interrupted"
+        made += len(jobs)
+    return None
+
+
+def rounds(search: Search) -> Iterator[list[Point]]:
+    while jobs := search.ask():
+        yield jobs

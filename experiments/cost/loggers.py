@@ -37,6 +37,8 @@ from gradlab.train.trainer import Trainer
 
 PERIOD = 50
 """Updates of a turn: `monitor=summary` looks at the weights' steps, and TensorBoard at the layers, once in so many."""
+LEAST = 2
+"""Rounds in any case: of fewer there are no quartiles."""
 TARGET = 1.01
 LOGGERS = {"tensorboard": TensorBoardOption, "wandb": lambda: WandbOption(mode="offline")}
 CONTENDERS: dict[str, tuple[str, ...] | None] = {
@@ -105,8 +107,8 @@ class Turns:
             self.measured.setdefault(name, []).append(
                 Seconds(statistics.median(self.updates), self.inside / PERIOD, cpu - own, others)
             )
-            rounds = {len(turns) for turns in self.measured.values()}
-            if time.perf_counter() > self.until and len(rounds) == 1 and len(self.measured) == len(self.writers):
+            rounds = {len(self.measured.get(writer, ())) for writer in self.writers}
+            if time.perf_counter() > self.until and len(rounds) == 1 and min(rounds) >= LEAST:
                 raise Done
         self.inside, self.updates, self.began = 0.0, [], clocks()
         self.last = time.thread_time()

@@ -66,8 +66,8 @@ def test_a_notebook_is_read_cell_by_cell(tmp_path, capsys):
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
     assert main([str(tmp_path / "a.ipynb")]) == 1
     line = 1 + next(i for i, text in enumerate(loop.split("\n")) if "expect" in text)
-    told = capsys.readouterr()
-    assert f"a.ipynb:cell 3:{line}:5: GL101" in told.out and "--fix" not in told.out  # which leaves notebooks
+    printed = capsys.readouterr()
+    assert f"a.ipynb:cell 3:{line}:5: GL101" in printed.out and "--fix" not in printed.out  # which leaves notebooks
     main([str(tmp_path / "a.ipynb"), "--format", "json"])
     one = json.loads(capsys.readouterr().out)[0]
     assert (one["cell"], one["line"], one["end_line"]) == (3, line, line)
@@ -143,7 +143,7 @@ def test_an_environment_below_a_folder_is_passed_over(tmp_path, capsys):
         (tmp_path / name / "a.py").write_text(Path(CLIP).read_text())
     (tmp_path / "tools" / "pyvenv.cfg").write_text("")
     assert main([str(tmp_path)]) == 1
-    assert "mine" in (told := capsys.readouterr().out) and "tools" not in told
+    assert "mine" in (printed := capsys.readouterr().out) and "tools" not in printed
     assert main([str(tmp_path / "tools")]) == 1, "unless it is given itself"
 
 
@@ -288,7 +288,7 @@ def test_the_list_marks_rules_that_are_off_by_default(capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("tool = 3", "tool is 3, expected a table"),
         ("[tool]\ngradlab = 3", "tool.gradlab is 3, expected a table"),
@@ -297,11 +297,11 @@ def test_the_list_marks_rules_that_are_off_by_default(capsys):
         ('[tool.gradlab.audit]\nselect = ["GL77"]', "tool.gradlab.audit: no rule 'GL77'; --list shows them"),
     ],
 )
-def test_settings_of_a_wrong_kind(text, says, tmp_path, capsys):
+def test_settings_of_a_wrong_kind(text, message, tmp_path, capsys):
     (tmp_path / "pyproject.toml").write_text(text)
     (tmp_path / "a.py").write_text("x = 1\n")
     assert main([str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"gradlab.audit: {tmp_path}/pyproject.toml: {says}\n"
+    assert capsys.readouterr().err == f"gradlab.audit: {tmp_path}/pyproject.toml: {message}\n"
 
 
 def test_cells_are_reported_separately_and_in_order(tmp_path, capsys):

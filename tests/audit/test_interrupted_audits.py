@@ -33,7 +33,7 @@ def test_a_killed_process_is_reported_in_one_line(tmp_path, capsys, monkeypatch)
     assert printed.out == "" and "was killed" in printed.err and printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("every", [True, False], ids=["of the terminal", "of the first process alone"])
+@pytest.mark.parametrize("every", [True, False], ids=["to all processes of the terminal", "to the first process only"])
 def test_ctrl_c_ends_all_processes_quietly(every, tmp_path):
     for i in range(300):
         (tmp_path / f"{i}.py").write_text(LOOP)

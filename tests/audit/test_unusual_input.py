@@ -306,7 +306,7 @@ def mutants(draw) -> str:
 @given(mutants())
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_text_is_too_strange(text):
-    """Neither following, nor judging, nor mending raises; and what is mended can still be parsed."""
+    """Neither following, nor judging, nor fixing raises; and a fix adds or removes no comment."""
     every = load_rules()
     source = Source(Path("a.py"), text)
     parse(source)

@@ -56,7 +56,9 @@ def assigned_value(engine: Engine, node: ast.Assign, target: ast.expr) -> Value:
 def averages(targets: list[ast.expr], value: ast.expr) -> bool:
     """`mean = 0.9 * mean + 0.1 * loss`: the old value of a name goes into the new one by arithmetic alone."""
     target = targets[0]
-    if len(targets) > 1 or not isinstance(target, (ast.Name, ast.Attribute)) or not dotted(target):
+    if not isinstance(value, ast.BinOp) or len(targets) > 1:
+        return False
+    if not isinstance(target, (ast.Name, ast.Attribute)) or not dotted(target):
         return False
 
     def inside(part: ast.expr) -> bool:
@@ -65,7 +67,7 @@ def averages(targets: list[ast.expr], value: ast.expr) -> bool:
         return dotted(part) == dotted(target)
 
     parts = [part for part in walk(value) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add)]
-    return bool(parts) and isinstance(value, ast.BinOp) and inside(value)
+    return bool(parts) and inside(value)
 
 
 def as_augmented(node: ast.Assign) -> ast.AugAssign | None:

@@ -19,7 +19,9 @@ from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import If, Node
-from gradlab.audit.trace.values import Scope, Value, births, members, roots_of, tensor
+from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.tensors import roots_of, tensor
+from gradlab.audit.trace.values import Scope, Value, births
 
 
 def call(engine: Engine, node: ast.Call) -> Value:

@@ -10,7 +10,8 @@ from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Scope, Value, element, several
+from gradlab.audit.trace.iterables import element, several
+from gradlab.audit.trace.values import Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
 """Keys of a network's predictions; other entries of its result may be anything."""

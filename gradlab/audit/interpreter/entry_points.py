@@ -10,10 +10,11 @@ from gradlab.audit.interpreter.interpreter import Interpreter
 from gradlab.audit.source.project import Function, Module, Project
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
+from gradlab.audit.trace.iterables import every, members, several
 from gradlab.audit.trace.loop_search import training_loops
 from gradlab.audit.trace.persistent_optimizers import zeroes_own_gradients
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Event, Scope, Value, every, members, several
+from gradlab.audit.trace.values import Event, Scope, Value
 
 
 @dataclass

@@ -13,7 +13,8 @@ from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import FALSE, TRUE, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import If
-from gradlab.audit.trace.values import Value, number, several
+from gradlab.audit.trace.iterables import number, several
+from gradlab.audit.trace.values import Value
 
 PLAIN = ("unknown", "bool", "number", "none", "tensor")
 """Kinds of what may be the left side of `x or default`."""

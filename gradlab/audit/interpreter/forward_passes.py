@@ -8,7 +8,8 @@ from gradlab.audit.interpreter.function_calls import CALLS
 from gradlab.audit.source.project import Function, Module
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import events
-from gradlab.audit.trace.values import Value, roots_of
+from gradlab.audit.trace.tensors import roots_of
+from gradlab.audit.trace.values import Value
 
 NESTED, PASSES = 60, 40
 """Calls that one forward pass may enter, and forward passes that are entered from one entry point."""

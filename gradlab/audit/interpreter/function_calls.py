@@ -14,7 +14,8 @@ from gradlab.audit.source.project import Function, Module
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import Block, events, walk
-from gradlab.audit.trace.values import Event, Frame, Scope, Value, several
+from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.values import Event, Frame, Scope, Value
 
 CONTEXTS = {"autocast", "no_grad", "inference_mode"}
 """Context managers that decorate functions, too."""

@@ -9,7 +9,8 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import HOLDING
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Value, every
+from gradlab.audit.trace.iterables import every
+from gradlab.audit.trace.values import Value
 
 
 def instance(engine: Engine, callee: Value, args: list[Value], keywords: dict[str, Value], at: ast.AST) -> Value:

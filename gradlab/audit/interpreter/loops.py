@@ -10,7 +10,8 @@ from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import Loop
-from gradlab.audit.trace.values import CALLABLE, Value, births, element, number, several
+from gradlab.audit.trace.iterables import element, number, several
+from gradlab.audit.trace.values import CALLABLE, Value, births
 
 UNROLLED = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", "instance", *CALLABLE}
 LONGEST = 4

@@ -9,7 +9,8 @@ from gradlab.audit.knowledge.usage import Usage, usage
 from gradlab.audit.source.project import Function
 from gradlab.audit.source.syntax import walk
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Value, dictionary, number, several
+from gradlab.audit.trace.iterables import dictionary, number, several
+from gradlab.audit.trace.values import Value
 
 ANNOTATIONS = (
     ("GradScaler", "scaler"),

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.source.syntax import called_name, walk
 from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.iterables import every
 from gradlab.audit.trace.truth import truthy
-from gradlab.audit.trace.values import CALLABLE, Value, every
+from gradlab.audit.trace.values import CALLABLE, Value
 
 LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0")
 """Keywords of a schedule's length, its warm-up's first."""

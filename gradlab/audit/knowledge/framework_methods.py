@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.trace.conditions import TRUE
-from gradlab.audit.trace.values import Value, several
+from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.values import Value
 
 LIGHTNING = ("optimizers", "lr_schedulers", "manual_backward", "clip_gradients")
 FRAMEWORK = frozenset({"framework"})

@@ -6,7 +6,9 @@ import ast
 
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Event, Value, births, made_of, members
+from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.tensors import made_of
+from gradlab.audit.trace.values import Event, Value, births
 
 
 def keep(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: Value) -> int | None:

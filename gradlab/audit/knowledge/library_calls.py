@@ -11,7 +11,8 @@ from gradlab.audit.knowledge.losses import loss
 from gradlab.audit.knowledge.opaque_calls import opaque_call
 from gradlab.audit.knowledge.python_functions import python_function
 from gradlab.audit.knowledge.torch_functions import torch_function
-from gradlab.audit.trace.values import Value, several
+from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.values import Value
 
 
 def library_call(call: CallSite) -> Value:

@@ -8,7 +8,9 @@ import re
 from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Event, Value, births, members, roots_of, tensor
+from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.tensors import roots_of, tensor
+from gradlab.audit.trace.values import Event, Value, births
 
 COUNTS = re.compile(
     r"(^|[_.])((n|num|number|total|global|sum|count)_(\w*_)?(items|tokens|samples|valid|labels|accum\w*|micro\w*|targets)"

@@ -23,7 +23,8 @@ from gradlab.audit.knowledge.optimizer_methods import optimizer_method, scaler_m
 from gradlab.audit.knowledge.python_functions import dict_method, enter_context
 from gradlab.audit.knowledge.tensor_methods import gradient_method, parameter_method, tensor_method
 from gradlab.audit.trace.event_tree import If
-from gradlab.audit.trace.values import Value, births, tensor
+from gradlab.audit.trace.tensors import tensor
+from gradlab.audit.trace.values import Value, births
 
 PARAMETERS = {"parameters", "named_parameters", "trainable_parameters"}
 STEPS = ("step", "zero_grad", "first_step", "second_step")

@@ -7,7 +7,8 @@ import re
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.values import Value, members
+from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.values import Value
 
 ACTING = {
     *("optimizer", "scaler", "loss_scaler", "model", "ddp", "params", "accelerator", "fabric", "groups", "gradients")

@@ -8,7 +8,9 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.usage import updated_attributes
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.event_tree import If, events
-from gradlab.audit.trace.values import CALLABLE, Value, several, tensor
+from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.tensors import tensor
+from gradlab.audit.trace.values import CALLABLE, Value
 
 
 def optimizer_method(call: CallSite, owner: Value) -> Value:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.known_names import kind_by_name
-from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value, dictionary, element, number, several
+from gradlab.audit.trace.iterables import dictionary, element, number, several
+from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value
 
 
 def python_function(call: CallSite) -> Value | None:

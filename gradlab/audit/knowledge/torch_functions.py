@@ -6,7 +6,9 @@ import re
 
 from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.trace.values import NO_ROOTS, Value, members, roots_of, tensor
+from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.tensors import roots_of, tensor
+from gradlab.audit.trace.values import NO_ROOTS, Value
 
 JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
 """Functions whose results have values of one or the other tensor."""

@@ -9,10 +9,11 @@ from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.window_remainder import periodic, window_step
 from gradlab.audit.trace.conditions import Atom, atoms
+from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.replay import Occurrence, cases
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Event, Region, Value, members
+from gradlab.audit.trace.values import Event, Region, Value
 
 
 def calls_wrapper(loop: TrainingLoop) -> bool:

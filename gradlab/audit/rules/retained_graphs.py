@@ -10,8 +10,9 @@ from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Loop
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import NO_ROOTS, Event, Value, made_of
+from gradlab.audit.trace.values import NO_ROOTS, Event, Value
 
 
 @scenario_rule("GL605")

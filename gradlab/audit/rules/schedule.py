@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.trace.conditions import atoms, holds
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events, walk
+from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Event, Value, members
+from gradlab.audit.trace.values import Event, Value
 
 COUNTED = re.compile(r"len\(")
 TORCH = re.compile(

@@ -85,9 +85,9 @@ def run(text: str) -> dict:
     return names
 
 
-def mended(path: Path) -> bytes:
-    outcome = fix_file(path, load_rules())
-    return "".join(outcome.new).encode(outcome.encoding)
+def fixed_bytes(path: Path) -> bytes:
+    result = fix_file(path, load_rules())
+    return "".join(result.new).encode(result.encoding)
 
 
 @pytest.mark.parametrize(("right", "old", "new"), BROKEN, ids=range(len(BROKEN)))
@@ -120,7 +120,7 @@ def test_a_fixed_loop_computes_what_the_correct_one_does(right, old, new, tmp_pa
 )  # fmt: skip
 def test_deprecated_names_receive_the_device(old, new, tmp_path):
     (tmp_path / "a.py").write_text(old)
-    assert mended(tmp_path / "a.py").decode() == new
+    assert fixed_bytes(tmp_path / "a.py").decode() == new
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ def test_deprecated_names_receive_the_device(old, new, tmp_path):
 def test_what_is_not_simple_is_left_alone(text, tmp_path):
     (tmp_path / "a.py").write_text(text)
     assert main([str(tmp_path / "a.py")]) == 1
-    assert mended(tmp_path / "a.py").decode() == text
+    assert fixed_bytes(tmp_path / "a.py").decode() == text
 
 
 @pytest.mark.parametrize("path", sorted((HERE / "right").glob("*.py")), ids=lambda path: path.stem)
 def test_correct_loops_are_left_alone(path):
-    assert mended(path) == path.read_bytes()
+    assert fixed_bytes(path) == path.read_bytes()
 
 
 def wild(text: str) -> list[bytes]:
@@ -174,7 +174,7 @@ def test_line_endings_encoding_and_indentation_stay(index, tmp_path):
 def test_an_added_line_is_indented_as_its_neighbour(tmp_path):
     right = SCALED.replace("    ", "\t")
     (tmp_path / "a.py").write_text(right.replace(UNSCALE.replace("    ", "\t"), ""))
-    assert mended(tmp_path / "a.py").decode() == right
+    assert fixed_bytes(tmp_path / "a.py").decode() == right
 
 
 def test_a_fix_that_makes_another_mistake_is_not_written(tmp_path):
@@ -194,13 +194,13 @@ for window in [batches[:3], batches[3:]]:
     )
     (tmp_path / "a.py").write_text(text)
     assert "GL201" in {f.code for f in audit(read(tmp_path / "a.py"), Project(), load_rules()).findings}
-    assert mended(tmp_path / "a.py").decode() == text
+    assert fixed_bytes(tmp_path / "a.py").decode() == text
 
 
 def test_the_last_line_may_be_the_one_that_moves(tmp_path):
     text = PLAIN.split("    norms.append")[0]
     (tmp_path / "a.py").write_text(text.replace(CLIP + STEP, STEP + CLIP).rstrip("\n"))
-    assert mended(tmp_path / "a.py").decode() == text.rstrip("\n")
+    assert fixed_bytes(tmp_path / "a.py").decode() == text.rstrip("\n")
 
 
 def test_the_diff_is_shown_and_only_fix_writes(tmp_path, capsys):

@@ -49,7 +49,7 @@ MADE = {
 """,
 }
 CASES = {
-    "who calls the loop says whether there is a scaler": """
+    "the caller of the loop decides whether there is a scaler": """
 def epoch(net, opt, scaler):
     for x, y in loader:
         opt.zero_grad()
@@ -64,7 +64,7 @@ def epoch(net, opt, scaler):
             opt.step()
 epoch(model, optimizer, None)
 """,
-    "one of several returns holds a scaler": """
+    "one of several returns has a scaler": """
 def pick(mode):
     if mode == "amp":
         return torch.amp.GradScaler("cuda"), 1
@@ -84,7 +84,7 @@ def epoch(net, opt, mode):
             loss.backward()
             opt.step()
 """,
-    "a loss that is told how many tokens its window has": """
+    "a loss that receives the number of tokens of its window": """
 class Trainer:
     def __init__(self, net, build, n):
         self.net, self.n = net, n
@@ -132,7 +132,7 @@ for x, y in loader:
     loss = F.cross_entropy(model(x), y)
 """
     + STEP,
-    "a schedule that is handed in, where nothing speaks of PyTorch's": """
+    "a schedule as an argument, where PyTorch's are not mentioned": """
 def fit(net, opt, scheduler):
     for x, y in loader:
         opt.zero_grad()
@@ -161,7 +161,7 @@ def fit(net, opt, schedule, first):
         F.cross_entropy(net(x), y).backward()
         opt.step()
 """,
-    "what is meant to fail": """
+    "code that is expected to fail": """
 def fit(zero):
     for x, y in loader:
         if zero:
@@ -192,7 +192,7 @@ def other_loss(eta, y):
 def rate_loss(log_rate, y):
     return (log_rate.exp() - y).abs().mean()
 """,
-    "a class that refuses a scaler has none": """
+    "a class that rejects a scaler has none": """
 class Logic:
     def __init__(self, scaler: torch.amp.GradScaler | None):
         self.scaler = scaler

@@ -11,7 +11,8 @@ from audited_snippets import HEAD, expected, findings
 
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom, negation
-from gradlab.audit.trace.values import Value, members
+from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.values import Value
 
 BRANCH = """
         if self.flags[{i}]:

@@ -30,7 +30,7 @@ def train(net, opt, batches, n):
             continue
 """
 CASES = {
-    "a number asked of what a function gives back": HALF
+    "a number taken from a function's result": HALF
     + """
 total = 0.0
 for x, y in loader:
@@ -46,7 +46,7 @@ for x, y in loader:
             opt.step()
             opt.zero_grad()
 """,
-    "no more than is said of what is not known": WRAPPED
+    "nothing is found in what is not known": WRAPPED
     + """
         last = (i + 1) % n == 0 or i + 1 == len(batches)
         more = batches.more(i)

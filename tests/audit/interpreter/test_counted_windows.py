@@ -39,7 +39,7 @@ CASES = {
         opt.zero_grad()
         count = 0
 """,
-    "told by what is not known": WRAPPED
+    "ended by an unknown condition": WRAPPED
     + """
         count += 1
         last = plan.last(count)

@@ -36,13 +36,13 @@ CASES = {
         "GL604",
         "",
     ),
-    "of products that are divided": (
+    "of divided products": (
         "(e := (h @ self.wide(x).t() / 4).exp()) / e.sum(1, keepdim=True)",
         "loss = F.nll_loss(net(x), y)",
         "GL604",
         "",
     ),
-    "of products less their largest": (
+    "of products minus their maximum": (
         "(e := torch.exp((s := torch.mm(h, h.t())) - s.amax(1, True))) / e.sum(1, keepdim=True)",
         "loss = F.nll_loss(net(x), y)",
         "",
@@ -55,7 +55,7 @@ CASES = {
         "",
     ),
     "a rate": ("torch.exp(h)", "loss = F.mse_loss(net(x), y)", "", ""),
-    "what no loss is made of": ("torch.log(F.softmax(h, 1)), h", "p, q = net(x); loss = q.mean()", "", ""),
+    "a result that no loss uses": ("torch.log(F.softmax(h, 1)), h", "p, q = net(x); loss = q.mean()", "", ""),
     "one of several outputs as a divisor": ("h, self.wide(x)", "a, b = net(x); loss = (a / b).mean()", "", "GL602"),
     "exp of one of several outputs": ("h, self.wide(x)", "a, b = net(x); loss = (b.exp() + a).mean()", "", ""),
     "1 - tanh squared": ("h", "a = torch.tanh(net(x)); loss = torch.log(1 - a.pow(2)).mean()", "", "GL601"),

@@ -6,7 +6,7 @@ import pytest
 from audited_snippets import HEAD, expected, findings
 
 CASES = {
-    "no step where the norm is no number, which is noted as None": """
+    "no step where the norm is not finite, which is recorded as None": """
 import math
 def fit(amp):
     scaler = torch.amp.GradScaler("cuda", enabled=amp)
@@ -66,7 +66,7 @@ def fit(verbose):
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
 """,
-    "a step until the last turn, and from a turn on": """
+    "a step until the last iteration, and from one iteration on": """
 def until(given):
     for turn in range(1, given.turns + 1):
         x, y = loader[turn % 8]

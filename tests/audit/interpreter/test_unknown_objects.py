@@ -6,7 +6,7 @@ import pytest
 from audited_snippets import HEAD, STEP, expected, findings
 
 CASES = {
-    "callbacks in a list act in turn": """
+    "callbacks in a list act one after another": """
 class Clipping:
     def before(self):
         nn.utils.clip_grad_norm_(self.owner.net.parameters(), 1.0)  # expect: GL102
@@ -52,7 +52,7 @@ for x, y in loader:
     loss = F.nll_loss(net(x), y)
 """
     + STEP,
-    "what a loss makes of itself": """
+    "what a loss computes of itself": """
 class RootLoss(nn.Module):
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ for x, y in loader:
     loss = criterion(model(x), y)
 """
     + STEP,
-    "a sum begun anew where it is shown": """
+    "a sum reset where it is printed": """
 total = 0
 for i, (x, y) in enumerate(loader):
     loss = F.cross_entropy(model(x), y)
@@ -90,7 +90,7 @@ class Learner:
         F.cross_entropy(self.net(x), y).backward()
         self.opt.step()
 """,
-    "what is named in a call is not in its ** arguments": """
+    "keywords of a call are not in its ** arguments": """
 def inner(net, opt, x, y):
     opt.zero_grad()
     F.cross_entropy(net(x), y).backward()

@@ -27,7 +27,7 @@ class Stack(nn.Module):
             F.cross_entropy(self(x), y).backward()
             self.optimizer.step()  # expect: GL305
 """,
-    "an optimizer of the project's own": """
+    "an optimizer of the project": """
 class Descent:
     def __init__(self, weights, rate=0.1):
         self.weights, self.rate = weights, rate
@@ -69,7 +69,7 @@ def grow(xs, ys):
         (x * w - y).square().mean().backward()
         w.data -= 0.1 * w.grad  # expect: GL305
 """,
-    "tensors of a class of the project's own": """
+    "tensors of a class of the project": """
 class Number:
     def __init__(self, data):
         self.data, self.grad = data, 0.0
@@ -118,7 +118,7 @@ def grow(net, optimizer, batches, compute, count):
             optimizer.step()  # expect: GL307
             optimizer.zero_grad()
 """,
-    "losses that a network gives in a dictionary": """
+    "losses that a network returns in a dictionary": """
 def fit(net, optimizer, batches, count):
     for i, batch in enumerate(batches):
         outputs = net(batch)
@@ -135,7 +135,7 @@ def grow(net, optimizer, batches, count):
             optimizer.step()  # expect: GL307
             optimizer.zero_grad()
 """,
-    "losses in a dictionary of one's own": """
+    "losses in a dictionary of the loop": """
 def fit(net, optimizer, batches, count):
     for i, (x, y) in enumerate(batches):
         losses = {}
@@ -208,7 +208,7 @@ class Agent:
     def finish(self):
         self.scaler.update()
 """,
-    "gradients that are given by hand": """
+    "assigned gradients": """
 def give(params, grads):
     for p, g in zip(params, grads):
         p.grad = g
@@ -224,7 +224,7 @@ def fit(net, inner, batches):
     for x, y in batches:
         update(net, inner, opt, inner_opt, x, y)
 """,
-    "an entry of what a network gives that is a count": """
+    "an entry of a network's result that is a count": """
 def fit(net, opt, batches):
     for batch in batches:
         opt.zero_grad()
@@ -253,7 +253,7 @@ def fit(net, opt, schedule, batches, n, m):
             opt.step()  # expect: GL307
             opt.zero_grad()
 """,
-    "gradients of a batch that is no good": """
+    "gradients of a bad batch": """
 def fit(net, opt, batches):
     for x, y in batches:
         opt.zero_grad()

@@ -34,7 +34,7 @@ class Manual(lightning.LightningModule):
         nn.utils.clip_grad_norm_(self.parameters(), 1.0)
         opt.step()
 """,
-    "a schedule that Accelerate was not given": """
+    "a schedule that Accelerate did not prepare": """
 from accelerate import Accelerator
 accelerator = Accelerator(gradient_accumulation_steps=4)
 free = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
@@ -77,7 +77,7 @@ class Zeroed(Lit):
     def on_train_batch_start(self, batch, i):
         self.optimizers().zero_grad()
 """,
-    "an optimizer toggled is none handed to strangers": """
+    "a toggled optimizer is not received by an unknown call": """
 from lightning import LightningModule
 class Two(LightningModule):
     def __init__(self):
@@ -125,7 +125,7 @@ for x, y in loader:
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 """,
-    "Accelerate in bf16 scales no loss": """
+    "Accelerate in bf16 does not scale the loss": """
 from accelerate import Accelerator
 accelerator = Accelerator(mixed_precision="bf16")
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -145,7 +145,7 @@ for x, y in loader:
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
     optimizer.step()
 """,
-    "apex where it is wanted": """
+    "Apex where a flag asks for it": """
 from apex import amp
 def run(args, model, loader):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -161,7 +161,7 @@ def run(args, model, loader):
             loss.backward()
         optimizer.step()
 """,
-    "what trainers are told": """
+    "arguments of trainers": """
 from lightning import Trainer
 from transformers import TrainingArguments
 Trainer(gradient_clip_val=0.5, gradient_clip_algorithm="value")  # expect: GL810

@@ -6,7 +6,7 @@ import pytest
 from audited_snippets import HEAD, expected, findings
 
 CASES = {
-    "tensors of one's own": """
+    "tensors of the program": """
 w = torch.randn(8, 4, requires_grad=True)
 for x, y in loader:
     loss = F.mse_loss(x @ w, y)

@@ -8,7 +8,7 @@ import pytest
 from audited_snippets import HEAD, expected, findings
 
 CASES = {
-    "a project's network with a base from elsewhere is called with data: it gives an output back": """
+    "a network of the project with an unknown base returns an output": """
 from elsewhere import BaseEncoder
 
 class Encoder(BaseEncoder):
@@ -23,7 +23,7 @@ def main(loader):
         loss.backward()
         optimizer.step()  # expect: GL305
 """,
-    "a loss object with a base from elsewhere was handed no optimizer": """
+    "a loss object with an unknown base received no optimizer": """
 from elsewhere import Objective
 
 class Distance(Objective):
@@ -36,7 +36,7 @@ def main(loader):
         loss.backward()
         optimizer.step()  # expect: GL305
 """,
-    "one that was handed the optimizer may set gradients to zero": """
+    "one that received the optimizer may set gradients to zero": """
 from elsewhere import Helper
 
 class Mine(Helper):
@@ -49,7 +49,7 @@ def main(loader):
         F.mse_loss(model(x), y).backward()
         optimizer.step()
 """,
-    "a method that is named after a loss gives it back": """
+    "a method that is named after a loss returns it": """
 from elsewhere import Runner
 
 class Mine(Runner):
@@ -77,7 +77,7 @@ class Mine(Runner):
             F.mse_loss(self.net(x), y).backward()
             self.optimizer.step()
 """,
-    "weights are looked at, and kept": """
+    "weights are read, and kept": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -93,7 +93,7 @@ class Net(nn.Module):
             optimizer.step()  # expect: GL305
             best = self.state_dict()
 """,
-    "a call that is handed the model alone, by its name no update": """
+    "a call that receives only the model, by its name no update": """
 from elsewhere import describe
 
 for x, y in loader:
@@ -101,7 +101,7 @@ for x, y in loader:
     optimizer.step()  # expect: GL305
     printed = describe(model)
 """,
-    "a call that is handed the model alone, and may clear its gradients": """
+    "a call that receives only the model, and may clear its gradients": """
 from elsewhere import clear_all
 
 for x, y in loader:

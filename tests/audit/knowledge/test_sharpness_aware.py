@@ -37,7 +37,7 @@ def fit(opt, scaler: torch.amp.GradScaler):
         opt.second_step(zero_grad=True)  # expect: GL204
         scaler.update()
 """,
-    "the scale stays where the norm is no number": """
+    "the scale stays where the norm is not finite": """
 def fit(opt, scaler: torch.amp.GradScaler):
     for x, y in loader:
         with torch.autocast("cuda"):
@@ -55,7 +55,7 @@ def fit(opt, scaler: torch.amp.GradScaler):
         else:
             opt.zero_grad()
 """,
-    "at the end of a window alone": """
+    "only at the end of a window": """
 def fit(opt, n):
     for i, (x, y) in enumerate(loader):
         (F.cross_entropy(model(x), y) / n).backward()
@@ -71,7 +71,7 @@ def undivided(opt, n):
             F.cross_entropy(model(x), y).backward()
             opt.second_step(zero_grad=True)
 """,
-    "a class of the file's own, or another optimizer": """
+    "a class of the file, or another optimizer": """
 class SAM(torch.optim.Optimizer):
     def __init__(self, params, base, **given):
         super().__init__(params, given)

@@ -25,7 +25,7 @@ for x, y in loader:
     loss = -torch.log(shares.clamp_min(1e-8)).mean() - (shares + 1e-8).log().mean() - F.log_softmax(model(x), 1).mean()
 """
     + STEP,
-    "log of what a network with a sigmoid at its end gives": """
+    "log of the output of a network that ends in a sigmoid": """
 judge = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
 opt = torch.optim.SGD(judge.parameters(), lr=0.1)
 for real, fake in loader:
@@ -37,7 +37,7 @@ for real, fake in loader:
     loss.backward()
     opt.step()
 """,
-    "log of what a class's forward pass makes a share": """
+    "log of a class's forward pass that ends in a softmax": """
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ for x, y in loader:
     loss.backward()
     opt.step()
 """,
-    "a log that no loss is made of": """
+    "a log that no loss uses": """
 for x, y in loader:
     out = model(x)
     shown = torch.log(torch.softmax(out, 1)).mean().item()
@@ -69,7 +69,7 @@ for x, y in loader:
     loss = relative(out, y) + (1.0 / out).mean()  # expect: GL602
 """
     + STEP,
-    "division by one of the outputs of a network unseen": """
+    "division by one of the outputs of an unseen network": """
 from elsewhere import Eyes
 eyes = Eyes()
 opt = torch.optim.SGD(eyes.parameters(), lr=0.1)
@@ -97,7 +97,7 @@ for x, y in loader:
     loss.backward()
     opt.step()
 """,
-    "division by what is kept from zero": """
+    "division by what cannot be zero": """
 for x, y in loader:
     out = model(x)
     loss = (y / (out.abs() + 1e-6)).mean() + (y / F.softplus(out)).mean() + (out / out.norm()).mean()
@@ -124,14 +124,14 @@ for x, y in loader:
     loss = torch.sqrt(F.mse_loss(model(x), y) + 1e-8) + ((model(x) - y) ** 2 + 1e-8).sqrt().mean()
 """
     + STEP,
-    "a softmax by hand": """
+    "a softmax written out by hand": """
 for x, y in loader:
     out = model(x)
     e = torch.exp(out)  # expect: GL604
     loss = F.nll_loss((e / e.sum(dim=1, keepdim=True) + 1e-8).log(), y)
 """
     + STEP,
-    "a softmax by hand that subtracts the largest first": """
+    "a softmax written out by hand that subtracts the maximum first": """
 for x, y in loader:
     out = model(x)
     e = torch.exp(out - out.max(dim=1, keepdim=True).values)
@@ -164,7 +164,7 @@ def shallow(depth=3):
         layers += [nn.Linear(8, 8), nn.Tanh()]
     return nn.Sequential(*layers)
 """,
-    "deep stacks that saturate, put together in other ways": """
+    "deep stacks that saturate, assembled in other ways": """
 DEPTH = 24
 rows = []  # six of them
 for _ in range(0, 24, 4):

@@ -26,13 +26,13 @@ for x, y in loader:
     optimizer.step()
     loss.backward()
 """,
-    "a step of the turn before, then zeros": """
+    "a step of the iteration before, then zeros": """
 for x, y in loader:
     optimizer.step()
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
 """,
-    "computed by what is not seen": """
+    "computed by unseen code": """
 from elsewhere import draw
 for x, y in loader:
     shown, rest = draw(x, net=model)
@@ -40,7 +40,7 @@ for x, y in loader:
     loss.backward()
     optimizer.step()  # expect: GL305
 """,
-    "begun by what is not seen": """
+    "started by unseen code": """
 from elsewhere import begin
 for x, y in loader:
     begin(model)

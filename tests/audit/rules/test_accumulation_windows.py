@@ -29,7 +29,7 @@ for _ in range(2):
         (F.cross_entropy(model(x), y) / n).backward()
     optimizer.step()
 """,
-    "a bad batch thrown away": """
+    "a bad batch discarded": """
 n = 4
 for i, (x, y) in enumerate(loader):
     (F.cross_entropy(model(x), y) / n).backward()
@@ -90,7 +90,7 @@ for i, (x, y) in enumerate(loader):
         sgd.zero_grad()
 """,
     "two steps of a function, one after its loop": """
-def turn(G, D, n):
+def update(G, D, n):
     for k in range(n):
         D.opt.zero_grad()
         loss = D(k).mean()

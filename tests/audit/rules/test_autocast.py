@@ -15,7 +15,7 @@ def epoch(net, opt, scaler, n):
         if (i + 1) % n == 0:
             opt.zero_grad()
 """,
-    "a wrapper around a model that is not seen may hold an autocast": """
+    "a wrapper around an unseen model may contain an autocast": """
 from elsewhere import Net
 net = nn.DataParallel(Net(3)).cuda()
 opt = torch.optim.AdamW(net.parameters())
@@ -27,7 +27,7 @@ for x, y in loader:
     scaler.step(opt)
     scaler.update()
 """,
-    "a part of a model may hold an autocast": """
+    "a part of a model may contain an autocast": """
 class Part(nn.Module):
     def forward(self, x):
         with torch.autocast("cuda"):
@@ -48,7 +48,7 @@ for x, y in loader:
     scaler.step(opt)
     scaler.update()
 """,
-    "parts that are seen hold none": """
+    "parts that are seen contain none": """
 class Part(nn.Module):
     def forward(self, x):
         return x @ x
@@ -68,7 +68,7 @@ for x, y in loader:
     scaler.step(opt)
     scaler.update()
 """,
-    "a function that says whether all is finite": """
+    "a function that returns whether all is finite": """
 def fine(net):
     for p in net.parameters():
         if not torch.isfinite(p.grad).all():
@@ -131,7 +131,7 @@ class Engine:
             self.scaler.step(self.opt)
             self.scaler.update()
 """,
-    "a scaler that is told by keywords": """
+    "a scaler that is switched by keywords": """
 scaler = torch.amp.GradScaler("cuda")
 for x, y in loader:
     optimizer.zero_grad()
@@ -142,7 +142,7 @@ for x, y in loader:
     scaler.step(optimizer=optimizer)
     scaler.update()
 """,
-    "a scaler that is told by keywords, rightly": """
+    "a scaler that is switched by keywords, correctly": """
 scaler = torch.amp.GradScaler("cuda")
 for x, y in loader:
     optimizer.zero_grad()

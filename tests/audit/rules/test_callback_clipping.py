@@ -75,7 +75,7 @@ class Objective:
         self.total += loss
         return loss
 """,
-    "a trainer of one's own": """
+    "a trainer of the project": """
 from mine import Trainer
 class Own(Trainer):
     def compute_loss(self, model, inputs):

@@ -112,13 +112,13 @@ def plain(net, batches, n):
         scaler.step(optimizer)
         scaler.update()
 """,
-    "a loss that is no number ends the run": HALF
+    "a loss that is not finite ends the run": HALF
     + """        if torch.isnan(loss):
             raise ValueError("no number")
         scaler.step(optimizer)
         scaler.update()
 """,
-    "a loss that is no number is passed over": HALF
+    "a loss that is not finite is skipped": HALF
     + """        if torch.isnan(loss):
             continue  # expect: GL206
         scaler.step(optimizer)
@@ -149,7 +149,7 @@ def scaled(opt, scaler: torch.amp.GradScaler):
             scaler.step(opt)
         scaler.update()
 """,
-    "apex unscales where its block ends": """
+    "Apex unscales where its block ends": """
 from apex import amp
 def fit(net, opt):
     net, opt = amp.initialize(net, opt, opt_level="O1")
@@ -176,7 +176,7 @@ def relative_loss(pred, alpha, net):
     noise = (2 / pred * alpha) ** 0.5  # expect: GL602
     return sum((p * torch.randn_like(p) * noise).sum() for p in net.parameters())
 """,
-    "an attribute made elsewhere that is given a batch alone, and one that was given the optimizer": """
+    "an attribute made elsewhere that receives only a batch, and one that received the optimizer": """
 from elsewhere import Mixing, Stepping
 from lightning import LightningModule
 class Plain(LightningModule):
@@ -207,7 +207,7 @@ class Helped(LightningModule):
             opt.step()
             opt.zero_grad()
 """,
-    "gradients that are put aside": """
+    "gradients that are stored elsewhere": """
 def gradients(x, y):
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
@@ -258,7 +258,7 @@ def fit(name, batches):
             other.step()
             other.zero_grad()
 """,
-    "a scaled loss whose type is told": """
+    "a scaled loss whose type is annotated": """
 from typing import cast
 def fit(scaler: torch.amp.GradScaler):
     for x, y in loader:
@@ -269,7 +269,7 @@ def fit(scaler: torch.amp.GradScaler):
         scaler.step(optimizer)
         scaler.update()
 """,
-    "a proximal step of the project's own": """
+    "a proximal step of the project": """
 class Prox(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
@@ -283,7 +283,7 @@ for x, y in loader:
     prox.zero_grad()
     prox.step()
 """,
-    "an optimizer of the project's own that is given nothing": """
+    "an optimizer of the project without arguments": """
 class Plain(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
@@ -316,7 +316,7 @@ class Agent:
             if (i + 1) % 20 == 0:
                 self.opt.step()
 """,
-    "whether the optimizer needs a closure is the same in each turn": """
+    "whether the optimizer needs a closure is the same in each iteration": """
 import inspect
 def needs(opt):
     given = inspect.signature(opt.step).parameters.get("closure")
@@ -366,7 +366,7 @@ class Base:
             opt.step()
             self.net.zero_grad()
 """,
-    "optimizers that another holds": """
+    "optimizers inside another": """
 def fit(net, optimizer, batches):
     for x, y in batches:
         optimizer.zero_grad()
@@ -400,7 +400,7 @@ class Task:
             optimizer.step()
             scheduler.step()
 """,
-    "gradients that are looked at, and thrown away": """
+    "gradients that are read, and discarded": """
 def missing(net, x, y):
     net.zero_grad()
     F.cross_entropy(net(x), y).backward()
@@ -431,7 +431,7 @@ def fit(net, opt, epochs):
                 break
         opt.step()
 """,
-    "a step a batch, or a window, as is handed over": """
+    "a step per batch or per window, by an argument": """
 def update(net, opt, x, y, n, step=None):
     loss = F.cross_entropy(net(x), y)
     if step is not None:
@@ -444,7 +444,7 @@ def update(net, opt, x, y, n, step=None):
         opt.step()
         opt.zero_grad()
 """,
-    "a batch whose gradients are no good": """
+    "a batch with bad gradients": """
 import speechbrain
 class Brain(speechbrain.Brain):
     def fit_batch(self, x, y):
@@ -463,7 +463,7 @@ def guide(net, x, n):
         net(x + delta).sum().backward()
         opt.step()
 """,
-    "with a scaler or without, said in two ways": """
+    "with a scaler or without, by two conditions": """
 def fit(net, opt, batches, mixed, scaler):
     for x, y in batches:
         opt.zero_grad()

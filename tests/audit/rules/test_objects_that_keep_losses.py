@@ -16,14 +16,14 @@ class Meter:
 
 """
 CASES = {
-    "a name that says nothing": """
+    "a name without meaning": """
 total = 0.0
 for x, y in loader:
     loss = (model(x) - y).pow(2).mean()
     q = loss
     total += q  # expect: GL605
 """,
-    "a list that is handed in": """
+    "a list as an argument": """
 def run(net, opt, batches, out):
     for x, y in batches:
         opt.zero_grad()
@@ -36,7 +36,7 @@ def main():
     rows = []
     run(nn.Linear(3, 4), torch.optim.SGD(model.parameters(), lr=0.1), loader, rows)
 """,
-    "an object that is handed in is given it": METER
+    "an object as an argument receives it": METER
     + """
 def run(net, opt, batches, meter):
     for x, y in batches:
@@ -48,7 +48,7 @@ def run(net, opt, batches, meter):
 
 run(model, optimizer, loader, Meter())
 """,
-    "an annotation tells the object": METER
+    "an annotation names the object": METER
     + """
 def run(net, opt, batches, meter: Meter):
     for x, y in batches:

@@ -6,7 +6,7 @@ import pytest
 from audited_snippets import HEAD, STEP, expected, findings
 
 CASES = {
-    "a helper that does nothing else is no place of an order": """
+    "a helper that does nothing else is reported at its call": """
 class Learner:
     def __init__(self, net):
         self.net, self.opt = net, torch.optim.SGD(net.parameters(), lr=0.1)
@@ -20,7 +20,7 @@ class Learner:
             self.clip()  # expect: GL101
 Learner(model).fit()
 """,
-    "one that does more is": """
+    "one that does more is reported at its line": """
 def clip_and_step(net, opt):
     opt.step()
     nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
@@ -138,13 +138,13 @@ for x, y in loader:
     loss.backward()
     optimizer.step()  # expect: GL803
 """,
-    "one or the other share": """
+    "one or the other softmax": """
 for x, y in loader:
     p = torch.sigmoid(model(x))
     loss = -torch.log(torch.where(y == 1, p, 1 - p)).mean()  # expect: GL601
 """
     + STEP,
-    "a part of what an unwrapped network gives": """
+    "a part of an unwrapped network's result": """
 from accelerate import Accelerator
 accelerator = Accelerator()
 net, opt = accelerator.prepare(model, optimizer)

@@ -40,14 +40,14 @@ class Learner:
         for x, y in loader:
             self.update(x, y)
 """,
-    "total = total + loss keeps as += does": """
+    "total = total + loss keeps a graph as += does": """
 total = 0.0
 for x, y in loader:
     loss = F.cross_entropy(model(x), y)
     total = total + loss  # expect: GL605
 """
     + STEP,
-    "what a criterion gives beside the loss may be a number": """
+    "what a criterion returns beside the loss may be a number": """
 def run(net, criterion, opt, batches):
     log = []
     for x, y in batches:

@@ -16,7 +16,7 @@ for x, y in loader:
         schedule.step()
     model.zero_grad()
 """,
-    "once a micro-batch, where each update has a loop over its own, is one mistake": """
+    "once a micro-batch, where each update has a loop, is one mistake": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 batches = iter(loader)
 for update in range(100):

@@ -13,7 +13,7 @@ class Agent:
         self.two = torch.optim.Adam(self.critic.parameters())
 """
 CASES = {
-    "gradients just set to zero are clipped, behind another's update": AGENT
+    "gradients just set to zero are clipped, after another's update": AGENT
     + """
     def run(self, batches):
         for s, t in batches:
@@ -62,7 +62,7 @@ CASES = {
 def clear(agent):
     agent.one.zero_grad()
 """,
-    "one of two handed in is set to zero": """
+    "one of two arguments is set to zero": """
 def train(net, batches, one, two, scaler):
     for x, y in batches:
         with torch.autocast("cuda"):
@@ -73,7 +73,7 @@ def train(net, batches, one, two, scaler):
         scaler.update()
         two.zero_grad()
 """,
-    "a part of what is handed in is stepped, the whole set to zero": """
+    "a part of an argument is stepped, the whole set to zero": """
 def train(net, batches, whole, scaler):
     for x, y in batches:
         with torch.autocast("cuda"):
@@ -83,7 +83,7 @@ def train(net, batches, whole, scaler):
         scaler.update()
         whole.zero_grad()
 """,
-    "what a module's logger is told": """
+    "what a module's logger receives": """
 import lightning
 class Net(lightning.LightningModule):
     def __init__(self):

@@ -13,7 +13,7 @@ LOOP = (Path(__file__).parents[1] / "wrong" / "clip_after_step.py").read_text()
 
 
 @pytest.mark.parametrize(
-    ("comment", "told"),
+    ("comment", "message"),
     [
         ("ignore", ""),
         ("ignore[GL101]", ""),
@@ -22,15 +22,15 @@ LOOP = (Path(__file__).parents[1] / "wrong" / "clip_after_step.py").read_text()
         ("ignore[clip-after-stepp, clip-after-step]", "no such rule (did you mean clip-after-step?)"),
     ],
 )
-def test_comments_that_silence(comment, told, tmp_path, capsys):
+def test_comments_that_silence(comment, message, tmp_path, capsys):
     (tmp_path / "a.py").write_text(LOOP.replace("# expect: GL101", f"# gradlab: {comment}"))
     assert main([str(tmp_path)]) == 0
     printed = capsys.readouterr().err
-    assert printed.count("\n") == bool(told) and told in printed
+    assert printed.count("\n") == bool(message) and message in printed
 
 
 @pytest.mark.parametrize(
-    ("comment", "told"),
+    ("comment", "message"),
     [
         ("ignored, see below", ""),
         ("ignore[GL102]", ""),
@@ -42,11 +42,11 @@ def test_comments_that_silence(comment, told, tmp_path, capsys):
         ("ignore[GL101: why]", "ignore[GL101:] silences nothing: no such rule"),
     ],
 )
-def test_comments_that_do_not_silence(comment, told, tmp_path, capsys):
+def test_comments_that_do_not_silence(comment, message, tmp_path, capsys):
     (tmp_path / "a.py").write_text(LOOP.replace("# expect: GL101", f"# gradlab: {comment}"))
     assert main([str(tmp_path)]) == 1
     printed = capsys.readouterr().err
-    assert told in printed and bool(printed) == bool(told)
+    assert message in printed and bool(printed) == bool(message)
     assert all(line.startswith(f"{tmp_path}/a.py:15: ") for line in printed.splitlines())
 
 

@@ -120,6 +120,6 @@ for x, y in loader:
 def test_names_imported_by_star(call, start, tmp_path, capsys):
     for name, text in STARS.items():
         (tmp_path / name).write_text(text.replace("CLIP", call).replace("from again", f"from {start}"))
-    told = main([str(tmp_path / "train.py")]), capsys.readouterr().out
+    result = main([str(tmp_path / "train.py")]), capsys.readouterr().out
     known = call != "clip" or "." not in start  # of a package that is not read, only what means the same everywhere
-    assert (told[0], "train.py:8:5: GL101" in told[1]) == (int(known), known)
+    assert (result[0], "train.py:8:5: GL101" in result[1]) == (int(known), known)

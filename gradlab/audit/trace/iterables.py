@@ -1,0 +1,59 @@
+"""Lists, dictionaries and iterables of values, and what they contain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradlab.audit.trace.values import Value
+
+
+def number(value: Any) -> Value:
+    return Value("number", value=value)
+
+
+def several(values: list[Value]) -> Value:
+    return Value("list", items=values)
+
+
+def dictionary(items: Mapping[str, Value]) -> Value:
+    made = Value("dict", items=list(items.values()))
+    made.attributes = {f"[{key!r}]": value for key, value in items.items()}
+    return made
+
+
+def members(value: Value) -> list[Value]:
+    """The values that an argument carries: itself, the items of a list, the alternatives of a choice."""
+    if value.kind == "list":
+        return [found for item in value.items for found in members(item)]
+    if value.choice:
+        return [found for _, item in value.choice for found in members(item)]
+    return [value]
+
+
+def every(value: Value) -> list[Value]:
+    """The values inside lists and dictionaries, however deep."""
+    if value.kind in ("list", "dict"):
+        return [v for item in value.items for v in every(item)]
+    return [value]
+
+
+def element(over: Value) -> Value:
+    """What one iteration of a loop over a value binds."""
+    if over.kind == "params":
+        param = over.derived("param")
+        return several([number("name"), param]) if over.named else param
+    if over.kind == "groups":
+        return over.derived("group")
+    if over.kind == "enumerated":
+        index = Value("index", "i", offset=over.start, of_loop=True)
+        return several([index, Value("unknown", "batch") if over.inner.kind != "params" else element(over.inner)])
+    if over.kind == "counted":
+        return Value("index", "i", stop=over.stop, of_loop=True)
+    if over.kind == "list" and over.items:
+        return over.items[0]
+    if over.kind in ("optimizer", "scheduler", "scaler", "tensor"):
+        return over
+    if over.kind == "zipped":
+        return several([element(v) for v in over.items])
+    return Value()

@@ -1,0 +1,28 @@
+"""Tensors: what they come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradlab.audit.trace.values import NO_ROOTS, Value
+
+
+def tensor(**facts: Any) -> Value:
+    return Value("tensor", **facts)
+
+
+def roots_of(values: list[Value]) -> frozenset[int]:
+    """The roots of the tensors among values."""
+    return NO_ROOTS.union(*(v.roots for v in values if v.kind == "tensor"))
+
+
+def made_of(value: Value | None) -> list[Value]:
+    """A tensor and what it is made of by arithmetic: if it is a single number, so is each of them."""
+    found: list[Value] = []
+    left = [value]
+    while left and len(found) < 50:
+        one = left.pop()
+        if one is not None and one.kind == "tensor" and one not in found:
+            found.append(one)
+            left += [*one.made_of, *(v for _, v in one.choice)]
+    return found

@@ -45,7 +45,7 @@ class Kept:
             self.now -= size
 
     @staticmethod
-    def unpack(held: Any) -> torch.Tensor:
+    def unpack(held: Held) -> torch.Tensor:
         return held.tensor
 
 
@@ -65,7 +65,7 @@ class Alive(TorchDispatchMode):
         return False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.known: dict[int, int] = {}
         self.now = self.most = 0
 

@@ -44,4 +44,5 @@ class Passes:
         return {"time/forward": forward, "time/backward": self.apart(first, last) - forward}
 
     def apart(self, a: Any, b: Any) -> float:
-        return a.elapsed_time(b) / 1e3 if self.cuda else b - a
+        seconds: float = a.elapsed_time(b) / 1e3 if self.cuda else b - a
+        return seconds

@@ -42,7 +42,8 @@ def unit_dim(y: torch.Tensor, before: Layout | None = None) -> int:
     """
     if before is not None:
         same = [before.dim] if y.dim() == before.dims else []
-        for dim in (*same, *range(1, y.dim())):
+        candidates: list[int] = [*same, *range(1, y.dim())]
+        for dim in candidates:
             if y.shape[dim] == before.size:
                 return dim
         if same:

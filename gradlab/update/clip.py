@@ -175,7 +175,8 @@ def unit_norms(tensor: torch.Tensor, runs: int = 0) -> torch.Tensor:
     if tensor.dim() == runs:
         return tensor.double().abs()
     dims = tuple(range(min(runs + 1, tensor.dim() - 1), tensor.dim()))
-    return torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
+    norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
+    return norms
 
 
 def agc_coefficients(

@@ -200,7 +200,8 @@ class AutoLoss(Loss):
 
     def resolve(self, spec: Spec) -> Loss:
         name = {"values": "mse", "returns": "policy_gradient"}.get(spec.targets, "cross_entropy")
-        return OPTIONS["loss", name](reduction=self.reduction)
+        loss: Loss = OPTIONS["loss", name](reduction=self.reduction)
+        return loss
 
 
 @option("loss", "custom")

@@ -56,7 +56,7 @@ class Trace(Operations):
         number = 0  # recomputed
         if not self.backward:
             number = self.numbers[self.batch, name] = self.numbers.get((self.batch, name), 0) + 1
-        node = torch.autograd._get_sequence_nr()
+        node = torch._C._autograd._get_sequence_nr()
         parent = self.stack[-1] if self.stack else None
         self.stack.append(Call(name, module, number, self.batch, self.order, node, (inputs, keywords), parent))
 
@@ -64,7 +64,7 @@ class Trace(Operations):
         call = self.stack.pop()
         while call.module is not module:  # one that raised, and whoever called it went on
             call = self.stack.pop()
-        call.done, call.last_node, call.inputs = self.order, torch.autograd._get_sequence_nr(), None
+        call.done, call.last_node, call.inputs = self.order, torch._C._autograd._get_sequence_nr(), None
         self.calls.append(call)
         with self.aside():
             call.output = largest(output)

@@ -56,6 +56,6 @@ def answering(x: Tensor, spec: Spec) -> Tensor:
 
 def run(layer: nn.Module, x: Tensor, recompute: bool) -> Tensor:
     """layer(x); if asked, its activations are computed again in the backward pass (Chen et al., arXiv:1604.06174)."""
-    if recompute and torch.is_grad_enabled():
-        return checkpoint(layer, x, use_reentrant=False)
-    return layer(x)
+    again = recompute and torch.is_grad_enabled()
+    y: Tensor = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+    return y

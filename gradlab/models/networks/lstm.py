@@ -46,7 +46,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x, _ = self.rnn(self.embedding(x))  # (B, T, D)
-        return self.head(self.dropout(answering(x, self.spec)))
+        x = self.head(self.dropout(answering(x, self.spec)))
+        return x
 
 
 @torch.no_grad()

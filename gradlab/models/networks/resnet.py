@@ -17,7 +17,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from gradlab.data.spec import Spec
 
 
-class PlainBlock(BasicBlock):
+class PlainBlock(BasicBlock):  # type: ignore[misc]  # torchvision is not typed
     """Its two convolutions, one after the other, without the path around them."""
 
     def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
@@ -25,10 +25,11 @@ class PlainBlock(BasicBlock):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)))
+        x = self.relu(self.bn2(self.conv2(x)))
+        return x
 
 
-class PlainBottleneck(Bottleneck):
+class PlainBottleneck(Bottleneck):  # type: ignore[misc]
     """Its three convolutions, one after the other, without the path around them."""
 
     def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
@@ -37,7 +38,8 @@ class PlainBottleneck(Bottleneck):
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.relu(self.bn2(self.conv2(x)))
-        return self.relu(self.bn3(self.conv3(x)))
+        x = self.relu(self.bn3(self.conv3(x)))
+        return x
 
 
 BLOCKS: dict[int, tuple[Any, Any, list[int]]] = {
@@ -52,9 +54,9 @@ def resnet(spec: Spec, *, depth: int, norm: str, groups: int, residual: bool) ->
     """The network of `model=resnet` (gradlab/models/resnet.py); parameters keep torchvision's names."""
     norms = {"batch": nn.BatchNorm2d, "group": partial(nn.GroupNorm, groups), "none": nn.Identity}
     block, plain, stages = BLOCKS[depth]
-    network = models.ResNet(block if residual else plain, stages, spec.outputs, norm_layer=norms[norm])
+    network: nn.Module = models.ResNet(block if residual else plain, stages, spec.outputs, norm_layer=norms[norm])
     network.conv1 = nn.Conv2d(spec.shape[0], 64, kernel_size=3, padding=1, bias=False)  # (B, 64, H, W)
-    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    nn.init.kaiming_normal_(network.get_parameter("conv1.weight"), mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
     for module in network.modules():
         if isinstance(module, nn.ReLU):

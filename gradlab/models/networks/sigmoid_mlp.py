@@ -28,7 +28,7 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.activation(self.norm(self.linear(x)))  # (B, D)
+        y: Tensor = self.activation(self.norm(self.linear(x)))  # (B, D)
         return x + y if self.residual else y
 
 
@@ -64,7 +64,8 @@ class SigmoidMLP(nn.Module):
         x = x.flatten(1)  # (B, F)
         for layer in self.layers:
             x = run(layer, x, self.recompute and self.training)  # (B, D)
-        return self.head(x)
+        x = self.head(x)
+        return x
 
 
 @torch.no_grad()

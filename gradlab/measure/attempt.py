@@ -59,7 +59,7 @@ class Attempt:
     """What is recorded of every layer."""
     layers: Measured | None
     """The record on its way, where there is one."""
-    effect: dict[str, float] = field(default_factory=dict)
+    impact: dict[str, float] = field(default_factory=dict)
     """Metrics of a pitfall, where they were measured."""
     batches: list[MicroBatch] = field(default_factory=list)
     """This rank's window as the update saw it: a data set need not give the same samples twice."""

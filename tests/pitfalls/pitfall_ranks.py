@@ -9,6 +9,7 @@ from test_pitfalls import RANKS, TINY
 
 from gradlab.base import distributed
 from gradlab.base.distributed import World
+from gradlab.pitfalls.impact import Impact
 
 OVERRIDES = (*TINY, "data.samples=48", "data.batch_size=4", "accumulation.steps=4", "optimizer=sgd", "trainer.epochs=1")
 """6 micro-batches a rank: windows of 4 and 2."""

@@ -32,7 +32,7 @@ class Recurrent(nn.Module):
         gain: float,
         forget_bias: float | None,
     ) -> None:
-        """The fields of `model=lstm` (gradlab/models/lstm.py says what each is)."""
+        """The fields of `model=lstm` (see gradlab/models/lstm.py)."""
         super().__init__()
         self.spec = spec
         self.embedding, features = to_steps(spec, width)

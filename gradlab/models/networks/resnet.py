@@ -18,7 +18,7 @@ from gradlab.data.spec import Spec
 
 
 class PlainBlock(BasicBlock):  # type: ignore[misc]  # torchvision is not typed
-    """Its two convolutions, one after the other, without the path around them."""
+    """The two convolutions without the residual connection."""
 
     def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
         super().__init__(inplanes, planes, stride, None, *a, **k)
@@ -30,7 +30,7 @@ class PlainBlock(BasicBlock):  # type: ignore[misc]  # torchvision is not typed
 
 
 class PlainBottleneck(Bottleneck):  # type: ignore[misc]
-    """Its three convolutions, one after the other, without the path around them."""
+    """The three convolutions without the residual connection."""
 
     def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
         super().__init__(inplanes, planes, stride, None, *a, **k)
@@ -60,5 +60,5 @@ def resnet(spec: Spec, *, depth: int, norm: str, groups: int, residual: bool) ->
     network.maxpool = nn.Identity()
     for module in network.modules():
         if isinstance(module, nn.ReLU):
-            module.inplace = False  # hooks that watch a norm's output would see it overwritten
+            module.inplace = False  # hooks on the norm before it would see its output overwritten
     return network

@@ -1,4 +1,4 @@
-"""A deep MLP whose gradients vanish, explode or pass, as activation, initialisation and residuals decide.
+"""A deep MLP whose gradients vanish, explode or neither, depending on activation, initialisation and residuals.
 
 Xavier: Glorot and Bengio 2010. He: He et al., arXiv:1502.01852. Orthogonal: Saxe et al., arXiv:1312.6120.
 
@@ -22,7 +22,7 @@ class Layer(nn.Module):
     def __init__(self, features: int, width: int, activation: str, norm: str, bias: bool, residual: bool) -> None:
         super().__init__()
         self.residual = residual
-        # Batch norm subtracts any bias: its gradient would be zero, and read as vanished.
+        # Batch norm subtracts any bias: its gradient would be zero, and look like a vanishing one.
         self.linear = nn.Linear(features, width, bias=bias and norm != "batch")
         self.norm = {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[norm](width)
         self.activation = ACTIVATIONS[activation]()
@@ -49,7 +49,7 @@ class SigmoidMLP(nn.Module):
         residual: bool,
         activation_checkpointing: bool,
     ) -> None:
-        """The fields of `model=sigmoid_mlp` (gradlab/models/sigmoid_mlp.py says what each is)."""
+        """The fields of `model=sigmoid_mlp` (see gradlab/models/sigmoid_mlp.py)."""
         super().__init__()
         self.recompute = activation_checkpointing
         features = prod(spec.shape)

@@ -82,7 +82,7 @@ class Transformer(nn.Module):
         tie_embeddings: bool,
         activation_checkpointing: bool,
     ) -> None:
-        """The fields of `model=transformer` (gradlab/models/transformer.py says what each is)."""
+        """The fields of `model=transformer` (see gradlab/models/transformer.py)."""
         super().__init__()
         self.spec, self.recompute = spec, activation_checkpointing
         self.embedding, features = to_steps(spec, width)

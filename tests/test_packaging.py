@@ -53,6 +53,8 @@ def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(inst
     parts = (REPOSITORY / "gradlab" / "report" / "pages" / "assets").iterdir()
     assert {f"gradlab/report/pages/assets/{part.name}" for part in parts} <= set(names)
     assert {name.split("/")[0] for name in names} <= {"gradlab", "hydra_plugins", "gradlab-0.1.0.dist-info"}
+    modules = {str(p.relative_to(REPOSITORY)) for p in (REPOSITORY / "gradlab").rglob("*.py")}
+    assert modules <= set(names)  # one that .gitignore names would be left out
 
 
 def test_wheel_runs_in_another_folder(installed: Path, tmp_path: Path) -> None:

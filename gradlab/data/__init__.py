@@ -1,1 +1,1 @@
-"""What is trained on: a data set a file."""
+"""Data sets, one in each file."""

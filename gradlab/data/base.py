@@ -1,4 +1,4 @@
-"""What a data set is to the trainer: two splits that live on the device, and the shapes in them.
+"""What the trainer needs of a data set: two splits on the device, and the shapes in them.
 
 N samples of a split, B of them in a batch, T time steps
 """
@@ -83,7 +83,7 @@ class Splits:
     test: Split | None
     spec: Spec
     name: str = "custom"
-    """What errors call it."""
+    """Its name in error messages."""
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Data:
         require(self.batch_size >= 1, "batch_size", self.batch_size, ">= 1")
 
     def load(self, device: torch.device) -> Splits:
-        """Read or make the data, wholly on the device; raise `Invalid` where it is missing or unusable."""
+        """Read or generate the data on the device; raise `Invalid` where it is missing or unusable."""
         raise NotImplementedError
 
 
@@ -116,6 +116,6 @@ def generator(seed: int) -> torch.Generator:
 
 
 def split_off(inputs: torch.Tensor, targets: torch.Tensor, test: int) -> tuple[TensorSplit, TensorSplit | None]:
-    """The last `test` samples apart from the others; None if there are none."""
+    """Training split and test split, the last `test` samples; None without any."""
     cut = inputs.shape[0] - test
     return TensorSplit(inputs[:cut], targets[:cut]), TensorSplit(inputs[cut:], targets[cut:]) if test else None

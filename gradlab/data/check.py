@@ -1,4 +1,4 @@
-"""Faults of the data, found before the first update and said in one sentence each."""
+"""Checks of the data before the first update, with one sentence per error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CHUNK = 4096
 def check(splits: Splits, batch_size: int, ignore_index: int = IGNORE) -> None:
     """Raise `Invalid` for a set that cannot be trained on; warn if its inputs are all the same.
 
-    ignore_index: a target that the loss does not count, beside -100.
+    ignore_index: a target that the loss does not count, besides -100.
     """
     for split, name in ((splits.train, "training"), (splits.test, "test")):
         if isinstance(split, TensorSplit) and split.inputs.shape[0] != split.targets.shape[0]:
-            says = f"has {split.inputs.shape[0]} {name} inputs but {split.targets.shape[0]} targets"
-            raise Invalid("", splits.name, says)
+            message = f"has {split.inputs.shape[0]} {name} inputs but {split.targets.shape[0]} targets"
+            raise Invalid("", splits.name, message)
     samples = len(splits.train)
     if not samples:
         raise Invalid("", splits.name, "the training set is empty")
@@ -46,13 +46,13 @@ def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: in
         low.append(inputs.min())
         high.append(inputs.max())
     bad = torch.cat(found, dim=1)  # (4, N)
-    says = (
+    message = (
         "inputs hold NaN or Inf",
         f"inputs hold tokens out of [0, {spec.vocabulary})",
         "targets hold NaN or Inf",
         f"targets are out of [0, {spec.outputs})",
     )
-    for some, which, what in zip(bad.any(1).tolist(), bad, says, strict=True):
+    for some, which, what in zip(bad.any(1).tolist(), bad, message, strict=True):
         if some:
             index = which.nonzero()[:, 0].tolist()
             raise Invalid("", name, f"{len(index)} of {bad.shape[1]} {part} {what}, the first at index {index[0]}")
@@ -60,7 +60,7 @@ def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: in
 
 
 def pieces(split: Split) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and targets of all samples, some at a time; of windows of a text, each token once."""
+    """Inputs and targets of all samples, in chunks; of windows of a text, each token once."""
     if isinstance(split, TensorSplit):
         yield from zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True)
     elif isinstance(split, TokenSplit):

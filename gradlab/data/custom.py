@@ -1,4 +1,4 @@
-"""The user's own data: anything that gives pairs of an input and a target, read once and kept whole on the device."""
+"""The user's own data: any collection of pairs of an input and a target, read once and kept on the device."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class CustomData(Data):
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments."""
     inputs: Optional[str] = None
-    """tokens, vectors, images or sequences; null: as their shape and type say."""
+    """tokens, vectors, images or sequences; null: by their shape and type."""
     targets: Optional[str] = None
-    """classes, tokens or values; null: as their shape and type say."""
+    """classes, tokens or values; null: by their shape and type."""
     outputs: Optional[int] = None
     """Number of classes, or size of the vocabulary; null: one more than the largest in the data."""
 
@@ -70,31 +70,31 @@ class CustomData(Data):
         if isinstance(whole, tuple) and len(whole) == 2 and all(hasattr(part, "shape") for part in whole):
             return torch.as_tensor(whole[0]), torch.as_tensor(whole[1])
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
-            says = f"a set must have a length and items, which {type(samples).__name__} does not"
-            raise Invalid("target", self.target, says)
+            message = f"a set must have a length and items, which {type(samples).__name__} does not"
+            raise Invalid("target", self.target, message)
         columns: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         for i in range(len(samples)):
             try:
                 values = [torch.as_tensor(value) for value in samples[i]]
             except (TypeError, ValueError, RuntimeError) as error:
-                says = f"sample {i} does not turn into tensors: {' '.join(str(error).split())}"
-                raise Invalid("target", self.target, says) from error
+                message = f"sample {i} does not turn into tensors: {' '.join(str(error).split())}"
+                raise Invalid("target", self.target, message) from error
             if len(values) != 2:
                 raise Invalid("target", self.target, f"sample {i} is not a pair of an input and a target")
             for name, value, column in zip(("input", "target"), values, columns, strict=True):
                 if column and column[0].shape != value.shape:
-                    says = f"{name} {i} has shape {tuple(value.shape)} but the first {tuple(column[0].shape)}: pad them"
-                    raise Invalid("target", self.target, says)
+                    shapes = f"shape {tuple(value.shape)} but the first {tuple(column[0].shape)}"
+                    raise Invalid("target", self.target, f"{name} {i} has {shapes}: pad them")
                 column.append(value)
         if not columns[0]:
-            raise Invalid("target", self.target, "gives an empty set")
+            raise Invalid("target", self.target, "returns an empty set")
         return torch.stack(columns[0]), torch.stack(columns[1])
 
     def shaped(self, x: torch.Tensor, y: torch.Tensor, inputs: str, targets: str) -> TensorSplit:
-        """The types that the kinds have: int64 of tokens and classes, float32 of all else."""
+        """The types of the kinds: int64 for tokens and classes, float32 for all else."""
         if x.dim() - 1 != DIMENSIONS[inputs]:
-            says = f"must have {DIMENSIONS[inputs]} dimensions, but an input has shape {tuple(x.shape[1:])}"
-            raise Invalid("inputs", inputs, says)
+            message = f"must have {DIMENSIONS[inputs]} dimensions, but an input has shape {tuple(x.shape[1:])}"
+            raise Invalid("inputs", inputs, message)
         if targets == "values" and y.dim() == 1:
             y = y.unsqueeze(1)  # (N,) -> (N, 1)
         if y.dim() - 1 != (targets != "classes"):
@@ -105,7 +105,7 @@ class CustomData(Data):
         return TensorSplit(x.long() if inputs in INTEGER else x.float(), y.long() if targets in INTEGER else y.float())
 
     def spec(self, splits: list[TensorSplit], inputs: str, targets: str) -> Spec:
-        """Shapes of a sample, and the sizes that the largest token or label of all splits gives."""
+        """Shapes of a sample; number of classes or vocabulary from the largest label or token of all splits."""
 
         def size(tensors: list[torch.Tensor]) -> int:
             return max((int(t.max()) + 1 for t in tensors if t.numel()), default=0)

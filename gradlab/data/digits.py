@@ -1,4 +1,4 @@
-"""Real scanned digits that every machine has: 1,797 of 8x8 pixels, in scikit-learn's wheel.
+"""Real scanned digits that need no download: 1,797 of 8x8 pixels, in scikit-learn's wheel.
 
 Alpaydin and Kaynak 1998, UCI Machine Learning Repository.
 """
@@ -46,7 +46,7 @@ class DigitsData(Data):
 
 
 def scanned() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (N, 8, 8) and their digits (N,), as `sklearn.datasets.load_digits` gives them.
+    """Images (N, 8, 8) and their digits (N,), as `sklearn.datasets.load_digits` returns them.
 
     Read from its file where that is: importing scikit-learn takes a second, and nothing else of it is needed.
     """

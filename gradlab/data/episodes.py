@@ -1,4 +1,4 @@
-"""Episodes in an environment: a sample is the seed that one begins with; the model plays it (models/policy.py)."""
+"""Episodes in an environment: a sample is an episode's seed; the model plays it (models/networks/policy.py)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gradlab.data.spec import Spec
 @option("data", "episodes")
 @dataclass
 class EpisodesData(Data):
-    """Seeds of episodes; what becomes of them, the model's actions decide. There are no answers: targets are zeros."""
+    """Seeds of episodes, which the model plays. There are no targets: they are zeros."""
 
     environment: str = "CartPole-v1"
-    """A name that gymnasium knows, of an environment with vectors to see and a number of actions to choose from."""
+    """Name of a gymnasium environment with vector observations and discrete actions."""
     samples: int = 1024
     """Training episodes of an epoch."""
     test_samples: int = 64
@@ -42,7 +42,7 @@ class EpisodesData(Data):
 
 
 def make(name: str) -> Any:
-    """An environment; `Invalid` if there is none of that name, or no gymnasium."""
+    """Make an environment; `Invalid` if it does not exist, or gymnasium is not installed."""
     try:
         import gymnasium
     except ImportError:
@@ -54,7 +54,7 @@ def make(name: str) -> Any:
 
 
 def spaces(name: str) -> tuple[int, int]:
-    """Size of what is seen, and number of actions."""
+    """Size of an observation, and number of actions."""
     environment = make(name)
     try:
         seen, done = environment.observation_space, environment.action_space

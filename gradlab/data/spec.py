@@ -1,4 +1,4 @@
-"""What a data set offers, and what a model must fit."""
+"""The shapes of a data set, which a model must fit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Spec:
     """The shapes of one sample and of one answer.
 
     inputs:  "tokens" (T,) integers, "vectors" (D,), "images" (C, H, W) or "sequences" (T, F) floats; or "episodes" ()
-             integers, the seeds of episodes in which vectors (D,) are seen.
-    targets: "classes" () integers, "tokens" (T,) integers, or "values" (K,) floats; or "returns", to be played for.
+             integers, the seeds of episodes with observations (D,).
+    targets: "classes" () integers, "tokens" (T,) integers, or "values" (K,) floats; or "returns" of episodes.
     outputs: number of classes, size of the vocabulary, number of values K, or of actions.
     """
 

@@ -1,4 +1,4 @@
-"""Vectors whose answers a random teacher gives: any size, nothing to download, and learnable by construction."""
+"""Vectors labelled by a random teacher: any size, nothing to download, learnable by construction."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradlab.data.spec import Spec
 @option("data", "synthetic")
 @dataclass
 class SyntheticData(Data):
-    """Standard normal vectors (D,); a linear teacher, or a small MLP, gives classes, values of unit variance, or counts
-    (Poisson) of which such values are the logarithms of the rates."""
+    """Standard normal vectors (D,); a linear teacher, or a small MLP, returns classes, values of unit variance, or
+    counts (Poisson) with such values as the logarithms of their rates."""
 
     task: str = "classification"
     """classification, regression or counts."""
@@ -27,8 +27,8 @@ class SyntheticData(Data):
     hidden: int = 0
     """Units in the hidden layer of the teacher; 0: a linear one."""
     noise: float = 0.0
-    """Fraction of labels that are replaced by random ones, or standard deviation of what is added to the values
-    (of counts: to the logarithms); in the training set only."""
+    """Fraction of labels replaced by random ones, or standard deviation of the noise on the values (of counts: on the
+    logarithms); in the training set only."""
     samples: int = 4096
     """Training samples."""
     test_samples: int = 512

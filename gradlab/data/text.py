@@ -1,7 +1,7 @@
-"""A byte-level language model's text: Python's standard library, which every machine has, or the user's own files.
+"""Text for a byte-level language model: Python's standard library, which needs no download, or the user's own files.
 
-The next byte is the target of each byte (T of them a window). Results differ slightly between versions of Python, whose
-library differs.
+The target of each byte is the next one (T in a window). Results differ slightly between versions of Python, whose
+libraries differ.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class TextData(Data):
     max_bytes: int = 2_000_000
     """Bytes of the text to use."""
     offset: float = 0.0
-    """Where in the text to begin, as a fraction of it: to fine-tune on another part than pretraining saw, say."""
+    """Where in the text to begin, as a fraction of it: for fine-tuning on another part than pretraining."""
     length: int = 64
     """T, bytes of a window."""
     stride: Optional[int] = None
-    """Bytes between the beginnings of two windows; null: length, so that each byte is predicted once."""
+    """Bytes between the starts of two windows; null: length, so that each byte is predicted once."""
     variable_length: bool = False
-    """Whether each window has a length of its own and is padded with targets that do not count."""
+    """Whether windows have random lengths and are padded with targets that do not count."""
     min_length: int = 1
     """Shortest window, with variable_length."""
     samples: Optional[int] = None
@@ -68,7 +68,7 @@ class TextData(Data):
         given = self.path or self.max_bytes
         if cut <= self.length:
             needs = f"one window needs {self.length + 1} (length + 1)"
-            raise Invalid(source, given, f"gives {cut} bytes of text to train on, but {needs}")
+            raise Invalid(source, given, f"has {cut} bytes of text to train on, but {needs}")
         tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)  # (L,)
         draw = generator(self.seed)
         train = self.windows(tokens[:cut], self.samples, draw)
@@ -87,12 +87,12 @@ class TextData(Data):
         if root.is_dir() and not self.suffixes:
             files = [file for file in files if is_text(file)]
         if not files:
-            says = f"has no file that ends in {' or '.join(self.suffixes)}" if self.suffixes else "has no text file"
-            raise Invalid("path", self.path, says)
+            message = f"has no file that ends in {' or '.join(self.suffixes)}" if self.suffixes else "has no text file"
+            raise Invalid("path", self.path, message)
         return files
 
     def windows(self, tokens: torch.Tensor, samples: int | None, draw: torch.Generator) -> TokenSplit:
-        """Windows of tokens (L,): all of them, or as many as asked."""
+        """Windows of tokens (L,): all of them, or `samples` drawn at random."""
         starts = torch.arange(0, tokens.shape[0] - self.length, self.stride or self.length)  # (N,)
         if samples is not None and samples < starts.shape[0]:
             starts = starts[torch.randperm(starts.shape[0], generator=draw)[:samples].sort().values]
@@ -103,7 +103,7 @@ class TextData(Data):
 
 
 def walk(root: Path, suffixes: tuple[str, ...], skipped: set[str]) -> list[Path]:
-    """Files below a folder that end so, in the order of their paths; neither hidden ones nor __pycache__."""
+    """Files below a folder with these suffixes, in the order of their paths, without hidden ones and __pycache__."""
     files = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [s for s in subfolders if s not in skipped | {"__pycache__"} and not s.startswith(".")]
@@ -112,12 +112,12 @@ def walk(root: Path, suffixes: tuple[str, ...], skipped: set[str]) -> list[Path]
 
 
 def is_text(file: Path) -> bool:
-    """Whether there is no NUL in its beginning, which is Git's test."""
+    """Whether the first bytes hold no NUL, which is Git's test."""
     try:
         with file.open("rb") as opened:
             return b"\0" not in opened.read(8192)
     except OSError:
-        return True  # `read` says so
+        return True  # `read` reports the error
 
 
 def read(files: list[Path], offset: float, max_bytes: int) -> bytes:

@@ -38,7 +38,7 @@ class Diagnosis:
     """Whether the loss has fallen, and below that of a constant answer."""
 
     @property
-    def ill(self) -> bool:
+    def unhealthy(self) -> bool:
         return any(f.severity == "critical" for f in self.findings)
 
     def as_dict(self) -> dict[str, Any]:

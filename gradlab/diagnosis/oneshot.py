@@ -127,8 +127,9 @@ def scale_of(scale: Any) -> float | torch.Tensor:
         return 1.0
     if hasattr(scale, "get_scale"):
         own = getattr(scale, "_scale", None)
-        return own if isinstance(own, torch.Tensor) else scale.get_scale()
-    return scale
+        scale = own if isinstance(own, torch.Tensor) else scale.get_scale()
+    found: float | torch.Tensor = scale
+    return found
 
 
 def total_of(norms: dict[str, float]) -> float:

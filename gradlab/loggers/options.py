@@ -10,8 +10,8 @@ from typing import Any, Optional, Protocol
 
 from gradlab.base.errors import Usage
 from gradlab.base.option import one_of, option, require
+from gradlab.update.recorder import Layers
 
-Layers = dict[str, list[Any]]
 MODES = ("auto", "online", "offline", "disabled")
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gradlab.loggers.options import Layers
 from gradlab.loggers.thinning import even
+from gradlab.update.recorder import Layers
 
 PER_LAYER = {"grad/layer": "grad/layer", "update/ratio": "update/ratio"}
 """Columns of layers.jsonl that are logged, and the beginning of their names in W&B."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.option import Invalid
-from gradlab.loggers.options import About, Layers, LoggerOption, Sink
+from gradlab.loggers.options import About, LoggerOption, Sink
+from gradlab.update.recorder import Layers
 
 TOGETHER = 64
 """Lines logged at a time: between two updates the processor forgets the loggers, and one line would take 5x as long."""

@@ -29,9 +29,10 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from gradlab.base.json_lines import FLUSH_BYTES, FLUSH_SECONDS, number
 from gradlab.loggers import rows
 from gradlab.loggers.local import read_run
-from gradlab.loggers.options import About, Layers, TensorBoardOption
+from gradlab.loggers.options import About, TensorBoardOption
 from gradlab.loggers.summary import summary
 from gradlab.runs.files import dotted
+from gradlab.update.recorder import Layers
 
 FOLDER = "tensorboard"
 NULL = "null"

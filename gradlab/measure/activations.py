@@ -1,4 +1,4 @@
-"""Looking at modules while they run: in what order, and what their outputs are like. Pure measurement, by hooks.
+"""Measuring modules while they run, by hooks: their order of execution and statistics of their outputs.
 
 B batch, D units of a layer
 """
@@ -23,7 +23,7 @@ FLAT = 0.05
 
 
 def saturated(module: torch.nn.Module, y: torch.Tensor) -> torch.Tensor | None:
-    """Where a bounded activation is saturated, from its output, which gives its slope; None for another module."""
+    """Where a bounded activation is saturated, by its slope, computed from its output; None for other modules."""
     if isinstance(module, torch.nn.Sigmoid):
         return y * (1 - y) < FLAT / 4
     if isinstance(module, torch.nn.Tanh) or (isinstance(module, torch.nn.RNN) and module.nonlinearity == "tanh"):
@@ -42,7 +42,7 @@ def tensor_of(output: Any) -> torch.Tensor | None:
 def statistics(module: torch.nn.Module, y: torch.Tensor, before: Layout | None = None) -> torch.Tensor:
     """(4,) float64, FIELDS, of a module's output. What does not apply to its kind is NaN.
 
-    before: where the last layer before this one put its units.
+    before: layout of the last layer before this one.
     """
     y = y.detach().float()
     norm = torch.linalg.vector_norm(y)
@@ -67,7 +67,7 @@ class Activations:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hooks for the time of a forward pass; none stays behind."""
+        """Hook the modules during a forward pass."""
         self.before = None
         with ExitStack() as stack:
             for module in self.model.modules():

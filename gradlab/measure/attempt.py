@@ -1,4 +1,4 @@
-"""An update under way: its measurements travel to the host while the next one runs."""
+"""An update whose measurements are being copied to the host while the next one runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def pack(stats: Stats) -> torch.Tensor:
 
 
 class Measured(Protocol):
-    """Numbers of an update that are on the host, or on their way."""
+    """Numbers of an update that are on the host, or being copied there."""
 
     def read(self) -> list[float]: ...
 
 
 class HostCopy:
-    """A small tensor on its way to the host. On CUDA the copy is queued at once, and `read` waits for nothing later."""
+    """A small tensor being copied to the host. On CUDA the copy is asynchronous; `read` waits for it alone."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.event = None
@@ -45,7 +45,7 @@ class HostCopy:
 
 @dataclass
 class Attempt:
-    """One update: where in the data it began, what was drawn and scaled with then, and what it measured."""
+    """One update: its position in the data, random state and loss scale before it, and its measurements."""
 
     epoch: int
     cursor: int
@@ -53,13 +53,13 @@ class Attempt:
     samples: int
     random: dict[str, Any]
     precision: dict[str, torch.Tensor]
-    """State of the loss scale that it used."""
+    """State of the loss scale before the update."""
     measured: Measured
     record: Recorder
     """What is recorded of every layer."""
     layers: Measured | None
-    """The record on its way, where there is one."""
-    effect: dict[str, float] = field(default_factory=dict)
-    """Metrics of a pitfall, where they were measured."""
+    """The packed record being copied, where there is one."""
+    impact: dict[str, float] = field(default_factory=dict)
+    """Metrics of a pitfall, if measured in this update."""
     batches: list[MicroBatch] = field(default_factory=list)
-    """This rank's window as the update saw it: a data set need not give the same samples twice."""
+    """This rank's window, kept because a data set need not return the same samples twice."""

@@ -1,14 +1,14 @@
-"""A run's loss in three numbers, the same in its diagnosis, in every table and on every page. Numbers in, numbers out.
+"""A run's loss in three numbers, which its diagnosis, tables and pages share. Numbers in, numbers out.
 
-A batch's loss is noisy, so what is told of a run is a level: the median of successive losses, of 20, and of a run of
-fewer than 100 updates of a fifth of them. A loss that is not finite counts as infinite.
+A batch's loss is noisy, so a run is described by levels: medians of 20 successive losses, or of a fifth of all losses
+in a run of fewer than 100 updates. A non-finite loss counts as infinite.
 
     initial  the first loss that is finite
-    final    the level of the last losses: infinite where half of them are lost
-    best     the lowest level of windows side by side, or the final one
+    final    the level of the last losses: infinite where half of them are not finite
+    best     the lowest level of consecutive windows, or the final one
 
-Rules of the diagnosis have windows of their own (`diagnosis.window`), over finite losses; what they quote are these.
-`results.csv` and maps count the final loss of a run that failed as infinite: there is no model to go on with.
+Diagnosis rules use their own windows (`diagnosis.window`) of finite losses, but report these numbers. `results.csv` and
+maps count the final loss of a failed run as infinite: it leaves no usable model.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 MOST = 20
-"""Losses of a window at most."""
+"""Losses in a window at most."""
 PART = 5
-"""Windows that a short run has."""
+"""Windows in a short run."""
 
 
 class Levels:
@@ -60,5 +60,5 @@ class Levels:
 
 
 def levels(losses: Sequence[float], size: int) -> list[float]:
-    """The medians of windows side by side; what is left over at the end is in none."""
+    """The medians of consecutive windows; an incomplete one at the end is left out."""
     return [statistics.median(losses[i : i + size]) for i in range(0, len(losses) - size + 1, size)]

@@ -1,4 +1,4 @@
-"""Memory of one update in bytes of its tensors: the same on every device, and whatever the process held before."""
+"""Memory of one update in bytes of its tensors: independent of the device and of what the process held before."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves
 class Kept:
     """Tensors that autograd saves for the backward pass; a storage that several share counts once.
 
-    What checkpointing computes again in the backward pass is not among them: it is kept for one segment at a time.
+    What activation checkpointing computes again in the backward pass is not counted: it lives for one segment only.
     """
 
     def __init__(self, excluded: Iterable[torch.Tensor] = ()) -> None:
-        """excluded: tensors that are there anyway, such as parameters and inputs."""
+        """excluded: tensors that exist anyway, such as parameters and inputs."""
         self.excluded = {storage.data_ptr() for t in excluded if (storage := storage_of(t)) is not None}
         self.holders: dict[int, int] = {}
         self.now = self.most = 0
@@ -45,19 +45,19 @@ class Kept:
             self.now -= size
 
     @staticmethod
-    def unpack(held: Any) -> torch.Tensor:
+    def unpack(held: Held) -> torch.Tensor:
         return held.tensor
 
 
 class Held:
-    """A saved tensor; it goes when autograd lets go of it."""
+    """A saved tensor, which lives as long as autograd refers to it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
 
 class Alive(TorchDispatchMode):
-    """Tensors that operations make, from then until the last reference to their storage is gone."""
+    """Tensors that operations create, until the last reference to their storage is gone."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -65,13 +65,13 @@ class Alive(TorchDispatchMode):
         return False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.known: dict[int, int] = {}
         self.now = self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for storage in storages_of((args, kwargs)):
-            self.note(storage, 0)  # it was there before
+            self.note(storage, 0)  # it existed before
         out = func(*args, **(kwargs or {}))
         for storage in storages_of(out):
             self.note(storage, storage.nbytes())
@@ -90,7 +90,7 @@ class Alive(TorchDispatchMode):
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """None for a tensor that has none of its own, such as a sparse one."""
+    """None for a tensor without a storage of its own, such as a sparse one."""
     return tensor.untyped_storage() if tensor.layout == torch.strided else None
 
 

@@ -1,4 +1,4 @@
-"""What is recorded of every layer, beside the line that every update writes."""
+"""What is recorded of every layer, besides the line of metrics of every update."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from gradlab.base.option import option, require
 
 @dataclass
 class Monitor:
-    """Base of the options: which update records what. Updates are counted from 1."""
+    """Base of the options: what is recorded in which update. Updates are counted from 1."""
 
     cost = False
     """Whether the cost of forward and backward passes is measured."""
 
     @property
     def layers(self) -> bool:
-        """Whether anything is recorded, in layers.jsonl."""
+        """Whether layers.jsonl is written."""
         return False
 
     def norms(self, update: int) -> bool:
-        """Whether the gradient norm of each parameter is recorded, which clipping has measured anyway."""
+        """Whether to record the gradient norm of each parameter, which clipping has measured anyway."""
         return False
 
     def steps(self, update: int) -> bool:
-        """Whether the change of each parameter is, which takes a copy of the weights."""
+        """Whether to record the change of each parameter, which takes a copy of the weights."""
         return False
 
     def elements(self, update: int) -> bool:
-        """Whether the elements of gradients and activations are looked at."""
+        """Whether to record statistics of the elements of gradients and activations."""
         return False
 
 
 @option("monitor", "none")
 @dataclass
 class NoMonitor(Monitor):
-    """Nothing but the line of every update."""
+    """Only the line of metrics of every update."""
 
 
 @option("monitor", "summary")
 @dataclass
 class Summary(Monitor):
-    """The gradient norm of every parameter, from the pass that clipping makes; now and then how far each has moved."""
+    """The gradient norm of every parameter, which clipping measures anyway; less often how far each has moved."""
 
     every: int = 5
     """Updates between two records of the gradients' norms."""
     step_every: int = 50
-    """Updates between two looks at how far the weights move; 0: never."""
+    """Updates between two measurements of how far the weights move; 0: never."""
     cost: bool = False
-    """Whether it is measured what forward and backward passes cost: in the first update the bytes of their tensors, in
-    the later records their time."""
+    """Whether to measure the cost of forward and backward passes: the bytes of their tensors in the first update, their
+    time in later records."""
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "every", self.every, ">= 1")
@@ -69,7 +69,7 @@ class Summary(Monitor):
 @option("monitor", "full")
 @dataclass
 class Full(Summary):
-    """Of every parameter also the mean, spread, largest and non-finite elements; of every module its activations."""
+    """Also the mean, spread, largest and non-finite elements of every gradient, and the activations of every module."""
 
     step_every: int = 5
     cost: bool = True

@@ -1,4 +1,4 @@
-"""Records of single updates: what is measured of every parameter and module travels to the host in one transfer."""
+"""Records of single updates: what is measured of every parameter and module, copied to the host in one transfer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Observed:
-    """What of a model can be recorded, and when."""
+    """What can be recorded of a model, and in which updates."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Observed:
         called: list[str],
         compiled: bool = False,
     ) -> None:
-        """names, params: P parameters. called: modules in the order of execution. compiled: not as they are written."""
+        """names, params: P parameters. called: modules in the order of execution. compiled: by torch.compile."""
         self.monitor, self.model, self.names, self.params, self.compiled = monitor, model, names, params, compiled
         self.modules = leaves(model, called)
         self.recurrent = [name for name in self.modules if isinstance(model.get_submodule(name), torch.nn.RNNBase)]
@@ -40,7 +40,7 @@ class Observed:
         self.order = [layers[i] for i in by_execution(layers, called)]
 
     def header(self) -> dict[str, list[str]]:
-        """The first line of layers.jsonl: what its columns are, and the layers in the order in which they run."""
+        """The first line of layers.jsonl: its columns, and the layers in the order of execution."""
         hooked = {"modules": self.modules, "recurrent": self.recurrent}
         return {"names": self.names, "order": self.order} | {k: [] if self.compiled else v for k, v in hooked.items()}
 
@@ -49,12 +49,12 @@ class Observed:
         m = self.monitor
         if not m.norms(update):
             return None
-        cost = m.cost and not self.compiled  # to follow each tensor, PyTorch would run it uncompiled
+        cost = m.cost and not self.compiled  # counting tensors would run the model uncompiled
         return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=cost and update == 1, times=cost)
 
 
 class Record(Recorder):
-    """Gradient norms; where asked how far each parameter moves, and what elements and activations are like."""
+    """Gradient norms; optionally how far each parameter moves, and statistics of elements and activations."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Record(Recorder):
     ) -> None:
         self.names, self.params, self.model = observed.names, observed.params, observed.model
         self.steps, self.elements = steps, elements
-        hooked = not observed.compiled  # a compiled model does not see hooks that come later, and keeps those it saw
+        hooked = not observed.compiled  # a compiled model ignores hooks registered later
         self.activations = Activations(observed.model, observed.modules) if elements and hooked else None
         self.memory = memory_of(observed.model) if bytes else None
         self.passes = Passes(observed.model, observed.params[0].device) if times and not bytes else None
@@ -91,10 +91,10 @@ class Record(Recorder):
             yield
 
     def time_hook(self, name: str) -> Callable[[Any, Any], Any]:
-        """Ask for the gradient of a recurrent module's inputs, and keep its norm at each step."""
+        """Record the norm at each time step of the gradient of a recurrent module's inputs."""
 
         def before(module: Any, inputs: tuple[Any, ...]) -> Any:
-            x = inputs[0] if inputs else None  # a keyword is left alone
+            x = inputs[0] if inputs else None  # inputs given by keyword are not recorded
             if not isinstance(x, torch.Tensor) or x.dim() != 3 or not torch.is_grad_enabled():
                 return None
             if not x.requires_grad:
@@ -165,7 +165,7 @@ def late_to_early(norms: torch.Tensor) -> torch.Tensor:
 
 
 def ratios(above: list[Any], below: list[Any]) -> list[float | None]:
-    """Element by element; None where there is no quotient, as for a bias that is still zero."""
+    """Element by element; None where the denominator is zero, as for a bias that has not moved."""
     return [a / b if a is not None and b else None for a, b in zip(above, below, strict=True)]
 
 
@@ -178,7 +178,7 @@ def totals(layers: Layers) -> dict[str, float]:
 
 
 def memory_of(model: torch.nn.Module) -> Memory:
-    """Imported here: it needs PyTorch at once, and a configuration is checked before."""
+    """Imported here: the module loads PyTorch, and the configuration is checked before that."""
     from gradlab.measure.memory import Memory
 
     return Memory(model)

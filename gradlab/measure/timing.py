@@ -1,4 +1,4 @@
-"""How long forward and backward passes take, without waiting for the device."""
+"""The time of forward and backward passes, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 
 class Passes:
-    """Moments of an update: before it, around each of its forward passes, and after it."""
+    """Timestamps of an update: before it, around each forward pass, and after it."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         self.model, self.cuda = model, device.type == "cuda"
         self.moments: list[Any] = []
 
     def mark(self, *_: Any) -> None:
-        """Now; on a CUDA device the moment when it gets here, which is read later."""
+        """Take a timestamp; on CUDA an event, which is read later."""
         if not self.cuda:
             self.moments.append(time.perf_counter())
             return
@@ -38,10 +38,11 @@ class Passes:
             after.remove()
 
     def seconds(self) -> dict[str, float]:
-        """Of all forward passes of the update, and of the rest: the loss functions and backward passes."""
+        """Time of all forward passes of the update, and of the rest: loss functions and backward passes."""
         first, *between, last = self.moments
         forward = sum(self.apart(a, b) for a, b in zip(between[::2], between[1::2], strict=True))
         return {"time/forward": forward, "time/backward": self.apart(first, last) - forward}
 
     def apart(self, a: Any, b: Any) -> float:
-        return a.elapsed_time(b) / 1e3 if self.cuda else b - a
+        seconds: float = a.elapsed_time(b) / 1e3 if self.cuda else b - a
+        return seconds

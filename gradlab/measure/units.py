@@ -1,4 +1,4 @@
-"""Which dimension of an output is that of a layer's units, and how many of them are dead."""
+"""The dimension of an output that indexes a layer's units, and the fraction of dead units."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 
 def channels_first(module: torch.nn.Module) -> bool:
     """Whether a layer's units are in the dimension after the batch's."""
-    nn = torch.nn  # not before a configuration was checked
+    nn = torch.nn  # loads PyTorch: not before the configuration was checked
     return isinstance(module, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm))
 
 
 def places_units(module: torch.nn.Module) -> bool:
-    """Whether a module says where its units are; others leave them where they were."""
+    """Whether a module decides which dimension is that of units; others do not change it."""
     nn = torch.nn
     return channels_first(module) or isinstance(module, (nn.Linear, nn.Bilinear, nn.Embedding, nn.RNNBase))
 
 
 class Layout(NamedTuple):
-    """Where a layer's output has its units, how many, and how many dimensions it has."""
+    """The dimension of a layer's units, their number, and the number of dimensions of its output."""
 
     dim: int
     size: int
@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
 
 def layout(module: torch.nn.Module, y: torch.Tensor) -> Layout | None:
-    """Where a layer that `places_units` has them; None of a single number a sample."""
+    """The layout of a layer that `places_units`; None for a single number per sample."""
     if y.dim() < 2:
         return None
     dim = 1 if channels_first(module) else y.dim() - 1
@@ -36,13 +36,14 @@ def layout(module: torch.nn.Module, y: torch.Tensor) -> Layout | None:
 
 
 def unit_dim(y: torch.Tensor, before: Layout | None = None) -> int:
-    """The dimension of units: that of the layer that this comes from, or where there are as many, if code moved them.
+    """The dimension of units: that of the layer before, or the one of the same size, if the code moved it.
 
-    Where that is not known, it is channels of what has the shape of images, else the last.
+    Where the layer is not known: channels of what has the shape of images, else the last.
     """
     if before is not None:
         same = [before.dim] if y.dim() == before.dims else []
-        for dim in (*same, *range(1, y.dim())):
+        candidates: list[int] = [*same, *range(1, y.dim())]
+        for dim in candidates:
             if y.shape[dim] == before.size:
                 return dim
         if same:
@@ -53,7 +54,7 @@ def unit_dim(y: torch.Tensor, before: Layout | None = None) -> int:
 def dead_fraction(y: torch.Tensor, before: Layout | None = None) -> torch.Tensor:
     """() share of units that are exactly zero at every sample and position. before: see `unit_dim`.
 
-    The extremes tell: a CPU takes ten times as long to compare every element with zero.
+    By minimum and maximum: comparing every element with zero takes ten times as long on a CPU.
     """
     unit = unit_dim(y, before)
     if unit == 1 and y.dim() > 2:

@@ -1,1 +1,1 @@
-"""What is trained. A model's option (its fields, `model=`) is beside this file, its network in networks/."""
+"""Models. The option of `model=` is in this folder (its fields), its network in networks/."""

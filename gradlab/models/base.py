@@ -25,12 +25,12 @@ class ModelOption:
 
 
 def check_fit(name: str, spec: Spec, inputs: tuple[str, ...], targets: tuple[str, ...]) -> None:
-    """Raise `Invalid` unless the model takes what the data gives and answers what the data asks."""
+    """Raise `Invalid` unless the model accepts the data's inputs and predicts its kind of targets."""
     if spec.inputs not in inputs:
         given = f"{spec.inputs} of shape {tuple(spec.shape)}"
-        raise Invalid("", name, f"needs {' or '.join(inputs)}, but the data gives {given}")
+        raise Invalid("", name, f"needs {' or '.join(inputs)}, but the data provides {given}")
     if spec.targets not in targets:
-        raise Invalid("", name, f"answers with {' or '.join(targets)}, but the data asks for {spec.targets}")
+        raise Invalid("", name, f"predicts {' or '.join(targets)}, but the data's targets are {spec.targets}")
 
 
 STEPS = ("tokens", "sequences", "images")

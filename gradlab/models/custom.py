@@ -40,8 +40,8 @@ class CustomOption(ModelOption):
         """Call the target; from then on the module returns the logits in its output."""
         model = call(self.target, self.args, self.kwargs)
         if not isinstance(model, torch.nn.Module):
-            raise Invalid("target", self.target, f"must give a torch.nn.Module, but gave {type(model).__name__}")
-        # A hook and no wrapper: the model keeps its type, methods, and names of parameters.
+            raise Invalid("target", self.target, f"must return a torch.nn.Module, but returned {type(model).__name__}")
+        # A hook, not a wrapper: the model keeps its type, methods and parameter names.
         model.register_forward_hook(only_logits)
         return model
 
@@ -62,7 +62,7 @@ def only_logits(model: nn.Module, inputs: Any, output: Any) -> Tensor:
 
 
 def call(target: str, args: list[Any], kwargs: Mapping[str, Any], path: str = "") -> Any:
-    """target(*args, **kwargs), after the mappings in them that name a target of their own; `path` leads to this one."""
+    """target(*args, **kwargs); mappings in the arguments that name a target are built first. path: for errors."""
     found = find(target, f"{path}target")
     positional = [resolve(value, f"{path}args.{i}") for i, value in enumerate(args)]
     named = {name: resolve(value, f"{path}kwargs.{name}") for name, value in kwargs.items()}
@@ -73,7 +73,7 @@ def call(target: str, args: list[Any], kwargs: Mapping[str, Any], path: str = ""
 
 
 def resolve(value: Any, path: str) -> Any:
-    """Build what the value, or anything inside it, names by a target."""
+    """Build what the value, or anything inside it, names as a target."""
     if isinstance(value, Mapping):
         if isinstance(value.get("target"), str) and value.keys() <= {"target", "args", "kwargs"}:
             return call(value["target"], value.get("args") or [], value.get("kwargs") or {}, f"{path}.")

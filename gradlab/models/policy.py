@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @option("model", "policy")
 @dataclass
 class PolicyOption(ModelOption):
-    """An MLP from what is seen to the probabilities of actions, which plays the episodes that it learns from."""
+    """An MLP from observations to the probabilities of actions, which plays the episodes that it learns from."""
 
     usual_data = "episodes"
     layers: int = 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @option("model", "sigmoid_mlp")
 @dataclass
 class SigmoidMLPOption(ModelOption):
-    """An MLP; a deep one of sigmoids is of the kind whose gradients vanish; images and sequences are flattened."""
+    """An MLP; gradients vanish in a deep one with sigmoids. Images and sequences are flattened."""
 
     usual_data = "digits"
     layers: int = 3

@@ -51,7 +51,7 @@ class Tried(NamedTuple):
     all_reduces: int
 
 
-class Effect:
+class Impact:
     """Runs the updates of a run with a pitfall; every `measure_every` of them is compared with the right one."""
 
     def __init__(self, pitfall: Pitfall, update: Update) -> None:

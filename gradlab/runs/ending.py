@@ -24,7 +24,7 @@ def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
     if expect == "any":
         return 0, ""
     if expect is None:
-        return int(diagnosis.ill), f"the run is ill: {seen}" if diagnosis.ill else ""
+        return int(diagnosis.unhealthy), f"the run is ill: {seen}" if diagnosis.unhealthy else ""
     return int(seen != expect), f"expected {expect}, {'and saw it' if seen == expect else f'saw {seen}'}"
 
 
@@ -35,7 +35,7 @@ def write(
 
     Returns its content."""
     content = diagnosis.as_dict() | {
-        "ill": diagnosis.ill,
+        "ill": diagnosis.unhealthy,
         "outcome": asdict(outcome),
         "first_overflow": overflow.as_dict() if overflow else None,
         "exit_code": exit_code,

@@ -21,7 +21,7 @@ from gradlab.data.order import epoch_order, window
 from gradlab.loggers.local import RunFiles
 from gradlab.measure.attempt import FIELDS, Attempt, HostCopy, pack
 from gradlab.measure.record import Observed, totals
-from gradlab.pitfalls.impact import Effect
+from gradlab.pitfalls.impact import Impact
 from gradlab.train import build, checkpoint, snapshot
 from gradlab.train.evaluation import evaluate
 from gradlab.train.interrupt import Interrupt
@@ -96,7 +96,7 @@ class Trainer:
         self.update = build.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
         of_it = (self.module, self.update.names, self.update.params, self.called, config.trainer.compile)
         self.observed = Observed(config.monitor, *of_it)
-        self.effect = Effect(config.pitfall, self.update) if config.pitfall else None
+        self.impact = Impact(config.pitfall, self.update) if config.pitfall else None
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(randomness.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
@@ -142,8 +142,8 @@ class Trainer:
                 self.failed(error)
             finally:
                 self.files.close()
-        if self.effect:
-            self.say(self.effect.summary())
+        if self.impact:
+            self.say(self.impact.summary())
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
@@ -214,11 +214,11 @@ class Trainer:
         random, precision = randomness.random_state(), self.update.precision.state_dict()
         batches, following = self.batches(self.epoch, self.cursor, steps)
         record = self.observed.record(self.update.attempts + 1) or NOTHING
-        stats, effect = self.effect(batches, record) if self.effect else (self.update(batches, record), {})
+        stats, impact = self.impact(batches, record) if self.impact else (self.update(batches, record), {})
         layers = HostCopy(record.pack()) if record is not NOTHING else None
         where = (self.epoch, self.cursor, steps, following - self.cursor)
         measured = HostCopy(pack(stats))
-        self.under_way.append(Attempt(*where, random, precision, measured, record, layers, effect, batches))
+        self.under_way.append(Attempt(*where, random, precision, measured, record, layers, impact, batches))
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
@@ -264,7 +264,7 @@ class Trainer:
             "update/skipped": skipped,
             "lr": v["lr"],
             "throughput/samples_per_second": rate,
-        } | attempt.effect
+        } | attempt.impact
         layers = None
         if attempt.layers is not None:
             layers = attempt.record.unpack(attempt.layers.read())

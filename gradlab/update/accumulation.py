@@ -39,7 +39,7 @@ class Fixed(Accumulation):
 @option("accumulation", "target")
 @dataclass
 class Target(Accumulation):
-    """A wanted global batch size, from which the steps follow for any world size and micro-batch."""
+    """A target global batch size; the steps follow from the world size and the micro-batch."""
 
     global_batch_size: int = 256
     """Samples an update over all ranks: a multiple of data.batch_size * world size."""

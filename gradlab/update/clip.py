@@ -1,7 +1,7 @@
 """Gradient clipping. The arithmetic is pure (norms in, coefficients out, thresholds may be tensors); acting is `clip_`.
 
-A strategy is a dataclass with `clip_`. Those that learn from the history of norms keep it in a dictionary of tensors,
-which the caller commits only when the weights moved: a skipped update teaches nothing.
+A strategy is a dataclass with `clip_`. A strategy that depends on earlier norms keeps its state in a dictionary of
+tensors, which the caller commits only if the update was applied: a skipped update does not change it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Clipped(NamedTuple):
 
 @dataclass
 class Clip:
-    """Base of the strategies: `init` gives the state of the first update, `clip_` acts on the gradients in place."""
+    """Base of the strategies: `init` returns the first update's state, `clip_` changes the gradients in place."""
 
     threshold: ClassVar[str | None] = None
-    """The field below which gradients are left alone, in strategies that remember nothing; see `reach`."""
+    """The field below which gradients are not clipped, in strategies without state; see `reach`."""
 
     def reach(self, gradients: Gradients) -> torch.Tensor:
-        """The least threshold that leaves these gradients alone: () or, of many runs, (L,)."""
+        """The smallest threshold that does not clip these gradients: () or, of many runs, (L,)."""
         raise NotImplementedError
 
     def init(self, device: torch.device) -> State:
@@ -54,7 +54,7 @@ def norm_coefficient(total: torch.Tensor, max_norm: float | torch.Tensor) -> tor
 
 
 def each(value: float | torch.Tensor, of: torch.Tensor) -> float | torch.Tensor:
-    """A value a run, (...), for use on tensors with more dimensions after those; a plain number is one for all."""
+    """One value per run, (...), shaped for tensors with further dimensions; a plain number is shared by all runs."""
     return value.reshape(*value.shape, *[1] * (of.dim() - value.dim())) if isinstance(value, torch.Tensor) else value
 
 
@@ -67,7 +67,7 @@ def scaled(gradients: Gradients, coefficient: torch.Tensor, state: State) -> Cli
 @option("clip", "none")
 @dataclass
 class NoClip(Clip):
-    """Leave the gradients alone; their norm is measured and reported all the same."""
+    """No clipping; the norm is still measured and reported."""
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         one = torch.ones_like(gradients.total)
@@ -106,7 +106,7 @@ class ValueClip(Clip):
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         gradients.clamp_(self.max_value)
-        # The clamped gradient is another one: its norm takes a read of its own.
+        # The clamped gradient differs: its norm has to be measured again.
         norms = gradients.measured_again()  # (P,)
         acted = (norms < gradients.norms).any(-1)
         ratio = (total_norm(norms) / gradients.total).nan_to_num(nan=1.0)
@@ -138,7 +138,7 @@ def layer_norms(norms: torch.Tensor, layer: torch.Tensor, count: int) -> torch.T
 class PerLayerClip(Clip):
     """Scale each layer's gradient to at most max_norm; a layer is the module that owns the parameters.
 
-    Every parameter belongs to exactly one layer, so that none is clipped twice or never.
+    Every parameter belongs to exactly one layer: none is clipped twice or not at all.
     """
 
     threshold = "max_norm"
@@ -175,7 +175,8 @@ def unit_norms(tensor: torch.Tensor, runs: int = 0) -> torch.Tensor:
     if tensor.dim() == runs:
         return tensor.double().abs()
     dims = tuple(range(min(runs + 1, tensor.dim() - 1), tensor.dim()))
-    return torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
+    norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
+    return norms
 
 
 def agc_coefficients(
@@ -236,7 +237,7 @@ class AutoClip(Clip):
         slot = (state["count"] % self.history).unsqueeze(-1)
         norms = state["norms"].scatter(-1, slot, gradients.total.unsqueeze(-1))
         max_norm = torch.nanquantile(norms, self.percentile / 100, dim=-1)
-        if isinstance(self.percentile, torch.Tensor):  # every percentile of every run; wanted is each of its own
+        if isinstance(self.percentile, torch.Tensor):  # every percentile of every run: keep each run's own
             max_norm = max_norm.diagonal()
         coefficient = norm_coefficient(gradients.total, max_norm)
         return scaled(gradients, coefficient, {"norms": norms, "count": state["count"] + 1})

@@ -58,8 +58,8 @@ def context(cpu_gemm: str) -> Iterator[None]:
     """
     if cpu_gemm not in ("fast", "native"):
         raise ValueError(f"cpu_gemm is 'fast' or 'native', not {cpu_gemm!r}")
-    wrapper: AbstractContextManager[Any] = FastGemm() if cpu_gemm == "fast" else without_onednn(torch.float16)
-    with wrapper:
+    mode: Callable[[], AbstractContextManager[Any]] = FastGemm  # PyTorch's base has no annotations
+    with mode() if cpu_gemm == "fast" else without_onednn(torch.float16):
         yield
 
 
@@ -90,7 +90,7 @@ def _fused(func: Kernel, first: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def _decompose(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Splits a composite op (`linear`, `matmul`, `conv2d`): under `torch.inference_mode` they arrive whole."""
-    with FastGemm():
+    with FastGemm():  # type: ignore[no-untyped-call]
         return func.decompose(*args, **kwargs)
 
 

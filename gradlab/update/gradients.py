@@ -1,4 +1,4 @@
-"""Measuring gradients: pure functions of tensors. One read serves clipping, the monitor and the non-finite check."""
+"""Measuring gradients: pure functions of tensors. Clipping, monitor and non-finite check share one read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 SMALL = 1e-15
-"""Below this an fp32 norm is doubtful: squares of elements under 1e-19 are lost to underflow."""
+"""Below this an fp32 norm is unreliable: squares of elements under 1e-19 underflow."""
 
 
 @dataclass
@@ -25,10 +25,10 @@ class Gradients:
     total: torch.Tensor
 
     runs = 0
-    """Leading dimensions that count independent runs: see `gradlab.sweep`, whose gradients have one."""
+    """Leading dimensions that count independent runs: one in `gradlab.sweep.vectorized`."""
 
     def scale_(self, coefficient: torch.Tensor) -> None:
-        """Multiply every gradient by a () coefficient. A CPU can look at it for nothing, and passes over 1."""
+        """Multiply every gradient by a () coefficient; on a CPU reading it costs nothing, and 1 is skipped."""
         if not self.tensors:
             return
         if coefficient.device.type != "cpu":
@@ -58,9 +58,9 @@ class Gradients:
 def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu") -> torch.Tensor:
     """L2 norm of each tensor, as (P,) float64, right from 1e-45 to 3e38; of no tensors, an empty one on `device`.
 
-    On CUDA the kernel accumulates in float64, one read and no wait. On a CPU that is 25x slower than fp32, so only the
-    norms that fp32 cannot be trusted with are redone: not finite, zero or tiny (squares leave its range at 2e19 and
-    1e-19).
+    On CUDA the kernel accumulates in float64: one read, no synchronisation. On a CPU that is 25x slower than fp32, so
+    only the norms that fp32 may get wrong are computed again: not finite, zero or tiny (squares leave fp32's range
+    above 2e19 and below 1e-19).
     """
     if not tensors:
         return torch.zeros(0, dtype=torch.float64, device=device)
@@ -76,7 +76,8 @@ def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu"
 
 def total_norm(norms: torch.Tensor) -> torch.Tensor:
     """L2 norm of norms: (..., P) -> (...), float64. Leading dimensions are independent runs."""
-    return torch.linalg.vector_norm(norms, dim=-1, dtype=torch.float64)
+    total: torch.Tensor = torch.linalg.vector_norm(norms, dim=-1, dtype=torch.float64)
+    return total
 
 
 def measure(names: list[str], params: list[torch.Tensor], device: torch.device | str = "cpu") -> Gradients:
@@ -93,7 +94,8 @@ def measure(names: list[str], params: list[torch.Tensor], device: torch.device |
 def largest(tensor: torch.Tensor) -> torch.Tensor:
     """() largest magnitude of a tensor that is not empty. A CPU takes 25 times as long over the infinity norm."""
     if tensor.device.type != "cpu":
-        return torch.linalg.vector_norm(tensor, torch.inf)
+        magnitude: torch.Tensor = torch.linalg.vector_norm(tensor, torch.inf)
+        return magnitude
     return torch.maximum(tensor.amax(), -tensor.amin())
 
 
@@ -112,7 +114,7 @@ def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict
         bad = torch.stack([(t - t != 0).sum() for t in tensors]).double()
     else:
         highest = torch.stack([largest(t) for t in present])
-        # The norm tells, for nothing, which need no look.
+        # A finite norm means finite elements: only the others are read again.
         bad = torch.zeros_like(norms)
         for i in (~torch.isfinite(norms)).nonzero():
             bad[i] = (~torch.isfinite(tensors[i])).sum().double()

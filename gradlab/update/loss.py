@@ -1,4 +1,6 @@
-"""Losses as sums and counts, never means: a window of unequal micro-batches divides its sum by its count, once.
+"""Losses as sums and counts, not means: the sum over a window is divided by its count, once.
+
+A mean of the micro-batches' means would be wrong where they are unequal.
 
 B samples, T time steps, C classes, V tokens of a vocabulary, K values
 """
@@ -23,8 +25,8 @@ class Loss:
     """Base of the losses: sum() / count() is the usual mean."""
 
     reduction: str = field(default="mean", kw_only=True)
-    """Gradients are those of the mean over the window of an update, or of the sum, as in speech recipes: larger by the
-    count. Metrics and evaluation give means either way."""
+    """Gradients of the mean over the window of an update, or of the sum, as in speech recipes: larger by the count.
+    Metrics and evaluation report means either way."""
 
     def __post_init__(self) -> None:
         one_of("reduction", self.reduction, ("mean", "sum"))
@@ -42,31 +44,31 @@ class Loss:
         raise NotImplementedError
 
     def check(self, targets: torch.Tensor) -> None:
-        """Raise `Invalid` for targets that the loss cannot take; they are looked at once, before the run."""
+        """Raise `Invalid` for targets that the loss does not accept; called once, before the run."""
 
     def count(self, targets: torch.Tensor) -> torch.Tensor:
-        """() int64: how many losses the targets give, known before the forward pass. Does not wait for the device."""
+        """() int64: the number of losses, known before the forward pass. Does not wait for the device."""
         return full(targets.numel(), targets)
 
     def divisor(self, count: torch.Tensor) -> torch.Tensor | int:
-        """What the sum of a window's `count` losses is divided by for the gradient."""
+        """What the summed loss of a window with `count` losses is divided by for the gradient."""
         return count if self.reduction == "mean" else 1
 
     def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
-        """Mean loss of the best answer that is the same for every input; None where it is not known.
+        """Mean loss of the best constant answer; None where it is not known.
 
-        A model that is no better has learnt nothing of its inputs. targets: all of a set, in pieces.
+        A model that is no better has learnt nothing from its inputs. targets: all of a data set, in pieces.
         """
         return None
 
     def best_constant(self, targets: Callable[[], Iterable[torch.Tensor]]) -> float | None:
-        """`constant` of the data that this loss was resolved for, which is looked at once."""
+        """`constant` of the data that this loss was resolved for, computed once."""
         if not hasattr(self, "known_constant"):
             self.known_constant = self.constant(targets())
         return self.known_constant
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """() right answers and () answers, both int64; None where targets are values."""
+        """() correct answers and () answers, both int64; None where targets are values."""
         if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
             return None
         counted = targets != IGNORE
@@ -79,20 +81,20 @@ def full(number: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def at_least_fp32(x: torch.Tensor) -> torch.Tensor:
-    """fp16 and bf16 lose a sum's small terms, and fp16 overflows at 65504."""
+    """At least fp32: in fp16 and bf16 a sum loses its small terms, and fp16 overflows at 65504."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def fits(name: str, spec: Spec, *targets: str) -> None:
     if spec.targets not in targets:
-        raise Invalid("", name, f"needs {' or '.join(targets)}, but the data gives {spec.targets}")
+        raise Invalid("", name, f"needs {' or '.join(targets)}, but the data provides {spec.targets}")
 
 
 def same_shape(name: str, outputs: torch.Size, targets: torch.Size) -> None:
-    """Broadcasting would make (B, 1) and (B,) a loss of B * B pairs, without a word."""
+    """Raise `Invalid` for unequal shapes: (B, 1) and (B,) would silently broadcast to a loss of B * B pairs."""
     if outputs != targets:
-        says = f"needs outputs of shape {tuple(targets)}, but the model gives {tuple(outputs)}"
-        raise Invalid("loss", name, says)
+        message = f"needs outputs of shape {tuple(targets)}, but the model returns {tuple(outputs)}"
+        raise Invalid("loss", name, message)
 
 
 @option("loss", "cross_entropy")
@@ -119,8 +121,8 @@ class CrossEntropy(Loss):
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if outputs.shape[:-1] != targets.shape:
-            says = f"needs outputs of shape {(*targets.shape, 'C')}, but the model gives {tuple(outputs.shape)}"
-            raise Invalid("loss", "cross_entropy", says.replace("'", ""))
+            message = f"needs outputs of shape {(*targets.shape, 'C')}, but the model returns {tuple(outputs.shape)}"
+            raise Invalid("loss", "cross_entropy", message.replace("'", ""))
         logits, labels = at_least_fp32(outputs).flatten(0, -2), self.padded(targets).flatten()
         smoothing = self.label_smoothing
         return torch.nn.functional.cross_entropy(
@@ -184,8 +186,8 @@ class BinaryCrossEntropy(Loss):
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         same_shape("bce", outputs.shape, targets.shape)
-        logits, wanted = at_least_fp32(outputs), at_least_fp32(targets)
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
+        logits, labels = at_least_fp32(outputs), at_least_fp32(targets)
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
     def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
         """The entropy of the mean of each target."""
@@ -200,7 +202,8 @@ class AutoLoss(Loss):
 
     def resolve(self, spec: Spec) -> Loss:
         name = {"values": "mse", "returns": "policy_gradient"}.get(spec.targets, "cross_entropy")
-        return OPTIONS["loss", name](reduction=self.reduction)
+        loss: Loss = OPTIONS["loss", name](reduction=self.reduction)
+        return loss
 
 
 @option("loss", "custom")
@@ -231,8 +234,8 @@ class CustomLoss(Loss):
         samples = targets.shape[:1]
         if not isinstance(losses, torch.Tensor) or losses.shape not in ((), samples):
             gives = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            says = f"{self.target} must return a tensor of shape {tuple(samples)} or (), but returned {gives}"
-            raise Invalid("loss", "custom", says)
+            message = f"{self.target} must return a tensor of shape {tuple(samples)} or (), but returned {gives}"
+            raise Invalid("loss", "custom", message)
         losses = at_least_fp32(losses)
         return losses.sum() if losses.dim() else losses * samples[0]
 

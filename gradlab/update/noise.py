@@ -1,6 +1,6 @@
 """Gaussian gradient noise, annealed, added before clipping (Neelakantan et al. 2015).
 
-It is no differential privacy: that needs every sample's gradient clipped before the noise.
+This is not differential privacy, which needs the gradient of every sample clipped before the noise.
 """
 
 from __future__ import annotations

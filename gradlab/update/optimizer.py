@@ -24,7 +24,7 @@ class OptimizerOption:
     weight_decay: float = 0.0
     """Weight decay on all parameters."""
     fused: Optional[bool] = None
-    """One kernel for all parameters; null: wherever PyTorch has one (3x faster than foreach, on a CPU too)."""
+    """One kernel for all parameters; null: where PyTorch has one (3x faster than foreach, on a CPU too)."""
     foreach: Optional[bool] = None
     """Batched operations where it is not fused; null: PyTorch's own choice."""
 
@@ -48,7 +48,7 @@ class OptimizerOption:
         raise NotImplementedError
 
     def moments(self) -> tuple[str, ...]:
-        """Names of what is remembered of every element, as torch.optim calls it; it begins at zero."""
+        """Names of the state per element, as in torch.optim; it starts at zero."""
         raise NotImplementedError
 
     def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
@@ -160,17 +160,17 @@ class AdamW(AdamOption):
 
 
 def column(value: Any) -> Any:
-    """A value a run, (L,) -> (L, 1) float32, for matrices with a row a run; a plain number is one for all."""
+    """One value per run, (L,) -> (L, 1) float32, for matrices with a row per run; a plain number is shared by all."""
     return value.float().unsqueeze(1) if isinstance(value, torch.Tensor) else value
 
 
 def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's kernel itself reads `found_inf`, so that the host need not."""
+    """Whether the optimizer's kernel reads `found_inf` itself, so that the host does not wait for it."""
     return bool(optimizer.defaults.get("fused")) and optimizer.param_groups[0]["params"][0].is_cuda
 
 
 def step_unless_(optimizer: torch.optim.Optimizer, found_inf: torch.Tensor, in_kernel: bool) -> None:
-    """Apply the update unless found_inf, () float32, is 1. In the kernel nothing waits; otherwise the host looks."""
+    """Apply the update unless found_inf, () float32, is 1; on the host that waits for the device."""
     if in_kernel:
         optimizer.found_inf, optimizer.grad_scale = found_inf, None  # type: ignore[attr-defined]
         try:

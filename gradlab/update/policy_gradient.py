@@ -20,12 +20,12 @@ class PolicyGradient(Loss):
     """Minus the return of an episode, whose gradient is -sum over t of advantage(t) * d log p(action(t)).
 
     The usual -sum(advantage * log p) has that gradient too, but its value measures nothing: it need not fall while the
-    policy improves. This one's is the return itself (as in Foerster et al., arXiv:1802.05098), so that whatever reads
-    losses reads it rightly. Outputs are (B, T, 3): log p(action), reward, and 1 (0 after the end).
+    policy improves. This one's is the return itself (as in Foerster et al., arXiv:1802.05098), so that everything that
+    reads losses works. Outputs are (B, T, 3): log p(action), reward, and 1 (0 after the end).
     """
 
     discount: float = 1.0
-    """Weight of a reward for each step that it lies ahead."""
+    """Factor on a reward for each step until it."""
     normalise: bool = False
     """Whether advantages are standardised over the steps of a micro-batch; else they are the returns from each step on.
     Gradients of a window of several micro-batches then depend on how it is cut, as with batch norm."""
@@ -40,8 +40,8 @@ class PolicyGradient(Loss):
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if outputs.dim() != 3 or outputs.shape[2] != 3 or len(outputs) != len(targets):
-            says = f"needs outputs of shape ({len(targets)}, T, 3), but the model gives {tuple(outputs.shape)}"
-            raise Invalid("loss", "policy_gradient", says)
+            message = f"needs outputs of shape ({len(targets)}, T, 3), but the model returns {tuple(outputs.shape)}"
+            raise Invalid("loss", "policy_gradient", message)
         log_probs, rewards, there = at_least_fp32(outputs).unbind(-1)  # (B, T)
         with torch.no_grad():
             advantages = returns_to_go(rewards, self.discount)
@@ -61,7 +61,7 @@ def returns_to_go(rewards: torch.Tensor, discount: float) -> torch.Tensor:
 
 
 def standardised(values: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Mean 0 and standard deviation 1 over the places where `there` is 1; zeros where all values are the same."""
+    """Mean 0 and standard deviation 1 over the elements where `there` is 1; zeros where all values are equal."""
     count = there.sum()
     values = (values - (values * there).sum() / count) * there
     spread = (values.square().sum() / count).sqrt()

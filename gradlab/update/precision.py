@@ -1,4 +1,4 @@
-"""Precision: where the forward pass rounds, and the loss scale that keeps fp16 gradients inside fp16's range."""
+"""Precision: what the forward pass rounds to, and the loss scale that keeps gradients within fp16's range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from gradlab.base.option import Invalid, one_of, option, require
 
 SCALE_FLOOR = 2.0**-120
-"""Backing off ends here: at about 2e-39 an fp32 scale's reciprocal overflows, and unscaling would make infinities."""
+"""The scale stays above this: at about 2e-39 its reciprocal overflows in fp32, and unscaling makes infinities."""
 
 
 class ScaleTooSmall(RuntimeError):
@@ -30,7 +30,7 @@ class PrecisionOption:
     """Whether the forward pass rounds to fp16."""
 
     nonfinite: str = "stop"
-    """What a gradient that is not finite leads to: `stop` the run, or `skip` the update. Never a step."""
+    """What a non-finite gradient does: `stop` the run, or `skip` the update. It is never applied."""
 
     def __post_init__(self) -> None:
         one_of("nonfinite", self.nonfinite, ("stop", "skip"))
@@ -92,7 +92,7 @@ class FP16(PrecisionOption):
     min_scale: float = 1e-5
     """Below this the run ends with `grad_scale is too small, exiting: <scale>`."""
     check_every: int = 1
-    """Every how many updates the scale is compared with min_scale; public recipes look every 50 to 100."""
+    """Every how many updates the scale is compared with min_scale; public recipes do so every 50 to 100."""
     cpu_gemm: str = "fast"
     """On a CPU: `fast` computes products of fp16 operands in fp32 and rounds them, as tensor cores do; or `native`."""
 
@@ -144,8 +144,8 @@ def updated_scale(
 class LossScale:
     """The state of a dynamic loss scale, on the device.
 
-    Not `torch.amp.GradScaler`, whose found_inf looks at gradients before unscaling: with a scale below 1 finite ones
-    can overflow in the unscaling and reach the weights. Here the norm of the unscaled gradient decides.
+    Not `torch.amp.GradScaler`, whose found_inf is computed before unscaling: with a scale below 1 finite gradients can
+    overflow in the unscaling and reach the weights. Here the norm of the unscaled gradient decides.
     """
 
     def __init__(self, option: FP16, device: torch.device) -> None:
@@ -163,7 +163,7 @@ class LossScale:
 
 
 class Precision:
-    """Precision at work: one path for all of them. Without a loss scale, scaling is by 1."""
+    """Autocast and loss scaling, one path for all precisions. Without a loss scale, the factor is 1."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Precision:
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """Round products as this precision does; round forward and backward, since autograd computes products too."""
+        """Context in which products round as in this precision: needed around forward and backward pass."""
         if self.dtype is None or self.device.type != "cpu":
             yield
             return
@@ -204,7 +204,7 @@ class Precision:
             torch._foreach_mul_(tensors, self.loss_scale.scale.double().reciprocal().float())
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Let the scale back off or grow."""
+        """Back the scale off, or let it grow."""
         if self.loss_scale is not None:
             self.loss_scale.update(found_inf)
 

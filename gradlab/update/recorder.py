@@ -1,4 +1,4 @@
-"""What an update calls while it runs, so that it can be recorded."""
+"""The interface through which an update is recorded while it runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Recorder:
         """The true gradients, before noise and clipping."""
 
     def stepped(self) -> None:
-        """The optimizer has moved the weights, or has not."""
+        """After the optimizer's step, whether it was applied or skipped."""
 
     def pack(self) -> torch.Tensor:
-        """All that was measured, in one float64 vector."""
+        """Everything measured, in one float64 vector."""
         return torch.zeros(0, dtype=torch.float64)
 
     def unpack(self, values: list[float]) -> Layers:
@@ -39,7 +39,7 @@ class Recorder:
         return {}
 
     def metrics(self) -> dict[str, float]:
-        """What was measured of the update as a whole, and is on the host."""
+        """Metrics of the update as a whole that are already on the host."""
         return {}
 
 

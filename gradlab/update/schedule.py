@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the number of applied updates (a tensor, so that nothing waits for it)."""
+"""Learning-rate schedules: pure functions of the number of applied updates, a tensor on the device."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""ONE optimizer update. Read `Update.__call__`: the order of its lines is the order that is right.
+"""ONE optimizer update. Read `Update.__call__`: the order of its lines is the correct order.
 
-The lanes of a sweep inherit that order, and the arithmetic of whatever is a function of tensors with a dimension of
-lanes (`gradlab.sweep.vectorized.stacked_update`).
+The lanes of a sweep inherit this order, and all arithmetic that works on tensors with a dimension of lanes
+(`gradlab.sweep.vectorized.stacked_update`).
 
-Nothing here waits for the device. Whether an update is applied is decided there too, and the host learns it later: the
-number of applied updates, which the schedule reads, and the learning rate are tensors.
+Nothing here waits for the device. Whether an update is applied is decided on the device, and the host reads it later:
+the number of applied updates, which the schedule reads, and the learning rate are tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradlab.update.schedule import Schedule
 
 
 class MicroBatch(NamedTuple):
-    """Samples of one forward and backward pass. A rank with none left in a remainder passes one that does not count."""
+    """Samples of one forward and backward pass. In a remainder a rank without samples has one that does not count."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -72,7 +72,7 @@ class Update:
         seed: int = 0,
         world: World | None = None,
     ) -> None:
-        """halts: a gradient that is not finite ends the run: no later update is applied either."""
+        """halts: after a non-finite gradient no later update is applied either, since the run ends."""
         self.model: Any = model
         self.loss, self.optimizer = loss, optimizer
         self.schedule, self.precision, self.noise, self.clip = schedule, precision, noise, clip
@@ -126,8 +126,8 @@ class Update:
         """Add up the gradient of the mean over every sample (or token) of the window, on all ranks; or of the sum.
 
         Each micro-batch contributes the sum of its losses over the count of the whole window: with unequal
-        micro-batches or ranks, dividing a mean by their number would weigh them wrongly. DDP averages over ranks,
-        hence the factor world size.
+        micro-batches or ranks, dividing a mean by their number would be a mean of means. DDP averages over ranks,
+        hence the factor `world.size`.
         """
         counts = [self.count(batch) for batch in window if batch.counts]
         count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
@@ -163,7 +163,7 @@ class Update:
         return measure(self.names, self.params, self.device)
 
     def found_inf(self, gradients: Gradients) -> torch.Tensor:
-        """1 if any element of the gradient is not finite: its norm then is not either, and only then."""
+        """() float32, 1 if any element of the gradient is not finite: exactly then its norm is not finite."""
         found = (gradients.total - gradients.total != 0).float()  # inf - inf and NaN - NaN are NaN, which is not 0
         if self.halts:
             found = self.halted = torch.maximum(self.halted, found)
@@ -173,7 +173,7 @@ class Update:
         if not self.noise.active:
             return gradients
         self.noise.add_(gradients.tensors, self.applied, seed=mix(self.seed, self.attempts))
-        return self.measure()  # another gradient, with another norm
+        return self.measure()  # the gradient has changed, and its norm
 
     def clip_(self, gradients: Gradients) -> Clipped:
         return self.clip.clip_(gradients, self.clip_state)
@@ -190,7 +190,7 @@ class Update:
         self.precision.update(found_inf)
 
     def commit(self, clipped: Clipped, found_inf: torch.Tensor) -> None:
-        """Move what only an applied update moves: the counter and the clip's state; put buffers back if it was not."""
+        """Advance the counter and the clip's state if the update was applied; else restore the buffers."""
         self.attempts += 1
         self.applied = self.applied + (found_inf == 0)
         skipped = found_inf.bool()
@@ -208,7 +208,7 @@ class Update:
         """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""
         if not self.has_buffers:
             return
-        buffers = list(self.module.buffers())  # anew: a module may have replaced one
+        buffers = list(self.module.buffers())  # again: a module may have replaced one
         if [b.shape for b in buffers] != [b.shape for b in self.saved_buffers]:
             self.saved_buffers = [torch.empty_like(b) for b in buffers]
         torch._foreach_copy_(self.saved_buffers, buffers)
@@ -233,10 +233,10 @@ class Update:
         own = [{k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups]
         self.optimizer.load_state_dict(state["optimizer"])
         for group, fields in zip(self.optimizer.param_groups, own, strict=True):
-            group.update(fields)  # what is configured now, such as weight_decay, and not what was then
+            group.update(fields)  # keep the current configuration, such as weight_decay
         self.precision.load_state_dict(state["precision"])
         shapes = [{k: v.shape for k, v in clip.items()} for clip in (state["clip"], self.clip_state)]
-        if shapes[0] == shapes[1]:  # another clip begins without a history
+        if shapes[0] == shapes[1]:  # another clip starts without a history
             self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])

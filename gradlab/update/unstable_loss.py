@@ -1,4 +1,4 @@
-"""Four losses as textbooks write them, each of which can leave the numbers, and their stable twins.
+"""Four losses as textbooks write them, each of which can become non-finite, and their stable forms.
 
 B samples, C classes, K values
 """
@@ -63,7 +63,7 @@ def stable_exp(outputs: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 class Kind(NamedTuple):
-    """A loss of each sample or value, as it is written and as it should be; and the targets that it takes."""
+    """A loss of each sample or value, in its textbook and its stable form; and the targets that it takes."""
 
     naive: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     stable: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -81,12 +81,12 @@ KINDS = {
 @option("loss", "unstable")
 @dataclass
 class UnstableLoss(Loss):
-    """A loss whose formula is right and whose arithmetic is not; or, with stable=true, its stable twin."""
+    """A loss that is correct as a formula and unstable in floating point; or, with stable=true, its stable form."""
 
     kind: str = "log"
     """log: -log(softmax); division: squared relative error; sqrt: root of a square; exp: Poisson with rate exp."""
     stable: bool = False
-    """Whether the twin is used, which is finite wherever its arguments are."""
+    """Whether to use the stable form, which is finite for finite arguments."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -154,7 +154,7 @@ class OptimizerOutput:
     def write_diagnosis(self, folder: Path, final: Diagnosis, watch: dict[str, Any]) -> None:
         outcome = Outcome(self.status, self.error, self.num_updates, self.metrics.applied, seconds=self.seconds)
         job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": watch}
-        write(folder, final, outcome, None, int(final.ill or self.status == "failed"), job)
+        write(folder, final, outcome, None, int(final.unhealthy or self.status == "failed"), job)
         run_page.finished(folder, {})
 
     def report(self, faults: list[FaultRecord], scaled: bool, several: bool) -> list[str]:

@@ -34,7 +34,7 @@ def facts(
             {
                 "kind": type(o.tracker.optimizer).__name__,
                 "verdict": o.final.verdict if o.final else None,
-                "ill": o.final is not None and o.final.ill,
+                "ill": o.final is not None and o.final.unhealthy,
                 "page": page_link(index, o.tracker.index),
             }
             for o in outputs

@@ -77,7 +77,7 @@ WRONG = {
     "seed=1.5": "seed=1.5: must be a whole number",
     "trainer.device=gpu": "trainer.device=gpu: must be one of auto, cpu, cuda",
     "data.batch_size=100000": "data.batch_size=100000: must be at most 1437",
-    "model=resnet data=text": "model=resnet: needs images, but the data gives tokens",
+    "model=resnet data=text": "model=resnet: needs images, but the data provides tokens",
     "optimizer.lr=nan": "optimizer.lr=nan: must be > 0 and finite",
     "optimizer.lr=inf": "optimizer.lr=inf: must be > 0 and finite",
     "optimizer.lr=": "optimizer.lr=: must be a number",

@@ -199,7 +199,7 @@ def test_text_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"ends in .rst or .md"):
         TextData(path=str(tmp_path), suffixes=[".rst", ".md"]).load(CPU)
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(Invalid, match=r"gives 0 bytes of text to train on, but one window needs 65"):
+    with pytest.raises(Invalid, match=r"has 0 bytes of text to train on, but one window needs 65"):
         TextData(path=str(tmp_path / "empty")).load(CPU)
 
 
@@ -421,7 +421,7 @@ def test_custom_data_takes_what_it_is_told(module: str) -> None:
         ({"target": "ragged"}, r"input 1 has shape \(4,\) but the first \(3,\): pad them"),
         ({"target": "strings"}, "sample 0 does not turn into tensors"),
         ({"target": "stream"}, "a set must have a length and items"),
-        ({"target": "empty"}, "gives an empty set"),
+        ({"target": "empty"}, "returns an empty set"),
         ({"target": "number"}, "must name a class or a function, but is int"),
         ({"target": "nothing"}, "has no nothing"),
         ({"target": "vectors", "kwargs": {"m": 1}}, "refuses: .*unexpected keyword argument 'm'"),

@@ -89,7 +89,7 @@ def test_exploding_needs_the_blow_up_to_end_the_run() -> None:
     blown = [line(60 + i, 10.0**i, 10.0 ** (2 * i)) for i in range(10)]
     assert verdict([*calm, *blown], "failed", error="no").verdict == "exploding"
     survived = [*calm, *blown, *(line(80 + i, 0.5) for i in range(40))]
-    assert verdict(survived).verdict == "loss_spike_recovered" and not verdict(survived).ill
+    assert verdict(survived).verdict == "loss_spike_recovered" and not verdict(survived).unhealthy
     assert verdict([*survived, line(200, math.nan, math.nan, True)], "failed", error="no").verdict == "nan_gradient"
 
 

@@ -25,7 +25,7 @@ def test_a_few_updates_are_judged_only_beyond_doubt() -> None:
     assert "diverged" not in codes(lost[:4], constant=2.0) and "diverged" in codes(lost, constant=2.0)
     nothing = [line(i, math.nan, math.nan, True) for i in range(10)]
     assert verdict(nothing).verdict == "nan_gradient", "no update was ever applied"
-    assert verdict([]).verdict == "healthy" and not verdict([]).ill
+    assert verdict([]).verdict == "healthy" and not verdict([]).unhealthy
 
 
 def test_evaluations_tell_whether_a_model_is_better_than_a_constant_answer() -> None:

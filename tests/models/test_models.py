@@ -497,7 +497,7 @@ def test_custom_without_logits_says_so(nets: str) -> None:
         ("my_nets:Net", {}, "target", "working directory"),
         ("broken:Net", {}, "target", "imports surely_not_installed"),
         ("mynets:", {}, "target", "package.module:Name"),
-        ("mynets:number", {}, "target", "gave int"),
+        ("mynets:number", {}, "target", "returned int"),
         ("mynets:built", {}, "target", "must name a class"),
         ("mynets:Net", {"widht": 9}, "kwargs", "widht"),
         ("mynets:Net", {"width": 9, "body": {"target": "torch.nn:Linaer"}}, "kwargs.body.target", "no Linaer"),

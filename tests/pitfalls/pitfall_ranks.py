@@ -9,7 +9,7 @@ from test_pitfalls import RANKS, TINY
 
 from gradlab.base import distributed
 from gradlab.base.distributed import World
-from gradlab.pitfalls.impact import Effect
+from gradlab.pitfalls.impact import Impact
 
 OVERRIDES = (*TINY, "data.samples=48", "data.batch_size=4", "accumulation.steps=4", "optimizer=sgd", "trainer.epochs=1")
 """6 micro-batches a rank: windows of 4 and 2."""
@@ -28,15 +28,15 @@ def fall(world: World, name: str) -> dict[str, Any]:
         found["weights"].append(weights(run.module))
         for k, cursor in enumerate((0, 32)):
             assert run.cursor == cursor and run.update.attempts == k
-            if run.effect:
-                before = run.effect.all_reduces
+            if run.impact:
+                before = run.impact.all_reduces
             run.one_update()
-            if run.effect:
-                both = run.effect.all_reduces - before
-                found["right_all_reduces"].append(both - run.effect.seen["pitfall/all_reduces"][-1])
+            if run.impact:
+                both = run.impact.all_reduces - before
+                found["right_all_reduces"].append(both - run.impact.seen["pitfall/all_reduces"][-1])
             found["weights"].append(weights(run.module))
-        if isinstance(run.effect, Effect):
-            found |= {metric.removeprefix("pitfall/"): values for metric, values in run.effect.seen.items()}
+        if isinstance(run.impact, Impact):
+            found |= {metric.removeprefix("pitfall/"): values for metric, values in run.impact.seen.items()}
     return found
 
 

@@ -147,7 +147,7 @@ def test_the_gradient_that_the_optimizer_uses(tmp_path: Path, name: str) -> None
     assert not close(wrong, right, 0.01), "the mistake makes a difference"
     assert close(moved_by_one_update(fallen(tmp_path, None, *EACH[name], *SGD)), right)
     assert close(moved_by_one_update(begun), wrong)
-    measured = {k: v[0] for k, v in begun.effect.seen.items()}
+    measured = {k: v[0] for k, v in begun.impact.seen.items()}
     cosine = (wrong @ right / wrong.norm() / right.norm()).item()
     for kind in ("grad", "update"):
         assert measured[f"pitfall/{kind}_ratio"] == pytest.approx(ratio(wrong, right), rel=1e-4)
@@ -251,7 +251,7 @@ def test_trajectories_with_a_loss_scale_are_those_of_the_recipe_with_the_mistake
     moved, expected = weights(begun.module) - before, weights(module) - before
     assert begun.outcome.applied == 3 and expected.norm() > 0
     assert close(moved, expected, 0.02)
-    seen = begun.effect.seen
+    seen = begun.impact.seen
     assert seen["pitfall/grad_ratio"] == pytest.approx([1 / scale] * 3, rel=1e-3)
     if kind == "sgd":
         assert all(r < 2 / scale for r in seen["pitfall/update_ratio"]), "steps shrink by the scale"
@@ -283,7 +283,7 @@ def test_missing_zero_grad_sums_all_gradients_so_far(tmp_path: Path) -> None:
         optimizer.step()
     begun.run()
     assert torch.allclose(weights(begun.module), weights(module), atol=1e-6)
-    ratios = begun.effect.seen["pitfall/grad_ratio"]
+    ratios = begun.impact.seen["pitfall/grad_ratio"]
     assert ratios[0] == 1.0 and ratios[1] > 1.5 and ratios[2] > ratios[1], "sums of similar gradients grow"
 
 
@@ -303,7 +303,7 @@ def test_a_mean_of_means_weighs_tokens_unequally(tmp_path: Path) -> None:
     of_means = sum(s / c for s, c in zip(sums, counts, strict=True)) / 4
     assert close(moved_by_one_update(fallen(tmp_path, None, *UNEQUAL, *SGD)), exact, 1e-3)
     assert close(moved_by_one_update(begun), of_means, 1e-3)
-    apart = begun.effect.seen["pitfall/distance"][0]
+    apart = begun.impact.seen["pitfall/distance"][0]
     assert apart == pytest.approx(ratio(of_means - exact, exact), rel=1e-2) and apart > 0.02
 
 
@@ -365,7 +365,7 @@ def test_step_past_scaler_applies_what_overflowed(tmp_path: Path) -> None:
     right.one_update()
     assert not torch.isfinite(weights(wrong.module)).all() and torch.isfinite(weights(right.module)).all()
     assert wrong.update.precision.scale.item() == right.update.precision.scale.item() == 2.0**29, "it backs off"
-    assert not math.isfinite(wrong.effect.seen["pitfall/distance"][0])
+    assert not math.isfinite(wrong.impact.seen["pitfall/distance"][0])
 
 
 def test_without_a_look_at_the_gradients_a_nan_reaches_the_weights(tmp_path: Path) -> None:
@@ -419,14 +419,14 @@ def test_a_right_update_that_halts_does_not_halt_the_run(tmp_path: Path) -> None
 def test_a_skipped_update_used_no_gradient(tmp_path: Path, in_kernel: bool) -> None:
     begun = fallen(tmp_path, "live_lock", *LARGE)
     begun.update.in_kernel = in_kernel
-    tried = begun.effect.tried(begun.batches(0, 0, 1)[0])
+    tried = begun.impact.tried(begun.batches(0, 0, 1)[0])
     assert tried.stats.skipped and len(tried.used) == len(tried.moved) == 4
     assert not any(t.any() for t in (*tried.used, *tried.moved))
 
 
 def test_without_a_pitfall_the_update_is_the_shipped_one(tmp_path: Path) -> None:
     begun = fallen(tmp_path, None, *FOUR)
-    assert begun.effect is None and not vars(begun.update).keys() & vars(Update).keys()
+    assert begun.impact is None and not vars(begun.update).keys() & vars(Update).keys()
     assert (
         not begun.update.optimizer._optimizer_step_pre_hooks and not begun.update.optimizer._optimizer_step_post_hooks
     )

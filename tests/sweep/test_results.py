@@ -80,7 +80,9 @@ def test_a_run_learns_in_its_map_and_in_a_search_if_it_does_in_its_diagnosis(
 ) -> None:
     found = diagnose(followed(losses), constant=constant)
     assert found.learns is expected
-    folder = sweeps.job(tmp_path / "0", ["a=1"], losses, **found.as_dict() | {"ill": found.ill, "verdict": "healthy"})
+    folder = sweeps.job(
+        tmp_path / "0", ["a=1"], losses, **found.as_dict() | {"ill": found.unhealthy, "verdict": "healthy"}
+    )
     assert judge.learns(judge.read(folder)) is expected
     (row,) = read(tmp_path)
     assert (row["outcome"] == "learnt") is expected

@@ -132,9 +132,9 @@ def test_auto_fits_the_data(spec: Spec, wanted: type[Loss]) -> None:
 @pytest.mark.parametrize(
     ("loss", "spec", "says"),
     [
-        (CrossEntropy(), VALUES, "=cross_entropy: needs classes or tokens, but the data gives values"),
-        (MeanSquaredError(), CLASSES, "=mse: needs values, but the data gives classes"),
-        (BinaryCrossEntropy(), TOKENS, "=bce: needs values, but the data gives tokens"),
+        (CrossEntropy(), VALUES, "=cross_entropy: needs classes or tokens, but the data provides values"),
+        (MeanSquaredError(), CLASSES, "=mse: needs values, but the data provides classes"),
+        (BinaryCrossEntropy(), TOKENS, "=bce: needs values, but the data provides tokens"),
     ],
 )
 def test_a_loss_that_does_not_fit_the_data(loss: Loss, spec: Spec, says: str) -> None:
@@ -145,12 +145,12 @@ def test_a_loss_that_does_not_fit_the_data(loss: Loss, spec: Spec, says: str) ->
 
 @pytest.mark.parametrize("loss", [MeanSquaredError(), BinaryCrossEntropy()])
 def test_shapes_are_never_broadcast(loss: Loss) -> None:
-    with pytest.raises(Invalid, match=r"needs outputs of shape \(6, 1\), but the model gives \(6,\)"):
+    with pytest.raises(Invalid, match=r"needs outputs of shape \(6, 1\), but the model returns \(6,\)"):
         loss(torch.zeros(6), torch.zeros(6, 1))
 
 
 def test_cross_entropy_says_what_shape_it_needs() -> None:
-    with pytest.raises(Invalid, match=r"needs outputs of shape \(6, 7, C\), but the model gives \(6, 5\)"):
+    with pytest.raises(Invalid, match=r"needs outputs of shape \(6, 7, C\), but the model returns \(6, 5\)"):
         CrossEntropy()(torch.zeros(6, 5), torch.zeros(6, 7, dtype=torch.int64))
 
 

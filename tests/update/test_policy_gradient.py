@@ -180,8 +180,8 @@ def test_weights_that_are_not_numbers_are_found_and_not_stumbled_over(tmp_path: 
     [
         (["data.environment=Nope-v1"], "data.environment=Nope-v1: "),
         (["data.environment=Pendulum-v1"], "data.environment=Pendulum-v1: must show vectors and offer"),
-        (["loss=cross_entropy"], "loss=cross_entropy: needs classes or tokens, but the data gives returns"),
-        (["data=digits"], "model=policy: needs episodes, but the data gives images"),
+        (["loss=cross_entropy"], "loss=cross_entropy: needs classes or tokens, but the data provides returns"),
+        (["data=digits"], "model=policy: needs episodes, but the data provides images"),
         (["loss=policy_gradient", "loss.discount=0"], "loss.discount=0.0: must be in (0, 1]"),
     ],
 )

@@ -117,7 +117,7 @@ def test_the_option_sums_what_its_function_gives(kind: str, stable: bool) -> Non
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(Invalid, match="kind=cosine: must be one of log, division, sqrt, exp"):
         UnstableLoss(kind="cosine")
-    with pytest.raises(Invalid, match=r"unstable \(kind=sqrt\): needs values, but the data gives classes"):
+    with pytest.raises(Invalid, match=r"unstable \(kind=sqrt\): needs values, but the data provides classes"):
         UnstableLoss(kind="sqrt").resolve(CLASSES)
     with pytest.raises(Invalid, match="needs targets >= 0, but the data has -1"):
         UnstableLoss(kind="exp").check(torch.tensor([[3.0], [-1.0]]))

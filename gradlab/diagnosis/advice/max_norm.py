@@ -72,7 +72,8 @@ def settled(norms: Sequence[float], failed: bool) -> Settled:
 def outlier_fence(norms: Sequence[float]) -> float:
     """The norm beyond which one is an outlier; at least a quarter above the upper quartile."""
     low, high = quantile(norms, 0.25), quantile(norms, 0.75)
-    return high * max((high / low) ** FENCE, 1.25)
+    spread: float = (high / low) ** FENCE
+    return high * max(spread, 1.25)
 
 
 def beyond(norms: Sequence[float], limit: float) -> float:

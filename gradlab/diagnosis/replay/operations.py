@@ -24,7 +24,8 @@ NEW = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
 
 
 def storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    address: int = tensor.untyped_storage()._cdata
+    return address
 
 
 class Operations(TorchDispatchMode):
@@ -36,7 +37,7 @@ class Operations(TorchDispatchMode):
         return False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []  # in the order in which they ended
         self.stack: list[Call] = []
         self.origins: dict[int, Origin] = {}  # by storage

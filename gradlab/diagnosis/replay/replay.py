@@ -16,7 +16,7 @@ from gradlab.update.precision import Precision
 
 if TYPE_CHECKING:
     from gradlab.diagnosis.replay.trace import Trace
-    from gradlab.diagnosis.replay.traced import Call, Finding
+    from gradlab.diagnosis.replay.traced import Call, NonFiniteTensor
 
 __all__ = ["Overflow", "Replay", "first_overflow", "replay"]
 
@@ -69,7 +69,7 @@ def replay(
     The model, its gradients and the random state are the caller's to keep; buffers are put back.
     """
     from gradlab.diagnosis.replay.trace import Trace  # PyTorch at once: not before a configuration was checked
-    from gradlab.diagnosis.replay.traced import Finding
+    from gradlab.diagnosis.replay.traced import NonFiniteTensor
 
     if broken := beforehand(model, batches):
         return Replay(broken)
@@ -90,7 +90,7 @@ def replay(
             torch._foreach_div_(grads, ranks)
         for name, p in named if whole else []:
             if p.grad is not None and not finite(p.grad):
-                trace.found.append(Finding(trace.order, "unscale", None, name, len(batches) - 1, None))
+                trace.found.append(NonFiniteTensor(trace.order, "unscale", None, name, len(batches) - 1, None))
         norms = measure([n for n, _ in named], [p for _, p in named], precision.device)
         return report(trace, (total / count).item(), norms.total.item(), len(batches))
     finally:
@@ -148,7 +148,7 @@ def report(trace: Trace, loss: float, grad_norm: float, batches: int) -> Replay:
     return found
 
 
-def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
+def overflow(trace: Trace, finding: NonFiniteTensor, batches: int) -> Overflow:
     """A finding as what is said of it."""
     origin, noticed = finding.origin, finding.call
     owner = noticed if origin is None else trace.owner(origin.maker)
@@ -189,7 +189,7 @@ def overflow(trace: Trace, finding: Finding, batches: int) -> Overflow:
     return result
 
 
-def only_of_one_parameter(trace: Trace, finding: Finding) -> bool:
+def only_of_one_parameter(trace: Trace, finding: NonFiniteTensor) -> bool:
     """Whether what overflowed is the gradient of a parameter, and not one that others are computed from."""
     same = [f for f in trace.found if f.origin is finding.origin]
     size = trace.model.get_parameter(finding.name).numel()

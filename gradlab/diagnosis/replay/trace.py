@@ -18,7 +18,7 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from gradlab.diagnosis.replay.operations import Operations, storage
 from gradlab.diagnosis.replay.ranges import Range, finite, largest, mask, tensors_of
-from gradlab.diagnosis.replay.traced import Call, Finding, Maker, Origin
+from gradlab.diagnosis.replay.traced import Call, Maker, NonFiniteTensor, Origin
 
 
 class Trace(Operations):
@@ -29,7 +29,7 @@ class Trace(Operations):
         super().__init__()
         self.model, self.limit = model, limit
         self.numbers: dict[tuple[int, str], int] = {}
-        self.found: list[Finding] = []
+        self.found: list[NonFiniteTensor] = []
         self.ends: list[Range] = []
         """Of the outputs and targets where a loss is not finite."""
         self.batch = 0
@@ -56,7 +56,7 @@ class Trace(Operations):
         number = 0  # recomputed
         if not self.backward:
             number = self.numbers[self.batch, name] = self.numbers.get((self.batch, name), 0) + 1
-        node = torch.autograd._get_sequence_nr()
+        node = torch._C._autograd._get_sequence_nr()
         parent = self.stack[-1] if self.stack else None
         self.stack.append(Call(name, module, number, self.batch, self.order, node, (inputs, keywords), parent))
 
@@ -64,7 +64,7 @@ class Trace(Operations):
         call = self.stack.pop()
         while call.module is not module:  # one that raised, and whoever called it went on
             call = self.stack.pop()
-        call.done, call.last_node, call.inputs = self.order, torch.autograd._get_sequence_nr(), None
+        call.done, call.last_node, call.inputs = self.order, torch._C._autograd._get_sequence_nr(), None
         self.calls.append(call)
         with self.aside():
             call.output = largest(output)
@@ -97,15 +97,15 @@ class Trace(Operations):
         if finite(tensor):
             value = largest(tensor) if self.limit is not None and call is not None else None
             if value is not None and self.limit is not None and value > self.limit:
-                self.found.append(Finding(self.order, what, call, name, self.batch, None, value))
+                self.found.append(NonFiniteTensor(self.order, what, call, name, self.batch, None, value))
             return
         origin = self.origins.get(storage(tensor)) if tensor.layout == torch.strided else None
         constant = what == "forward" and not tensor.requires_grad
         if mask(tensor) and (constant or (origin is not None and origin.masks)):
             return
         order = self.order if origin is None else origin.maker.order
-        self.found.append(Finding(order, what, call, name, self.batch, origin))
+        self.found.append(NonFiniteTensor(order, what, call, name, self.batch, origin))
 
-    def first(self) -> Finding | None:
+    def first(self) -> NonFiniteTensor | None:
         """The first in the order of execution."""
         return min(self.found, key=lambda f: f.order, default=None)

@@ -70,8 +70,8 @@ class Origin:
 
 
 @dataclass
-class Finding:
-    """Where a number that is not finite was noticed: what it is of, and where it came from."""
+class NonFiniteTensor:
+    """A tensor that is not finite, or beyond a given limit: where it was noticed, and where it came from."""
 
     order: int
     what: str

@@ -23,7 +23,8 @@ from gradlab.loggers import rows
 from gradlab.loggers.wandb import service
 from gradlab.base.json_lines import plain
 from gradlab.loggers.local import read_run
-from gradlab.loggers.options import About, Layers, WandbOption
+from gradlab.loggers.options import About, WandbOption
+from gradlab.update.recorder import Layers
 from gradlab.loggers.summary import summary
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from gradlab.data.spec import Spec
 
 
 class SquaredReLU(nn.Module):
-    """max(0, x)^2 (So et al. 2021, Primer): trains well, and lets activations grow with the square of the weights."""
+    """max(0, x)^2 (So et al. 2021, Primer): trains well; activations grow with the square of the weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.relu().square()
@@ -36,12 +36,12 @@ class Rows(nn.Module):
 
 
 def num_steps(spec: Spec) -> int:
-    """T: the length of the sequence that the data gives."""
+    """T: the length of the data's sequences."""
     return spec.shape[1] if spec.inputs == "images" else spec.shape[0]
 
 
 def to_steps(spec: Spec, width: int) -> tuple[nn.Module, int]:
-    """What turns a batch into (B, T, F), and F: tokens are embedded with the given width."""
+    """The module that turns a batch into (B, T, F), and F; tokens are embedded with the given width."""
     if spec.inputs == "tokens":
         return nn.Embedding(spec.vocabulary, width), width
     if spec.inputs == "images":
@@ -55,7 +55,7 @@ def answering(x: Tensor, spec: Spec) -> Tensor:
 
 
 def run(layer: nn.Module, x: Tensor, recompute: bool) -> Tensor:
-    """layer(x); if asked, its activations are computed again in the backward pass (Chen et al., arXiv:1604.06174)."""
-    if recompute and torch.is_grad_enabled():
-        return checkpoint(layer, x, use_reentrant=False)
-    return layer(x)
+    """layer(x); with `recompute` by activation checkpointing (Chen et al., arXiv:1604.06174)."""
+    again = recompute and torch.is_grad_enabled()
+    y: Tensor = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+    return y

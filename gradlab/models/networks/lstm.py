@@ -32,7 +32,7 @@ class Recurrent(nn.Module):
         gain: float,
         forget_bias: float | None,
     ) -> None:
-        """The fields of `model=lstm` (gradlab/models/lstm.py says what each is)."""
+        """The fields of `model=lstm` (see gradlab/models/lstm.py)."""
         super().__init__()
         self.spec = spec
         self.embedding, features = to_steps(spec, width)
@@ -46,7 +46,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x, _ = self.rnn(self.embedding(x))  # (B, T, D)
-        return self.head(self.dropout(answering(x, self.spec)))
+        x = self.head(self.dropout(answering(x, self.spec)))
+        return x
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""A stochastic policy that plays episodes with its current weights, and says how likely each of its actions was.
+"""A stochastic policy that plays episodes with its current weights, and returns the probability of each action.
 
 B episodes, T steps of the longest, S steps of all, D size of what is seen, K actions
 """
@@ -25,7 +25,7 @@ class Policy(nn.Module):
     """
 
     def __init__(self, spec: Spec, *, layers: int, width: int, activation: str) -> None:
-        """The fields of `model=policy` (gradlab/models/policy.py says what each is)."""
+        """The fields of `model=policy` (see gradlab/models/policy.py)."""
         super().__init__()
         self.name = spec.environment
         self.environments: list[Any] = []
@@ -73,7 +73,7 @@ class Policy(nn.Module):
 
 
 def logits(net: nn.Sequential, x: Tensor) -> Tensor:
-    """In fp32 whatever the precision of the run, and past hooks: it is not the forward pass that has a gradient."""
+    """In fp32 in every precision, and without hooks: this is not the forward pass that is differentiated."""
     with torch.autocast("cpu", enabled=False):
         for layer in net:
             x = layer.forward(x)
@@ -83,7 +83,7 @@ def logits(net: nn.Sequential, x: Tensor) -> Tensor:
 def choose(scores: Tensor, draws: Tensor | None) -> Tensor:
     """(N,) actions with probabilities softmax(scores) (N, K), from draws (N,) in [0, 1); None: the likeliest.
 
-    Scores that are not finite give some action too: the gradient will say what is wrong.
+    Non-finite scores select some action too: the failure will show in the gradient.
     """
     if draws is None:
         return scores.argmax(-1)

@@ -17,19 +17,8 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from gradlab.data.spec import Spec
 
 
-class PlainBlock(BasicBlock):
-    """Its two convolutions, one after the other, without the path around them."""
-
-    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
-        super().__init__(inplanes, planes, stride, None, *a, **k)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)))
-
-
-class PlainBottleneck(Bottleneck):
-    """Its three convolutions, one after the other, without the path around them."""
+class PlainBlock(BasicBlock):  # type: ignore[misc]  # torchvision is not typed
+    """The two convolutions without the residual connection."""
 
     def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
         super().__init__(inplanes, planes, stride, None, *a, **k)
@@ -37,7 +26,20 @@ class PlainBottleneck(Bottleneck):
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.relu(self.bn2(self.conv2(x)))
-        return self.relu(self.bn3(self.conv3(x)))
+        return x
+
+
+class PlainBottleneck(Bottleneck):  # type: ignore[misc]
+    """The three convolutions without the residual connection."""
+
+    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, *a: Any, **k: Any) -> None:
+        super().__init__(inplanes, planes, stride, None, *a, **k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.relu(self.bn2(self.conv2(x)))
+        x = self.relu(self.bn3(self.conv3(x)))
+        return x
 
 
 BLOCKS: dict[int, tuple[Any, Any, list[int]]] = {
@@ -52,11 +54,11 @@ def resnet(spec: Spec, *, depth: int, norm: str, groups: int, residual: bool) ->
     """The network of `model=resnet` (gradlab/models/resnet.py); parameters keep torchvision's names."""
     norms = {"batch": nn.BatchNorm2d, "group": partial(nn.GroupNorm, groups), "none": nn.Identity}
     block, plain, stages = BLOCKS[depth]
-    network = models.ResNet(block if residual else plain, stages, spec.outputs, norm_layer=norms[norm])
+    network: nn.Module = models.ResNet(block if residual else plain, stages, spec.outputs, norm_layer=norms[norm])
     network.conv1 = nn.Conv2d(spec.shape[0], 64, kernel_size=3, padding=1, bias=False)  # (B, 64, H, W)
-    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    nn.init.kaiming_normal_(network.get_parameter("conv1.weight"), mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
     for module in network.modules():
         if isinstance(module, nn.ReLU):
-            module.inplace = False  # hooks that watch a norm's output would see it overwritten
+            module.inplace = False  # hooks on the norm before it would see its output overwritten
     return network

@@ -1,4 +1,4 @@
-"""A deep MLP whose gradients vanish, explode or pass, as activation, initialisation and residuals decide.
+"""A deep MLP whose gradients vanish, explode or neither, depending on activation, initialisation and residuals.
 
 Xavier: Glorot and Bengio 2010. He: He et al., arXiv:1502.01852. Orthogonal: Saxe et al., arXiv:1312.6120.
 
@@ -22,13 +22,13 @@ class Layer(nn.Module):
     def __init__(self, features: int, width: int, activation: str, norm: str, bias: bool, residual: bool) -> None:
         super().__init__()
         self.residual = residual
-        # Batch norm subtracts any bias: its gradient would be zero, and read as vanished.
+        # Batch norm subtracts any bias: its gradient would be zero, and look like a vanishing one.
         self.linear = nn.Linear(features, width, bias=bias and norm != "batch")
         self.norm = {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[norm](width)
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.activation(self.norm(self.linear(x)))  # (B, D)
+        y: Tensor = self.activation(self.norm(self.linear(x)))  # (B, D)
         return x + y if self.residual else y
 
 
@@ -49,7 +49,7 @@ class SigmoidMLP(nn.Module):
         residual: bool,
         activation_checkpointing: bool,
     ) -> None:
-        """The fields of `model=sigmoid_mlp` (gradlab/models/sigmoid_mlp.py says what each is)."""
+        """The fields of `model=sigmoid_mlp` (see gradlab/models/sigmoid_mlp.py)."""
         super().__init__()
         self.recompute = activation_checkpointing
         features = prod(spec.shape)
@@ -64,7 +64,8 @@ class SigmoidMLP(nn.Module):
         x = x.flatten(1)  # (B, F)
         for layer in self.layers:
             x = run(layer, x, self.recompute and self.training)  # (B, D)
-        return self.head(x)
+        x = self.head(x)
+        return x
 
 
 @torch.no_grad()

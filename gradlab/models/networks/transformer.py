@@ -32,7 +32,8 @@ class Attention(nn.Module):
         q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, D/H)
         dropout = self.dropout if self.training else 0.0
         x = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)  # (B, H, T, D/H)
-        return self.project(x.transpose(1, 2).flatten(2))  # (B, T, D)
+        x = self.project(x.transpose(1, 2).flatten(2))  # (B, T, D)
+        return x
 
 
 class Block(nn.Module):
@@ -50,14 +51,17 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def mlp(self, x: Tensor) -> Tensor:
-        return self.project(self.activation(self.expand(x)))
+        x = self.project(self.activation(self.expand(x)))
+        return x
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) -> (B, T, D)
         if self.post_norm:
             x = self.norm1(x + self.dropout(self.attention(x)))
-            return self.norm2(x + self.dropout(self.mlp(x)))
+            x = self.norm2(x + self.dropout(self.mlp(x)))
+            return x
         x = x + self.dropout(self.attention(self.norm1(x)))
-        return x + self.dropout(self.mlp(self.norm2(x)))
+        x = x + self.dropout(self.mlp(self.norm2(x)))
+        return x
 
 
 class Transformer(nn.Module):
@@ -78,7 +82,7 @@ class Transformer(nn.Module):
         tie_embeddings: bool,
         activation_checkpointing: bool,
     ) -> None:
-        """The fields of `model=transformer` (gradlab/models/transformer.py says what each is)."""
+        """The fields of `model=transformer` (see gradlab/models/transformer.py)."""
         super().__init__()
         self.spec, self.recompute = spec, activation_checkpointing
         self.embedding, features = to_steps(spec, width)
@@ -99,7 +103,8 @@ class Transformer(nn.Module):
         x = self.dropout(x + self.positions(torch.arange(x.shape[1], device=x.device)))
         for block in self.blocks:
             x = run(block, x, self.recompute and self.training)  # (B, T, D)
-        return self.head(answering(self.norm(x), self.spec))
+        x = self.head(answering(self.norm(x), self.spec))
+        return x
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from gradlab.audit import output
 from gradlab.audit.process_pool import audit_files, merged
@@ -16,6 +16,7 @@ from gradlab.audit.selection import checked, choose, codes, one, reports_unreada
 from gradlab.audit.source.exclusion import exclusion
 from gradlab.audit.source.files import find
 from gradlab.audit.source.settings import UsageError, settings
+from gradlab.audit.terminal import coloured
 from gradlab.codes import CODES, SEVERITIES, UNREADABLE
 
 
@@ -124,10 +125,6 @@ def checked_paths(args: argparse.Namespace) -> list[Path]:
 
 def warn(message: object) -> None:
     print(f"gradlab.audit: {message}", file=sys.stderr)
-
-
-def coloured(out: TextIO) -> bool:
-    return out is not None and out.isatty() and not os.environ.get("NO_COLOR")
 
 
 def report_coverage(results: list[FileResult], verbose: bool) -> None:

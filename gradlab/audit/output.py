@@ -8,13 +8,10 @@ from pathlib import Path
 
 from gradlab import __version__
 from gradlab.audit.finding import Finding
+from gradlab.audit.terminal import painted
 from gradlab.codes import CODES, Code, explain
 
 COLOURS = {"error": "31", "warning": "33", "advice": "36"}
-
-
-def painted(text: str, code: str, colour: bool) -> str:
-    return f"\033[{code}m{text}\033[0m" if colour else text
 
 
 def text(findings: list[Finding], colour: bool) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TextIO
 
 from gradlab.audit.fixes.file_fix import FileFix, fix_file, write
-from gradlab.audit.output import painted
 from gradlab.audit.rules.registry import Rule
+from gradlab.audit.terminal import painted
 
 SIGNS = {"+": "32", "-": "31", "@": "36"}
 

@@ -6,8 +6,8 @@ import ast
 
 from gradlab.audit.interpreter.binding import bind, name_result
 from gradlab.audit.interpreter.parameters import refine
-from gradlab.audit.knowledge.kept_tensors import keep
 from gradlab.audit.knowledge.manual_updates import assign_gradient, descending, manual_step, weight_name, weights
+from gradlab.audit.knowledge.retained_tensors import retain
 from gradlab.audit.knowledge.tensor_arithmetic import combined
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted, walk
@@ -42,7 +42,7 @@ def assigned_value(engine: Engine, node: ast.Assign, target: ast.expr) -> Value:
     averaging = any(averages(node.targets, side) for side in sides)
     old = engine.value(target) if averaging else None
     value = engine.value(node.value)
-    if old is not None and (mark := keep(engine, node, target, old, value)) is not None:
+    if old is not None and (mark := retain(engine, node, target, old, value)) is not None:
         value = value.derived("tensor", roots=value.roots | {mark})
     if value.kind == "unknown" and value.made and isinstance(target, (ast.Name, ast.Attribute)):
         name_result(engine, target, value)
@@ -101,7 +101,7 @@ def follow_augmented(engine: Engine, node: ast.AugAssign) -> None:
         if old.kind in ("index", "number", "unknown") and value.kind == "number" and value.value == 1:
             bind(engine, node.target, Value("index", old.name, offset=old.offset + 1))
             return
-        mark = keep(engine, node, node.target, old, value)
+        mark = retain(engine, node, node.target, old, value)
     if old.kind == "param" and isinstance(node.op, (ast.Sub, ast.Add)):
         manual_step(engine, node, old, [node.value], down)
         return

@@ -15,12 +15,12 @@ from gradlab.audit.knowledge.framework_methods import (
     fabric_method,
     lightning_method,
 )
-from gradlab.audit.knowledge.kept_tensors import keep
 from gradlab.audit.knowledge.losses import forward
 from gradlab.audit.knowledge.manual_updates import descending, manual_step, weight_name, weights
 from gradlab.audit.knowledge.opaque_calls import ACTING, blind
 from gradlab.audit.knowledge.optimizer_methods import optimizer_method, scaler_method, scheduler_method
 from gradlab.audit.knowledge.python_functions import dict_method, enter_context
+from gradlab.audit.knowledge.retained_tensors import retain
 from gradlab.audit.knowledge.tensor_methods import gradient_method, parameter_method, tensor_method
 from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.tensors import tensor
@@ -78,7 +78,7 @@ def append(call: CallSite, owner: Value) -> Value:
     if value.kind == "gradient":
         call.emit("taken", value)
     if owner.kind in ("list", "unknown") and isinstance(call.node.func, ast.Attribute):
-        mark = keep(call.engine, call.node, call.node.func.value, owner, value)
+        mark = retain(call.engine, call.node, call.node.func.value, owner, value)
         if mark is not None:
             owner.marks = owner.marks | {mark}
     if owner.kind == "list" and call.name == "append" and value.kind in ACTING:

@@ -152,6 +152,7 @@ class Value:
 
     def derived(self, kind: str, name: str = "", **facts: Any) -> Value:
         """A new value with this one's facts, but for those that are given."""
+        assert facts.keys() <= self.__dict__.keys()
         made = Value.__new__(Value)
         number = next(births)
         made.__dict__ = {**self.__dict__, "number": number, "birth": number, "attributes": {}, **facts}
@@ -159,6 +160,8 @@ class Value:
         return made
 
     def update(self, **facts: Any) -> None:
+        """Learn facts."""
+        assert facts.keys() <= self.__dict__.keys()
         self.__dict__.update(facts)
 
     def become_tensor(self) -> None:
@@ -242,8 +245,13 @@ class Region:
 
 @dataclass(eq=False)
 class Event:
-    """Something that happens to gradients. `kind`: backward, step, zero, clip, unscale, update, schedule, forward,
-    passed, scale, reduce, keep, taken, given, look, sync, unstable, yield, opaque."""
+    """Something that happens to gradients.
+
+    kind: backward; step, zero (of an optimizer), clip; unscale, update, scale (of gradients); schedule; forward, passed
+    (a call that computes a loss with a network); reduce (over ranks), sync (DDP's own flag); given (gradients are
+    assigned), taken (copied elsewhere), look (only read); keep (a tensor is retained with its graph); unstable (an
+    operation may become non-finite); opaque (a call that could not be followed); yield (of a generator).
+    """
 
     kind: str
     node: ast.AST

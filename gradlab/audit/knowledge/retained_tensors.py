@@ -1,4 +1,4 @@
-"""Tensors that are kept with their graphs: added to a sum, or appended to a list, that outlives the iteration."""
+"""Tensors that are retained with their graphs: added to a sum, or appended to a list, that outlives the iteration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradlab.audit.trace.tensors import made_of
 from gradlab.audit.trace.values import Event, Value, births
 
 
-def keep(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: Value) -> int | None:
+def retain(engine: Engine, node: ast.AST, target: ast.expr, old: Value, value: Value) -> int | None:
     """Emit that `value` goes into `target`; returns a mark of the sum, None where no tensor with a graph is kept."""
     tensors = all(v.kind == "tensor" and v.roots and not v.unsure for v in [value, *members(value)])
     if old.kind not in ("number", "unknown", "list", "tensor") or not tensors or engine.without_gradient:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from gradlab.audit.file_audit import audit
+from gradlab.audit.finding import Finding
 from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source.files import read
 from gradlab.audit.source.project import Project
@@ -31,8 +33,18 @@ def expected(text: str) -> set[tuple[int, str]]:
 def findings(text: str, folder: Path, *codes: str) -> set[tuple[int, str]]:
     """Lines and codes of what is found with these rules, or with those that are on by default."""
     (folder / "a.py").write_text(text)
+    return {(f.line, f.code) for f in audited(folder / "a.py", *codes)}
+
+
+def audited(path: Path, *codes: str) -> list[Finding]:
     selected = {c: r for c, r in load_rules().items() if (c in codes if codes else r.default)}
-    return {(f.line, f.code) for f in audit(read(folder / "a.py"), Project(), selected).findings}
+    return audit(read(path), Project(), selected).findings
+
+
+@cache
+def audited_script(name: str) -> list[Finding]:
+    """The findings in a script of the folders `wrong` and `right`, which is audited once for all tests."""
+    return audited(Path(__file__).parent / name)
 
 
 def assert_marked(text: str, folder: Path) -> None:

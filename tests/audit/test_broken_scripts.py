@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from gradlab.audit.file_audit import audit
-from gradlab.audit.rules.registry import load_rules
-from gradlab.audit.source.files import read
-from gradlab.audit.source.project import Project
+from loop_shapes import assert_broken
 
 RIGHT = Path(__file__).parent / "right"
 UNSCALE = "        if self.scaler is not None:\n            self.scaler.unscale_(self.optimizer)\n"
@@ -57,13 +53,4 @@ BROKEN = [
     ("name", "old", "new", "code", "at"), BROKEN, ids=[f"{b[0]}-{b[3]}-{i}" for i, b in enumerate(BROKEN)]
 )
 def test_exactly_that_rule_fires_at_the_line(name, old, new, code, at, tmp_path):
-    text = (RIGHT / f"{name}.py").read_text()
-    assert old in text
-    text = text.replace(old, new, 1)
-    (tmp_path / "a.py").write_text(text)
-    selected = {c: r for c, r in load_rules().items() if r.severity != "advice"}
-    found = [
-        (f.code, text.split("\n")[f.line - 1]) for f in audit(read(tmp_path / "a.py"), Project(), selected).findings
-    ]
-    assert {c for c, _ in found} == {code}
-    assert any(at in line for _, line in found), found
+    assert_broken(((RIGHT / f"{name}.py").read_text(), old, new, code, at), tmp_path, head="", count=1)

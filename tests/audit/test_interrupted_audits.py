@@ -40,7 +40,7 @@ def test_ctrl_c_ends_all_processes_quietly(every, tmp_path):
     code = "import os; os.sched_getaffinity = lambda _: {0, 1}\n"
     code += "from gradlab.audit import process_pool; audit_part = process_pool.audit_part\n"
     code += f"def slow(paths, selected):\n    open({str(tmp_path / 'begun')!r}, 'w')\n"
-    code += "    return audit_part(paths * 9, selected)\n"
+    code += "    return audit_part(paths * 3, selected)\n"
     code += "process_pool.audit_part = slow; import sys; sys.argv[1:] = ['.']; from runpy import run_module\n"
     code += "run_module('gradlab.audit', run_name='__main__')\n"
     done = subprocess.Popen(

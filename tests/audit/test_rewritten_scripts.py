@@ -7,11 +7,7 @@ import builtins
 from pathlib import Path
 
 import pytest
-
-from gradlab.audit.file_audit import audit
-from gradlab.audit.rules.registry import load_rules
-from gradlab.audit.source.files import read
-from gradlab.audit.source.project import Project
+from audited_snippets import audited, audited_script
 
 NO_LOOP = ("losses", "methods", "lightning_manual", "timm", "deprecated", "epochs", "flags", "rl", "nano")
 SCRIPTS = sorted(p for folder in ("wrong", "right") for p in (Path(__file__).parent / folder).glob("*.py"))
@@ -20,10 +16,11 @@ LOOPS = [
 ]
 
 
-def codes(path: Path) -> list[str]:
-    """The codes of all findings."""
-    selected = {code: rule for code, rule in load_rules().items() if rule.default}
-    return sorted(f.code for f in audit(read(path), Project(), selected).findings)
+def same_codes(tree: ast.Module, path: Path, folder: Path) -> bool:
+    """Whether a rewritten script has the same findings as the script."""
+    (folder / "a.py").write_text(ast.unparse(ast.fix_missing_locations(tree)))
+    before, after = audited_script(f"{path.parent.name}/{path.name}"), audited(folder / "a.py")
+    return sorted(f.code for f in before) == sorted(f.code for f in after)
 
 
 class Renamed(ast.NodeTransformer):
@@ -44,8 +41,7 @@ def loop_at(tree: ast.Module) -> int:
 @pytest.mark.parametrize("path", LOOPS, ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_renaming_changes_no_finding(path, tmp_path):
     tree = ast.parse(path.read_text())
-    (tmp_path / "a.py").write_text(ast.unparse(ast.fix_missing_locations(Renamed(tree).visit(tree))))
-    assert codes(tmp_path / "a.py") == codes(path)
+    assert same_codes(Renamed(tree).visit(tree), path, tmp_path)
 
 
 @pytest.mark.parametrize("path", LOOPS, ids=lambda p: f"{p.parent.name}-{p.stem}")
@@ -55,8 +51,7 @@ def test_a_loop_moved_into_a_function_has_the_same_findings(path, tmp_path):
     moved = ast.parse("def main():\n    pass\nmain()").body
     moved[0].body = tree.body[at:]  # type: ignore[attr-defined]
     tree.body[at:] = moved
-    (tmp_path / "a.py").write_text(ast.unparse(ast.fix_missing_locations(tree)))
-    assert codes(tmp_path / "a.py") == codes(path)
+    assert same_codes(tree, path, tmp_path)
 
 
 @pytest.mark.parametrize("path", LOOPS, ids=lambda p: f"{p.parent.name}-{p.stem}")
@@ -78,5 +73,4 @@ def test_calls_moved_into_helpers_have_the_same_findings(path, tmp_path):
     at = loop_at(tree)
     after = [Moved().visit(node) for node in tree.body[at:]]
     tree.body[at:] = [*helpers, *after]
-    (tmp_path / "a.py").write_text(ast.unparse(ast.fix_missing_locations(tree)))
-    assert codes(tmp_path / "a.py") == codes(path)
+    assert same_codes(tree, path, tmp_path)

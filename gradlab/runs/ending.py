@@ -15,7 +15,7 @@ from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.replay import Overflow
 from gradlab.remedies.candidates import Try
 from gradlab.runs.measured import lost_at, measured
-from gradlab.train.trainer import Outcome
+from gradlab.train.outcome import Outcome
 
 
 def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:

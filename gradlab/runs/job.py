@@ -24,9 +24,12 @@ from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.remedies.candidates import remedies
 from gradlab.runs import ending
-from gradlab.train import checkpoint, environment, snapshot
+from gradlab.train import checkpoint, environment
+from gradlab.train.inspection import find_overflow, inspect
+from gradlab.train.outcome import Outcome
 from gradlab.train.pretraining import pretrained
-from gradlab.train.trainer import Outcome, Trainer
+from gradlab.train.sink import FileSink, Sink
+from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.recorder import Layers
 
@@ -34,7 +37,7 @@ WritePage = Callable[[Path, dict[str, Any]], None]
 """Writes the page of a run in a folder, under a configuration of plain values."""
 
 
-class Job:
+class Job(Sink):
     """A configuration at work in a folder. Rank 0 alone logs, writes and speaks."""
 
     def __init__(
@@ -60,7 +63,7 @@ class Job:
         self.config, self.folder, self.overrides, self.world = config, folder, overrides, world
         self.remedy, self.write_page = remedy, write_page
         self.progress = Progress(config.trainer.progress, 0, world.main)
-        self.trainer = make(config, folder, world, (self.observe,), plain, self.progress.say)
+        self.trainer = make(config, folder, world, (FileSink(), self), plain, self.progress.say)
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
@@ -73,10 +76,14 @@ class Job:
                 about.lines += 1
         self.log_to = functools.partial(Loggers, config.logger if world.main else {}, about)
         self.loggers = self.log_to() if make is Trainer else None
-        if self.loggers is not None:
-            self.trainer.before_saving.append(self.loggers.catch_up)
 
-    def observe(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+    def save(self) -> dict[str, Any]:
+        """The loggers have to have all lines by then."""
+        if self.loggers is not None:
+            self.loggers.catch_up()
+        return {}
+
+    def write(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in one line of metrics."""
         self.stream.observe(metrics, layers)
         if "train/loss" in metrics:
@@ -142,7 +149,7 @@ class Job:
     def inspection(self) -> Inspection | None:
         """Of the final model. One that fails costs the rules that need it, not the run."""
         try:
-            return snapshot.inspection(self.trainer)
+            return inspect(self.trainer)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             self.progress.say(f"the final model could not be inspected: {' '.join(str(error).split())[:200]}")
             return None
@@ -152,7 +159,7 @@ class Job:
         run, precision = self.trainer, self.config.precision
         overflow = inspection = None
         if self.world.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
-            overflow = snapshot.find_overflow(run)
+            overflow = find_overflow(run)
         elif self.world.main and outcome.status == "completed":
             inspection = self.inspection()
         diagnosis = diagnose(

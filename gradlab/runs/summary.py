@@ -19,7 +19,7 @@ from gradlab.runs import ending
 from gradlab.runs.files import fields_of, refused, runs_below, told_by
 from gradlab.runs.measured import lines_of
 from gradlab.runs.search import state, typed
-from gradlab.train.trainer import Outcome
+from gradlab.train.outcome import Outcome
 
 T = TypeVar("T")
 

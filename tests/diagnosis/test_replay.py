@@ -18,7 +18,8 @@ from gradlab.models.base import ModelOption
 from gradlab.models.lstm import LSTMOption
 from gradlab.models.sigmoid_mlp import SigmoidMLPOption
 from gradlab.models.transformer import TransformerOption
-from gradlab.train.snapshot import find_overflow
+from gradlab.train.inspection import find_overflow
+from gradlab.train.sink import FunctionSink
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.loss import CrossEntropy, MeanSquaredError
@@ -628,7 +629,9 @@ def test_a_collapse_that_ends_with_an_update_that_came_through(tmp_path: Path) -
     overrides = ("model=custom", "model.target=nets:Overflows", "+model.kwargs.passes=18", "trainer.evaluate_every=0")
     overrides = (*overrides, "precision=fp16", "precision.init_scale=1", "precision.check_every=20")
     seen: list[torch.Tensor] = []
-    run = trainer(tmp_path / "run", *overrides, sinks=(lambda line, layers: seen.append(weights(run.module)),))
+    run = trainer(
+        tmp_path / "run", *overrides, sinks=(FunctionSink(lambda line, layers: seen.append(weights(run.module))),)
+    )
     outcome = run.run()
     assert outcome.status == "failed" and outcome.applied == 2 and not torch.equal(seen[0], seen[-1])
     crash = torch.load(tmp_path / "run" / "crash.pt", weights_only=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.remedies.candidates import remedies
 from gradlab.runs import ending
+from gradlab.runs.record import RunRecord
+from gradlab.runs.summary import ended
 from gradlab.train import checkpoint, environment
 from gradlab.train.inspection import find_overflow, inspect
 from gradlab.train.outcome import Outcome
@@ -33,8 +35,18 @@ from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.recorder import Layers
 
-WritePage = Callable[[Path, dict[str, Any]], None]
-"""Writes the page of a run in a folder, under a configuration of plain values."""
+
+@dataclass(frozen=True)
+class Views:
+    """What is made of a run's folder to be looked at, by packages that import this one."""
+
+    page: Callable[[Path, dict[str, Any]], None] = lambda folder, config: None
+    """Writes the page; the configuration is of plain values."""
+    figures: Callable[[Path], Iterable[Path]] = lambda folder: ()
+    """Draws the figures, and returns their files."""
+
+
+NO_VIEWS = Views()
 
 
 class Job(Sink):
@@ -50,18 +62,18 @@ class Job(Sink):
         world: World,
         remedy: dict[str, Any] | None = None,
         make: Callable[..., Trainer] = Trainer,
-        write_page: WritePage | None = None,
+        views: Views = NO_VIEWS,
     ) -> None:
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
 
         remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
         those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
-        write_page: called when all else is written.
+        views: made when all else is written.
         """
         if config.pretrain and not config.resume and not config.init_from:
             config.init_from = pretrained(config, world)
         self.config, self.folder, self.overrides, self.world = config, folder, overrides, world
-        self.remedy, self.write_page = remedy, write_page
+        self.remedy, self.views = remedy, views
         self.progress = Progress(config.trainer.progress, 0, world.main)
         self.trainer = make(config, folder, world, (FileSink(), self), plain, self.progress.say)
         self.stream = Stream(
@@ -69,6 +81,7 @@ class Job(Sink):
         )
         header, chosen = self.trainer.observed.header(), choices(config)
         about = About(folder, plain, group, header, overrides, make is Trainer, choices=chosen)
+        about.summarise, about.draw = (lambda folder: ended(RunRecord(folder, plain)).lines), views.figures
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
             for line, layers in read_run(folder, kept):
@@ -139,8 +152,7 @@ class Job(Sink):
             "remedies": [asdict(t) for t in tries],
         }
         told = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
-        if self.write_page is not None:
-            self.write_page(self.folder, self.trainer.plain_config)
+        self.views.page(self.folder, self.trainer.plain_config)
         lines = ending.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)

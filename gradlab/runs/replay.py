@@ -183,7 +183,9 @@ def tell(found: Replay, content: dict[str, Any], everything: bool) -> list[str]:
     else:
         lines += [str(found.first), *(f"  {r}" for r in found.first.ranges)]
         if found.first.healthy is not None:
-            lines.append(f"last well: {found.first.healthy or 'the model'}, at most {found.first.healthy_max or 0:.4g}")
+            lines.append(
+                f"last finite: {found.first.healthy or 'the model'}, at most {found.first.healthy_max or 0:.4g}"
+            )
         if found.finite:
             lines.append("yet the update is finite: that was absorbed, and does not reach the gradient")
         elif found.cause is not None:

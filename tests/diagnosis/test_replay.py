@@ -84,7 +84,7 @@ def test_names_the_module_and_how_far_it_went(option: PrecisionOption, gain: flo
 def test_an_overflow_in_no_module_lies_between_two() -> None:
     overflow = found(Net((100.0, 100.0, 1.0), added=1e4), FP16())
     assert overflow is not None and (overflow.phase, overflow.module) == ("between", "layers.2")
-    assert "last well: layers.1" in str(overflow)
+    assert "last finite: layers.1" in str(overflow)
 
 
 def test_a_gradient_that_overflows_in_the_backward_pass() -> None:

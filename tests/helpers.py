@@ -16,6 +16,7 @@ from gradlab.base.distributed import World
 from gradlab.base.json_lines import read_lines
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
+from gradlab.train.sink import FileSink, Sink
 from gradlab.train.trainer import Trainer
 
 HERE = Path(__file__).parent
@@ -29,11 +30,13 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def trainer(
-    folder: Path, *overrides: str, world: World | None = None, sinks: tuple = (), cls: type = Trainer
+    folder: Path, *overrides: str, world: World | None = None, sinks: tuple[Sink, ...] = (), cls: type = Trainer
 ) -> Trainer:
     cfg = composed(*overrides)
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    return cls(to_config(cfg), folder, world or World(), sinks, plain_config=plain, say=lambda text: None)
+    return cls(
+        to_config(cfg), folder, world or World(), (FileSink(), *sinks), plain_config=plain, say=lambda text: None
+    )
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

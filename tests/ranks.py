@@ -17,7 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from gradlab.base import distributed
 from gradlab.base.distributed import World
-from gradlab.train import snapshot
+from gradlab.train.inspection import find_overflow
+from gradlab.train.sink import FunctionSink
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.loss import CrossEntropy
@@ -93,7 +94,7 @@ def interrupted(world: World) -> dict[str, Any]:
         if world.rank == world.size - 1 and line["attempt"] == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    run = trainer(Path("interrupted"), *TEXT, "data.batch_size=4", world=world, sinks=(tell,))
+    run = trainer(Path("interrupted"), *TEXT, "data.batch_size=4", world=world, sinks=(FunctionSink(tell),))
     run.run()
     return result(run, Path("interrupted")) | {"checkpoint": Path("interrupted/checkpoint.pt").is_file()}
 
@@ -110,7 +111,7 @@ def overflow_of_one_rank(world: World) -> dict[str, Any]:
         run.run()
         found[nonfinite] = result(run, folder)
         if run.outcome.status == "failed":
-            found["overflow"] = str(snapshot.find_overflow(run))
+            found["overflow"] = str(find_overflow(run))
             world.barrier()
             found["crash"] = torch.load(folder / "crash.pt", weights_only=True)["batches"]
     return found

@@ -30,6 +30,7 @@ from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.data.order import epoch_order
 from gradlab.diagnosis.diagnose import Stream
+from gradlab.train.sink import FileSink, FunctionSink
 from gradlab.train.trainer import Trainer
 
 WARMUP = 3  # rounds of a team that do not count
@@ -187,7 +188,7 @@ def contend(case: Case, loop: Loop | list[str], pipe: Connection) -> None:
 
         with suppress(Done):
             next(turns)
-            trainer.sinks = (rules, after_update)
+            trainer.sinks = (FileSink(), FunctionSink(rules), FunctionSink(after_update))
             trainer.run()
 
 

@@ -43,9 +43,11 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def number(value: Any) -> Any:
-    """The numbers that `plain` wrote."""
+    """The inverse of `plain`."""
     if isinstance(value, list):
         return [number(v) for v in value]
+    if isinstance(value, dict):
+        return {k: number(v) for k, v in value.items()}
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 

@@ -20,29 +20,38 @@ from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import failure_advice, finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
 from gradlab.diagnosis.advice.max_norm import clip_advice, settled
-from gradlab.runs.past import Run, pretraining_rate, read
+from gradlab.runs.advice_facts import (
+    applied_before_failure,
+    architecture,
+    before_failure,
+    failed_at,
+    pretraining_rate,
+    record_for_advice,
+)
+from gradlab.runs.record import RunRecord
 
 DESCRIPTION = """\
 Advises on max_norm, the learning rate and accumulation, from a run's metrics.jsonl, layers.jsonl and configuration;
 each line names the measurement that it rests on, and an override to paste. Writes FOLDER/advice.json."""
 
 
-def advise(run: Run, batch: int | None = None, world_size: int = 1, hours: float | None = None) -> list[Advice]:
-    """Everything that the run's measurements say."""
-    config, before = run.config, run.before
-    failed = run.failed_at is not None or run.verdict in ("exploding", "diverged")
-    part = settled([x["grad/norm"] for x in before], failed)
+def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours: float | None = None) -> list[Advice]:
+    """All advice that the run's measurements allow."""
+    config, failure = run.config, failed_at(run)
+    failed = failure is not None or run.verdict in ("exploding", "diverged")
+    part = settled([line["grad/norm"] for line in applied_before_failure(run)], failed)
     clip = {"name": run.choices.get("clip")} | (config.get("clip") or {})
-    clipped = run.lines[-1].get("clip/fraction") if run.lines else None
+    clipped = run.updates[-1].get("clip/fraction") if run.updates else None
     summed = (config.get("loss") or {}).get("reduction") == "sum"
-    found = clip_advice(part, run.architecture, clip, clipped, summed)
+    found = clip_advice(part, architecture(run), clip, clipped, summed)
     base = float((config.get("optimizer") or {}).get("lr") or math.nan)
-    line = next((x for x in run.lines if x["attempt"] == run.failed_at), {})
+    line = next((line for line in run.updates if line["attempt"] == failure), {})
     if (lr := line.get("lr")) is not None:
-        found.append(failure_advice(f"update {run.failed_at} was the first to fail", lr, base))
+        found.append(failure_advice(f"update {failure} was the first to fail", lr, base))
     elif failed and math.isfinite(base):
         found.append(failure_advice(f"the run's verdict is {run.verdict}", base, base))
-    found.append(update_advice(run.ratios, base))
+    ratios = [line["update/ratio"] for line in before_failure(run) if "update/ratio" in line]
+    found.append(update_advice(ratios, base))
     tuned = bool(config.get("pretrain") or config.get("init_from"))
     found += finetuning_advice(pretraining_rate(run) if tuned else None, hours)
     if batch is not None:
@@ -54,14 +63,18 @@ def advise(run: Run, batch: int | None = None, world_size: int = 1, hours: float
     return found
 
 
-def write(run: Run, found: list[Advice]) -> None:
-    seen = {"updates": len(run.lines), "applied_before_failure": len(run.before), "failed_at": run.failed_at}
-    content = {"advice": [asdict(a) for a in found], "run": seen | {"architecture": run.architecture}}
-    (run.folder / "advice.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+def write(run: RunRecord, found: list[Advice]) -> None:
+    seen = {
+        "updates": len(run.updates),
+        "applied_before_failure": len(applied_before_failure(run)),
+        "failed_at": failed_at(run),
+    }
+    content = {"advice": [asdict(a) for a in found], "run": seen | {"architecture": architecture(run)}}
+    (run.path / "advice.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
-def tell(run: Run, found: list[Advice]) -> list[str]:
-    lines = [f"== {run.folder}"]
+def tell(run: RunRecord, found: list[Advice]) -> list[str]:
+    lines = [f"== {run.path}"]
     for advice in found:
         lines.append(f"{advice.about}: {advice.says}")
         lines.append(f"  from: {advice.rests_on}")
@@ -85,7 +98,7 @@ def work(arguments: list[str]) -> int:
     require(args.batch is None or args.batch >= 1, "--batch", args.batch, ">= 1")
     require(args.world_size >= 1, "--world-size", args.world_size, ">= 1")
     require(args.hours is None or args.hours > 0, "--hours", args.hours, "> 0")
-    for run in [read(folder) for folder in args.folders]:
+    for run in [record_for_advice(folder) for folder in args.folders]:
         found = advise(run, args.batch, args.world_size, args.hours)
         write(run, found)
         print(*tell(run, found), sep="\n")

@@ -84,7 +84,7 @@ def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
     if resume.resuming() and (code := resume.finished_or_clear(folder, overrides, world)) is not None:
         save_treated(made, folder, world)
         return code
-    from gradlab.report.pages import run_page
+    from gradlab.report.views import VIEWS
     from gradlab.runs.job import Job, builds
     from gradlab.train import build
 
@@ -93,7 +93,7 @@ def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
     group = HydraConfig.get().runtime.choices.get("experiment") or "run"
     with build.threads(config.trainer.threads or processes.threads()):
         try:
-            job = Job(config, plain, folder, overrides, group, world, made.remedy, write_page=run_page.finished)
+            job = Job(config, plain, folder, overrides, group, world, made.remedy, views=VIEWS)
         except Invalid as error:
             if made.remedy and builds(made.untreated, folder, world):  # then the remedy is what does not fit
                 raise DoesNotApply(made.remedy["names"], str(error)) from None

@@ -9,7 +9,7 @@ from gradlab.base.command import key
 from gradlab.base.option import Invalid
 from gradlab.cli.arguments import parse
 from gradlab.cli.session import Session
-from gradlab.runs.files import config_dirs
+from gradlab.runs.record import RunRecord
 
 
 def resumed(args: argparse.Namespace, session: Session) -> None:
@@ -44,7 +44,7 @@ def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None
     before = yaml.safe_load(session.stored_overrides[stored]) or []
     before = [o for o in before if not given & {key(o), key(o).split(".")[0]}]
     args.overrides = [*before, *args.overrides, f"hydra.run.dir='{quoted}'", "hydra.mode=RUN"]
-    args.config_dir = args.config_dir or next(reversed(config_dirs(folder)), None)
+    args.config_dir = args.config_dir or next(reversed(RunRecord(folder).config_dirs), None)
 
 
 def resume_sweep(folder: Path, args: argparse.Namespace) -> None:

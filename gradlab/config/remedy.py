@@ -110,9 +110,13 @@ def apply_(cfg: DictConfig, made: Iterable[str]) -> None:
 
 def chosen(group: str, name: str) -> DictConfig:
     """A group's option with its defaults."""
-    if cls := OPTIONS.get((group, name)):
-        return OmegaConf.structured(cls)  # what its file says too, and at once
-    return compose([f"{'+' * (group in APPENDED)}{group}={name}"])[group]
+    cls = OPTIONS.get((group, name))
+    made: DictConfig = (
+        OmegaConf.structured(cls)  # what its file says too, and at once
+        if cls
+        else compose([f"{'+' * (group in APPENDED)}{group}={name}"])[group]
+    )
+    return made
 
 
 def described(cfg: DictConfig) -> dict[str, Any]:

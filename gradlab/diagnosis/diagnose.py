@@ -16,11 +16,11 @@ FALLBACKS = {rule.code for rule in Thresholds().rules() if rule.fallback}
 
 
 TOGETHER = 16
-"""Lines taken in at a time: between two updates the processor has forgotten the rules, and one line would take 10x."""
+"""Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
 
 
 class Stream:
-    """Hands every line to the history and to the rules, some at a time."""
+    """Passes the lines of metrics to the history and to the rules, several at a time."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Stream:
         called: list[str] | None = None,
     ) -> None:
         """names: parameters whose norms are recorded. order: their layers as they run. called: modules that run."""
-        self.thresholds = copy.deepcopy(thresholds)  # its rules remember
+        self.thresholds = copy.deepcopy(thresholds)  # rules have state
         self.known = History(thresholds.window, names or [], order, called)
         self.waiting: list[tuple[dict[str, Any], dict[str, list[Any]] | None]] = []
         self.rules = list(self.thresholds.rules())
@@ -39,13 +39,13 @@ class Stream:
         self.following = [rule.observe for rule in self.rules if type(rule).observe is not Rule.observe]
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None = None) -> None:
-        """Take in one line of metrics, and what was recorded of layers then. Neither may be changed afterwards."""
+        """Add a line of metrics, and what was recorded of layers in that update. Neither may be changed afterwards."""
         self.waiting.append((line, layers))
         if len(self.waiting) == TOGETHER:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Take in the lines that wait."""
+        """Process the waiting lines."""
         waiting, self.waiting = self.waiting, []
         for line, layers in waiting:
             self.known.observe(line, layers)
@@ -61,7 +61,7 @@ class Stream:
 
 
 def diagnose(stream: Stream, status: str = "completed", error: str | None = None, **known: Any) -> Diagnosis:
-    """The first cause, in the order in which one failure brings about the next; then everything else that was found.
+    """The first cause, in the order in which one failure leads to the next; then all other findings.
 
     status: completed, failed or interrupted. error: what ended a failed run. known: other fields of `FinishedRun`.
     """
@@ -90,17 +90,17 @@ def diagnose(stream: Stream, status: str = "completed", error: str | None = None
 
 
 def plain_verdict(run: FinishedRun) -> tuple[str, str]:
-    """Where nothing was found."""
+    """Verdict and sentence where no rule found anything."""
     h = run.history
     if run.status == "interrupted":
         return "interrupted", f"stopped after {h.attempts} updates"
-    says = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
+    sentence = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
     few = "1 update is" if h.attempts == 1 else f"{h.attempts} updates are"
-    return "healthy", says if run.long else f"{says}; {few} too few to judge it by"
+    return "healthy", sentence if run.long else f"{sentence}; {few} too few to judge it by"
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:
-    """The numbers that every diagnosis comes with."""
+    """The numbers in the evidence of every diagnosis."""
     h = run.history
     numbers = {
         "updates": h.attempts,
@@ -119,5 +119,5 @@ def summary(run: FinishedRun) -> dict[str, Any]:
 
 
 def remaining(diagnosis: Diagnosis) -> list[Finding]:
-    """What was found besides the verdict."""
+    """The findings other than the verdict."""
     return [f for f in diagnosis.findings if f.code != diagnosis.verdict]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SEVERITIES = ("critical", "warning", "info")
-"""critical: the run is ill. warning: not well, but it trains. info: worth knowing, and no fault."""
+"""critical: the run is unhealthy. warning: a problem, but it trains. info: worth knowing, not a problem."""
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Finding:
     severity: str
     sentence: str
     began: int | None = None
-    """The attempt, counted from 1, at which it began; None where that was not seen."""
+    """The attempt, counted from 1, at which it began; None where that is not known."""
     evidence: dict[str, Any] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
     """Likely causes, the likeliest first."""
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass
 class Diagnosis:
-    """One verdict, the sentence that says it and the numbers that it rests on; then everything else that was found."""
+    """The verdict with its sentence and evidence, and all findings."""
 
     verdict: str
     sentence: str
@@ -35,7 +35,7 @@ class Diagnosis:
     unchecked: dict[str, str] = field(default_factory=dict)
     """Rules that could not be applied, and why."""
     learns: bool = False
-    """Whether the loss has fallen, and below that of a constant answer."""
+    """Whether the loss has fallen, and is below that of the best constant answer."""
 
     @property
     def unhealthy(self) -> bool:

@@ -22,7 +22,7 @@ class FinishedRun:
     """completed, failed, given_up or interrupted."""
     error: str | None = None
     scale_too_small: bool = False
-    """Whether it was the loss scale that ended the run."""
+    """Whether the run ended because the loss scale was too small."""
     half: bool = False
     """Whether the forward pass rounds to fp16."""
     scaled: bool = False
@@ -34,34 +34,34 @@ class FinishedRun:
     inspection: Inspection | None = None
     """Of the model at the end."""
     constant: float | None = None
-    """Loss of the best constant answer, where it is known: no better than that has learnt nothing of the inputs."""
+    """Loss of the best constant answer, where known: a model that is no better has learnt nothing from the inputs."""
     window: int = 20
     learning: float = 0.05
     still: float = 1e-6
 
     @property
     def long(self) -> bool:
-        """Whether the run is long enough to be judged by its losses."""
+        """Whether the run is long enough to judge its losses."""
         return self.history.attempts >= 2 * self.window
 
     def rose(self, factor: float) -> bool:
-        """Whether the loss ends at more than `factor` times where it began, or the best constant answer is."""
+        """Whether the final loss is more than `factor` times the first, or that of the best constant answer."""
         h = self.history
         reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
         if self.long and h.last:
             spread = 1.4826 * median(sorted(abs(v - h.loss_late) for v in h.last))
             doubt = 1.25 * spread / len(h.last) ** 0.5  # standard error of a median
             rise, least = h.loss_late - reference, (factor - 1) * abs(reference)
-            every = min(h.last) - reference > least  # a loss that grows without end has a large spread, and no doubt
+            every = min(h.last) - reference > least  # a growing loss has a large spread, and is above all the same
             return rise > least and (rise > 5 * doubt or every)
-        latest = list(h.last)[-3:]  # too few to average: only what is beyond doubt
+        latest = list(h.last)[-3:]  # too few to average: only a clear rise
         return (
             h.attempts >= 5 and not self.long and bool(latest) and min(latest) - reference > 2 * factor * abs(reference)
         )
 
     @property
     def dead(self) -> bool:
-        """Whether it ended in updates of which none was applied, or in applied ones that are not finite."""
+        """Whether its last updates were all skipped, or applied with a non-finite loss."""
         h = self.history
         return h.attempts > 0 and (not h.first or h.streak >= self.window or h.broken)
 
@@ -71,9 +71,9 @@ class FinishedRun:
 
     @property
     def trivial(self) -> bool:
-        """Whether a constant answer would do as well: by the evaluations, or without any by the last losses.
+        """Whether a constant answer would be as good: by the evaluations, or without any by the last losses.
 
-        Half of its loss in training is no chance: that model has learnt, if only by heart.
+        A training loss of less than half of it is no coincidence: that model has learnt, if only by heart.
         """
         if self.constant is None:
             return False
@@ -83,12 +83,12 @@ class FinishedRun:
 
     @property
     def frozen(self) -> bool:
-        """Whether updates leave the weights where they are."""
+        """Whether updates hardly move the weights."""
         return self.history.update_ratios.median < self.still
 
     @property
     def progress(self) -> str:
-        """How far a run has come that has not learnt."""
+        """The progress of a run that has not learnt, in words."""
         h = self.history
         if h.improvement >= self.learning:
             return f"the loss ({h.losses.final:.4g}) is about that of a constant answer ({self.constant:.4g})"
@@ -96,5 +96,5 @@ class FinishedRun:
 
     @property
     def stuck(self) -> bool:
-        """Whether a run that is long enough has not learnt."""
+        """Whether the run is long enough and has not learnt."""
         return self.long and not self.learns

@@ -1,4 +1,4 @@
-"""What the rules remember of a run, in common: a bounded number of values however long it is."""
+"""The state that the rules share: a bounded number of values however long the run is."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gradlab.measure.levels import Levels
 from gradlab.update.clip import layers_of
 
 EARLY = 5
-"""Updates that say where a run began."""
+"""Updates that count as the beginning."""
 KEPT = 200
-"""Latest values kept of a series, for medians and spreads."""
+"""Latest values of a series that are kept, for medians and spreads."""
 
 
 class History:
-    """Losses, norms and layers of the updates so far. Values that are not finite are counted, not averaged."""
+    """Losses, norms and layers of the updates so far. Non-finite values are counted, not averaged."""
 
     def __init__(
         self, window: int, names: list[str], order: list[str] | None = None, called: list[str] | None = None
     ) -> None:
-        """names: parameters whose norms come; order: their layers as they run (default: as they are defined).
+        """names: parameters whose norms are recorded. order: their layers as they run (default: as defined).
 
-        called: modules that the forward pass calls; None where that is not known.
+        called: modules that the forward pass calls; None if unknown.
         """
         self.window, self.names, self.called = window, names, called
         self.layer_names, self.layer_of = layers_of(names)
@@ -36,9 +36,9 @@ class History:
         self.broken = False
         """Whether the last update was applied although its loss was not finite."""
         self.finite = 0
-        """Losses that were."""
+        """Number of finite losses."""
         self.losses = Levels()
-        """What is told of them."""
+        """The three numbers that are reported of them."""
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
@@ -52,7 +52,7 @@ class History:
         self.layer_ratios: list[tuple[str, float]] = []
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None) -> None:
-        """Take in a line of metrics; lines of evaluations too."""
+        """Add a line of metrics, of an update or an evaluation."""
         if "train/loss" not in line:
             self.evaluations.append(line.get("eval/loss", math.nan))
             return
@@ -97,7 +97,7 @@ class History:
                 self.layer_ratios = [(n, m / p) for n, m, p in zip(names, moved, norms, strict=True) if p]
 
     def by_layer(self, values: list[float | None]) -> list[float]:
-        """Norms of parameters -> norms of layers, in the order in which they run."""
+        """Norms of parameters -> norms of layers, in the order of execution."""
         squares = [0.0] * len(self.layer_names)
         for i, value in zip(self.layer_of, values, strict=True):
             squares[i] += (value or 0.0) ** 2
@@ -120,23 +120,22 @@ class History:
 
     @property
     def loss_early(self) -> float:
-        """The usual loss at the beginning."""
+        """The median loss at the beginning."""
         return statistics.median(self.first) if self.first else math.nan
 
     @property
     def loss_late(self) -> float:
-        """The usual loss at the end, of those that are finite."""
+        """The median of the last finite losses."""
         return statistics.median(self.last) if self.last else math.nan
 
     @property
     def loss_lowest(self) -> float:
-        """The least mean of a window, or the usual loss at the end."""
+        """The lowest mean of a window, or the median at the end."""
         return min(self.best, self.loss_late) if self.first else math.nan
 
     @property
     def improvement(self) -> float:
-        """By how much the loss has fallen at best, relative to the beginning; of a run too short for two windows, from
-        its first half to its last."""
+        """The largest relative fall of the loss; in a run too short for two windows, from its first half on."""
         half = min(self.finite // 2, self.window)
         if not half:
             return 0.0

@@ -49,10 +49,10 @@ def inspect_model(
     modules: list[str],
     order: list[str],
 ) -> Inspection:
-    """Run one forward pass, under fp16 also two backward passes, and leave everything as it was.
+    """Run one forward pass, under fp16 also two backward passes, and restore the buffers.
 
     batches: micro-batches, of which the first is used. modules: names in the order of execution. order: of layers.
-    The random state is the caller's to keep.
+    The caller restores the random state.
     """
     inputs, targets = batches[0]
     buffers = [b.clone() for b in model.buffers()]
@@ -84,7 +84,7 @@ def compare_gradients(
     targets: Any,
     order: list[str],
 ) -> None:
-    """The gradient in fp16, with its loss scale, beside that in fp32."""
+    """Compare the gradient in fp16, with its loss scale, with that in fp32."""
     gradients: list[dict[str, torch.Tensor]] = []
     state = random_state()
     for precision in (half, Precision(half.device)):

@@ -1,7 +1,7 @@
-"""One look at a model's gradients, for a loop of one's own: between `backward` and the optimizer's step.
+"""One check of a model's gradients in your own loop, between `backward` and the optimizer's step.
 
-Everything is measured in one batched pass and fetched in one transfer; only gradients whose norm is not finite, or zero
-in float64, are looked at once more.
+Everything is measured in one batched pass and fetched in one transfer; only gradients whose norm is not finite, or tiny
+in float64, are read again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def diagnose_gradients(
     scale: Any = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """What is wrong with a model's gradients; prints it.
+    """What is wrong with a model's gradients, as a dictionary; printed unless `quiet`.
 
     `total_norm`; `param_norms` (name to norm); `has_nan`, `has_inf`, and which have them: `nan`, `inf`; `vanishing` and
     `exploding`: (name, norm) below threshold_low and above threshold_high; `zero`: names whose gradient is all zeros;
-    `no_gradient`: names of parameters to train that got none; `late_early_ratio`: mean norm of the last tenth of the
+    `no_gradient`: names of trained parameters without one; `late_early_ratio`: mean norm of the last tenth of the
     layers over that of the first tenth, in the order of definition, None where there are fewer than two layers or a
     norm is not finite.
     scale: what the loss was multiplied with, a number, a tensor or a GradScaler, unless it was unscaled already.
@@ -69,7 +69,7 @@ def diagnose_gradients(
 
 
 def gradient_norms(model: torch.nn.Module, scale: Any = None) -> tuple[dict[str, float], list[str], list[str]]:
-    """Norm of each parameter's true gradient; the names of those that hold NaN, and of those that hold infinities."""
+    """Norm of each parameter's true gradient; names of gradients that hold NaN; names of those that hold infinities."""
     named = [(name, dense(p.grad)) for name, p in model.named_parameters() if p.grad is not None]
     if not named:
         return {}, [], []
@@ -86,7 +86,7 @@ def gradient_norms(model: torch.nn.Module, scale: Any = None) -> tuple[dict[str,
 
 
 def is_lost(norm: float, grad: torch.Tensor) -> bool:
-    """Whether squares of float64 numbers may have vanished."""
+    """Whether squares of float64 numbers may have underflowed."""
     return norm < 1e-150 and grad.dtype == torch.float64
 
 
@@ -122,7 +122,7 @@ def measured(grads: list[torch.Tensor], device: torch.device) -> torch.Tensor:
 
 
 def scale_of(scale: Any) -> float | torch.Tensor:
-    """The number or () tensor to divide by; a GradScaler's own tensor, which nobody waits for."""
+    """The number or () tensor to divide by; of a GradScaler its own tensor, so that nothing waits for the device."""
     if scale is None:
         return 1.0
     if hasattr(scale, "get_scale"):
@@ -166,7 +166,7 @@ def magnitudes(norms: dict[str, float], total: float) -> list[str]:
 
 
 def findings(found: dict[str, Any], low: float, high: float) -> list[str]:
-    """What was found, in sentences; causes and what to do beside each."""
+    """The findings in sentences, with causes and what to do."""
     total, norms = found["total_norm"], found["param_norms"]
     lines = magnitudes(norms, total)
     if found["nan"]:

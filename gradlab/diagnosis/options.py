@@ -13,14 +13,14 @@ from gradlab.diagnosis.rules.rule import Rule
 
 @dataclass
 class DiagnosisOption:
-    """What counts as what. Beside these fields there is one for each rule, by its code: see `Thresholds`."""
+    """Thresholds of the diagnosis. Besides these fields there is one for each rule, by its code: see `Thresholds`."""
 
     window: int = 20
-    """Updates over which a loss is averaged; a run of fewer than two windows gets no verdict from its losses."""
+    """Updates over which a loss is averaged; the losses of a run of fewer than two windows are not judged."""
     learning: float = 0.05
     """Smallest relative improvement of the loss that counts as learning."""
     still: float = 1e-6
-    """Usual change of the weights, relative to them, below which they do not move."""
+    """Usual relative change of the weights in an update below which they count as frozen."""
 
     def __post_init__(self) -> None:
         require(self.window >= 2, "window", self.window, ">= 2")

@@ -28,7 +28,7 @@ class Samples:
 
 
 class Recent:
-    """The latest values of a series, also in order of size, so that their median is at hand. Finite values only."""
+    """The latest finite values of a series, also sorted, for a cheap median."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -42,7 +42,7 @@ class Recent:
         insort(self.ordered, value)
 
     def without(self, value: float) -> list[float]:
-        """In order of size, those that are not equal to a value."""
+        """Sorted, without the ones equal to a value."""
         return self.ordered[: bisect_left(self.ordered, value)] + self.ordered[bisect_right(self.ordered, value) :]
 
     @property
@@ -57,7 +57,7 @@ class Recent:
 
 
 def median(ordered: list[float]) -> float:
-    """Of values in order of size; NaN of none."""
+    """The median of sorted values; NaN of none."""
     half = len(ordered) // 2
     if not ordered:
         return math.nan
@@ -65,7 +65,7 @@ def median(ordered: list[float]) -> float:
 
 
 def late_to_early(norms: list[float]) -> float:
-    """Mean norm of the last tenth of the layers over that of the first tenth; infinite where early ones get nothing."""
+    """Mean norm of the last tenth of the layers over that of the first tenth; infinite where the latter is zero."""
     tenth = max(1, len(norms) // 10)
     early, late = statistics.fmean(norms[:tenth]), statistics.fmean(norms[-tenth:])
     return late / early if early else math.inf if late else 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Protocol
@@ -34,6 +35,10 @@ class About:
     """Group -> option, which the configuration itself does not say."""
     lines: int = 0
     """Lines of metrics.jsonl that a resumed run leaves standing: earlier ones were logged before."""
+    summarise: Callable[[Path], Sequence[str]] = lambda folder: ()
+    """The lines that sum up the run in a folder, once it has ended with a verdict."""
+    draw: Callable[[Path], Iterable[Path]] = lambda folder: ()
+    """Draws the figures of the run in a folder, and returns their files."""
 
 
 class Sink(Protocol):

@@ -33,6 +33,7 @@ def first_failing(told: dict[str, Any]) -> int | None:
     if outcome.get("status") == "failed":
         known = [evidence.get("scale_fell_from"), outcome.get("first_failed_attempt")]
         if any(at is not None for at in known):
-            return min(at for at in known if at is not None)
+            return min(int(at) for at in known if at is not None)
     findings = told.get("findings") or []
-    return next((f.get("began") for f in findings if f.get("code") == told.get("verdict")), None)
+    began: list[int | None] = [f.get("began") for f in findings if f.get("code") == told.get("verdict")]
+    return next(iter(began), None)

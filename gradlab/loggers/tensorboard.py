@@ -10,7 +10,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,12 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from gradlab.base.fields import dotted
 from gradlab.base.json_lines import FLUSH_BYTES, FLUSH_SECONDS, number
 from gradlab.loggers import rows
 from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About, TensorBoardOption
 from gradlab.loggers.summary import summary
-from gradlab.runs.files import dotted
 from gradlab.update.recorder import Layers
 
 FOLDER = "tensorboard"
@@ -104,13 +104,13 @@ class TensorBoardSink:
         kept = told.get("measured") or {}
         numbers |= {name: number(kept[name]) for name in MEASURED if kept.get(name) is not None}
         self.summary(Summary.Value(tag=f"run/{k}", simple_value=v) for k, v in numbers.items())
-        self.summary([text("verdict", said(told, folder, flat(self.about.config)))])
+        self.summary([text("verdict", said(told, self.about.summarise(folder)))])
         words = {name: str(values[name]) for name in ("verdict", "status") if name in values}
         config = flat(self.about.config) | {k: v for k, v in self.about.choices.items() if k not in UNTOLD}
         self.event(summary=hparams_pb(config | words, trial_id=f"{folder.parent.name}/{folder.name}"))
         self.summary([session_end(values.get("status"))])
         if self.option.figures:
-            self.summary(figures(folder))
+            self.summary(images(self.about.draw(folder)))
         self.records.close()
 
 
@@ -149,14 +149,11 @@ def text(tag: str, content: str) -> Summary.Value:
     return Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
 
 
-def said(told: dict[str, Any], folder: Path, config: dict[str, Any]) -> str:
-    """What the run's end said, as Markdown takes it word for word."""
+def said(told: dict[str, Any], lines: Sequence[str]) -> str:
+    """The summary that ends the run, as Markdown that is shown word for word."""
     if told.get("verdict") is None:
         return f"    {(told.get('outcome') or {}).get('error') or 'ended without a verdict'}"
-    from gradlab.runs.summary import ended
-
-    past = ended(folder, told, {k: v for k, v in config.items() if v != NULL})
-    return "\n".join(f"    {line}" for line in [f"verdict: {past.state}", *past.lines])
+    return "\n".join(f"    {line}" for line in [f"verdict: {told['verdict']}", *lines])
 
 
 def session_end(status: str | None) -> Summary.Value:
@@ -171,11 +168,9 @@ def session_end(status: str | None) -> Summary.Value:
     )
 
 
-def figures(folder: Path) -> Iterable[Summary.Value]:
-    """The run's figures, drawn now."""
-    from gradlab.report.figures import of_run
-
-    for path in of_run(folder):
+def images(paths: Iterable[Path]) -> Iterable[Summary.Value]:
+    """The run's figures."""
+    for path in paths:
         if path.suffix == ".png":
             image = Summary.Image(encoded_image_string=path.read_bytes(), colorspace=4)  # the reader takes its size
             yield Summary.Value(tag=f"figures/{path.stem}", image=image)

@@ -128,7 +128,7 @@ class ClipEachMicroBatch(Pitfall):
         self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
     ) -> torch.Tensor:
         loss = right(window, i, weight)
-        update.unscale()  # the threshold is meant for true gradients: that mistake is another pitfall
+        update.unscale()  # clipping scaled gradients is another pitfall
         update.clip.clip_(update.measure(), update.clip_state)
         if update.precision.loss_scale is not None:
             torch._foreach_mul_(gradients(update), update.precision.scale)

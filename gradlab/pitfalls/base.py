@@ -1,4 +1,4 @@
-"""What all pitfalls share: where they can act, and how one takes the place of a function of `Update`."""
+"""What all pitfalls share: when they apply, and how one replaces a method of `Update`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """What of a run decides whether a pitfall can act in it, and how."""
+    """What decides whether a pitfall applies to a run, and how."""
 
     accumulation: Accumulation
     loss: Loss
@@ -41,7 +41,7 @@ class Setting(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A condition without which a pitfall changes nothing."""
+    """A condition without which a pitfall has no effect."""
 
     text: str
     met: Callable[[Setting], bool]
@@ -65,20 +65,20 @@ def name_of(group: str, option: Any) -> str:
 
 @dataclass
 class Pitfall:
-    """Base of the pitfalls. `wrong` gets the update, its right method, and that method's arguments."""
+    """Base of the pitfalls. `wrong` gets the update, its correct method, and that method's arguments."""
 
     measure_every: int = 10
-    """Updates between two that are compared with the right update, from the same state; 0: none is."""
+    """Updates between two comparisons with the correct update from the same state; 0: none."""
 
     replaces: ClassVar[str] = ""
-    """Name of the one method of `Update` that is wrong."""
+    """Name of the method of `Update` that is replaced."""
     needs: ClassVar[tuple[Need, ...]] = ()
 
     def __post_init__(self) -> None:
         require(self.measure_every >= 0, "measure_every", self.measure_every, ">= 0")
 
     def apply(self, update: Update, setting: Setting) -> None:
-        """Put the wrong method in the right one's place; raise `Invalid` where it could not do any harm."""
+        """Replace the correct method by the wrong one; raise `Invalid` where that has no effect."""
         for need in self.needs:
             if not need.met(setting):
                 raise Invalid("pitfall", name_of("pitfall", self), f"needs {need.text}")
@@ -86,14 +86,14 @@ class Pitfall:
         setattr(update, self.replaces, partial(self.wrong, update, getattr(update, self.replaces)))
 
     def prepare(self, update: Update, setting: Setting) -> None:
-        """Keep what `wrong` needs to know."""
+        """Prepare what `wrong` needs."""
 
     def wrong(self, update: Update, right: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
 
 class Deferred:
-    """The real work of a function, done later by a hook. What an update that was skipped left undone is forgotten."""
+    """The work of a function, done later by a hook. Work left by a skipped update is dropped."""
 
     def __init__(self, register: Callable[[Callable[..., None]], Any]) -> None:
         """register: takes the hook, such as `optimizer.register_step_post_hook`."""
@@ -107,5 +107,5 @@ class Deferred:
 
 
 def gradients(update: Update) -> list[torch.Tensor]:
-    """Every p.grad that there is."""
+    """Every existing p.grad."""
     return [p.grad for p in update.params if p.grad is not None]

@@ -1,4 +1,4 @@
-"""Mistakes in what clipping does, and in when it does it."""
+"""Mistakes in what clipping does, and in when it runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ValueClipping(Pitfall):
 
 @dataclass
 class _OtherNorm(Pitfall):
-    """Clips the whole gradient at a norm that the right way does not."""
+    """Base: clips the whole gradient at another norm than the run's own."""
 
     max_norm: float = 1.0
     """Largest L2 norm of the whole gradient."""

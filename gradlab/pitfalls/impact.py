@@ -1,4 +1,4 @@
-"""What a pitfall does to the gradient and to the weights: the right update, tried from the same state and undone."""
+"""What a pitfall changes in the gradient and the weights, against the correct update, tried from the same state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Compared(NamedTuple):
 
 
 def compare(wrong: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> Compared:
-    """In float64, with one wait for the device. A zero `right` gives infinities, two zeros NaN."""
+    """In float64, with one wait for the device. Infinite where `right` is zero, NaN where both are."""
     a, b = (torch.cat([t.double().flatten() for t in tensors]) for tensors in (wrong, right))
     pairs = torch.stack([a.norm(), b.norm(), a @ b, (a - b).norm()])
     of_wrong, of_right, product, apart = pairs.tolist()
@@ -41,18 +41,18 @@ def over(a: float, b: float) -> float:
 
 
 class Tried(NamedTuple):
-    """One update as it went."""
+    """One update that was run."""
 
     stats: Stats
     used: list[torch.Tensor]
     """The gradients that the optimizer stepped with; zeros if it did not."""
     moved: list[torch.Tensor]
-    """What the weights moved by."""
+    """The change of the weights."""
     all_reduces: int
 
 
 class Impact:
-    """Runs the updates of a run with a pitfall; every `measure_every` of them is compared with the right one."""
+    """Runs the updates of a run with a pitfall; every `measure_every`-th is compared with the correct update."""
 
     def __init__(self, pitfall: Pitfall, update: Update) -> None:
         self.pitfall, self.update = pitfall, update
@@ -62,7 +62,7 @@ class Impact:
             update.model.register_comm_hook(None, self.count)
 
     def __call__(self, window: Sequence[MicroBatch], recorder: Recorder) -> tuple[Stats, dict[str, float]]:
-        """One wrong update, recorded, and where it was measured its metrics."""
+        """One wrong update, recorded; where it was compared, with its metrics."""
         every = self.pitfall.measure_every
         if not every or self.update.attempts % every:
             return self.update(window, recorder), {}
@@ -81,7 +81,7 @@ class Impact:
         weights = [p.detach().clone() for p in update.params]
         used: list[torch.Tensor] = []
 
-        def look(optimizer: Any, *args: Any) -> None:  # registered last, so that it sees what deferred work leaves
+        def look(optimizer: Any, *args: Any) -> None:  # registered last, so that it sees the result of deferred work
             in_kernel = getattr(optimizer, "found_inf", None)
             if in_kernel is None or not in_kernel.item():
                 used.extend(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in update.params)
@@ -96,7 +96,7 @@ class Impact:
 
     @contextmanager
     def righted(self) -> Iterator[None]:
-        """The update as it is shipped."""
+        """The update with its correct method."""
         name = self.pitfall.replaces
         wrong = vars(self.update).pop(name)
         try:
@@ -106,7 +106,7 @@ class Impact:
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """Begin without gradients, and afterwards put back bitwise what an update moves, and gradients that leaked."""
+        """Start without gradients; afterwards restore bitwise all that an update changes, and leaked gradients."""
         update = self.update
         tensors = [*update.params, *update.module.buffers()]
         values = [t.detach().clone() for t in tensors]
@@ -126,7 +126,7 @@ class Impact:
             update.halted = halted
             randomness.set_random_state(random)
 
-    def count(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses an annotation that is a string
+    def count(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP does not accept annotations that are strings
         """DDP's communication hook: its usual all-reduce, counted once a round, however many buckets that takes."""
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -142,14 +142,14 @@ class Impact:
         if apart := values["pitfall/distance"]:
             shown.append(f"and at most {max(apart):.4g} of distance")
         number = max(map(len, self.seen.values()))
-        says = f"pitfall {name_of('pitfall', self.pitfall)} against the right update, {number} of them (medians)"
+        text = f"pitfall {name_of('pitfall', self.pitfall)} against the correct update, medians of {number}"
         broken = sum(map(math.isnan, self.seen["pitfall/update_ratio"]))
-        shown += [f"in {broken} of them the wrong update is not finite, or neither was applied"] * bool(broken)
-        return f"{says}: {', '.join(shown)}"
+        shown += [f"in {broken} of them the wrong update was not finite, or neither was applied"] * bool(broken)
+        return f"{text}: {', '.join(shown)}"
 
 
 def measured(wrong: Tried, right: Tried) -> dict[str, float]:
-    """The metrics of one comparison. Where neither way applied anything the ratios are NaN."""
+    """The metrics of one comparison. Where neither update was applied the ratios are NaN."""
     gradient, update = compare(wrong.used, right.used), compare(wrong.moved, right.moved)
     return {
         "pitfall/grad_ratio": gradient.ratio,

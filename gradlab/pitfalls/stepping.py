@@ -1,4 +1,4 @@
-"""Mistakes in whether an update is applied, and at what rate."""
+"""Mistakes in whether an update is applied, and at what learning rate."""
 
 from __future__ import annotations
 

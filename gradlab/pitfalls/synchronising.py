@@ -1,4 +1,4 @@
-"""Mistakes with DDP's no_sync, which the forward pass of a micro-batch reads: its backward pass then reduces or not."""
+"""Mistakes with DDP's no_sync, which is read in the forward pass of a micro-batch and decides on the all-reduce."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor
 
 
 def synchronised(right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
-    """Micro-batch i as if it were the last of its window, which is the one that reduces."""
+    """Run micro-batch i as if it were the last of its window, with the all-reduce."""
     return right(window[i : i + 1], 0, weight)
 
 
@@ -43,7 +43,7 @@ class SyncEveryMicroBatch(Pitfall):
 @option("pitfall", "no_sync_around_backward_only")
 @dataclass
 class NoSyncAroundBackwardOnly(Pitfall):
-    """no_sync is entered after the forward pass, which has already told DDP to all-reduce.
+    """no_sync is entered after the forward pass, in which DDP has already decided to all-reduce.
 
     The same gradient, all-reduced n times: no result shows it.
     """

@@ -1,4 +1,4 @@
-"""What is compared of one job of a sweep over remedies, from its folder."""
+"""What is compared of one job of a sweep over remedies."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.command import key
-from gradlab.base.json_lines import read_lines
 from gradlab.base.statistics import quantile
 from gradlab.measure.levels import Levels
-from gradlab.runs.files import overrides_of, told_by
+from gradlab.runs.record import RunRecord
 
 BASELINE = "none"
-WELL = ("healthy", "small_but_healthy")
+HEALTHY = ("healthy", "small_but_healthy")
 WARM = 10
 """Updates that are not timed, the first; and as many are needed after them."""
 
 
 @dataclass
-class Run:
+class ComparedJob:
     """What is compared of one job."""
 
     job: str
@@ -32,7 +31,7 @@ class Run:
     """Its other overrides: only runs that share them are compared."""
     verdict: str | None = None
     ill: bool | None = None
-    """None of a run that gave no verdict, or was interrupted."""
+    """None of a run without a verdict, or that was interrupted."""
     why_not: str | None = None
     """Why the remedy does not apply."""
     changed: dict[str, list[Any]] = field(default_factory=dict)
@@ -71,19 +70,17 @@ def measure(lines: Iterable[dict[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def read(folder: Path, job: str) -> Run:
-    """A job from its folder; what a job that was killed has not written stays empty."""
-    overrides = overrides_of(folder / job)
-    chosen = {key(o): o.partition("=")[2] for o in overrides}
-    rest = tuple(sorted(o for o in overrides if key(o) not in ("remedy", "seed")))
-    run = Run(job, chosen.get("remedy", BASELINE), chosen.get("seed", ""), rest)
-    told = told_by(folder / job)
-    remedy = told.get("remedy") or {}
-    run.verdict, run.why_not, run.changed = told.get("verdict"), remedy.get("why_not"), remedy.get("changed") or {}
-    if run.verdict is None or "outcome" not in told:
-        return run
-    run.ill = run.verdict not in WELL if told["outcome"]["status"] != "interrupted" else None
-    run.measured, run.planned = measure(read_lines(folder / job / "metrics.jsonl")), told["planned"]
-    run.completed = told["outcome"]["status"] == "completed"
-    run.survived = 1.0 if run.ill is False else run.value("updates") / max(run.planned, 1)
-    return run
+def compared_job(folder: Path, job: str) -> ComparedJob:
+    """A job of the sweep in a folder; of one that was killed what it has not written stays empty."""
+    run = RunRecord(folder / job)
+    chosen = {key(o): o.partition("=")[2] for o in run.overrides}
+    rest = tuple(sorted(o for o in run.overrides if key(o) not in ("remedy", "seed")))
+    found = ComparedJob(job, chosen.get("remedy", BASELINE), chosen.get("seed", ""), rest, run.verdict)
+    found.why_not, found.changed = run.remedy.get("why_not"), run.remedy.get("changed") or {}
+    if run.verdict is None or run.status is None:
+        return found
+    found.ill = run.verdict not in HEALTHY if run.status != "interrupted" else None
+    found.measured, found.planned = measure(run.lines), run.diagnosis["planned"]
+    found.completed = run.status == "completed"
+    found.survived = 1.0 if found.ill is False else found.value("updates") / max(found.planned, 1)
+    return found

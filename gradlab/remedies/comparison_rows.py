@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gradlab.remedies.compared_job import BASELINE, Run, measure
+from gradlab.remedies.compared_job import BASELINE, ComparedJob, measure
 from gradlab.remedies.paired_effect import improvement, judge, paired
 
 SPIKED = "loss_spike_recovered"
-"""Well too, unless it is what the runs without a remedy show."""
+"""Counts as healthy, unless it is what the runs without a remedy show."""
 ORDER = ("baseline", "cured", "helped", "no effect", "worse", "not judged", "does not apply")
 
 
-def compare(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def compare(runs: Sequence[ComparedJob]) -> list[dict[str, Any]]:
     """One row a remedy, sorted by evidence; for each set of other overrides, their baseline first."""
     rows = []
     for rest in dict.fromkeys(run.rest for run in runs):
@@ -38,7 +38,7 @@ def evidence(row: dict[str, Any]) -> tuple[float, ...]:
     return ORDER.index(row["judgement"]), -row["seeds"], *effects, row["train_loss"] or 0.0
 
 
-def row(name: str, runs: list[Run], baseline: dict[str, Run]) -> dict[str, Any]:
+def row(name: str, runs: list[ComparedJob], baseline: dict[str, ComparedJob]) -> dict[str, Any]:
     """A remedy against the baseline, paired by seed."""
     pairs = [(baseline[run.seed], run) for run in runs if run.seed in baseline]
     pairs = [(before, after) for before, after in pairs if before.ill is not None and after.ill is not None]

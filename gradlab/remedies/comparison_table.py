@@ -11,7 +11,7 @@ from typing import Any
 from gradlab.base import table
 from gradlab.base.json_lines import plain
 from gradlab.config.remedy import changes
-from gradlab.remedies.compared_job import read
+from gradlab.remedies.compared_job import compared_job
 from gradlab.remedies.comparison_rows import compare
 from gradlab.remedies.paired_effect import LARGE, SEEDS, SMALL, seeds
 
@@ -73,7 +73,7 @@ sample, over none's."""
 
 def report(folder: Path, jobs: Sequence[str]) -> list[dict[str, Any]]:
     """Compare the jobs of a sweep over remedies: comparison.csv and comparison.json in its folder, and a table."""
-    rows = compare([read(folder, job) for job in jobs])
+    rows = compare([compared_job(folder, job) for job in jobs])
     if not rows:
         return rows
     (folder / "comparison.json").write_text(json.dumps(plain(rows), indent=2, allow_nan=False) + "\n")

@@ -9,9 +9,10 @@ from pathlib import Path
 from gradlab.base.command import Parser, exit_code
 from gradlab.base.errors import Usage
 from gradlab.base.option import Invalid, require
-from gradlab.report.pages.run_page import began
+from gradlab.report.pages.run_page import PARTS, began
 from gradlab.report.wandb import report as wandb_report
-from gradlab.runs.files import jobs_of, runs_below
+from gradlab.runs.record import RunRecord
+from gradlab.runs.sweep_record import SweepRecord
 
 DESCRIPTION = """\
 Pages to look at, in a browser, with no network. Of one run: its report.html, made again. Of a sweep: its report.html.
@@ -64,14 +65,10 @@ def report(arguments: list[str]) -> int:
 
 def kind(folder: Path) -> str:
     """run or sweep; `Invalid` where a folder is neither."""
-    if not folder.is_dir():
-        raise Invalid("FOLDER", folder, "is a file" if folder.exists() else "no such folder")
     if any((folder / name).is_file() for name in ("multirun.yaml", "results.csv")):
         return "sweep"
-    if began(folder):
-        return "run"
-    says = f"must be the folder of a run or of a sweep (it holds no metrics.jsonl){runs_below(folder)}"
-    raise Invalid("FOLDER", folder, says)
+    RunRecord.at(folder, *PARTS, kinds="of a run or of a sweep")
+    return "run"
 
 
 def of_run(folder: Path, draws: bool) -> int:
@@ -90,7 +87,7 @@ def of_sweep(folder: Path, draws: bool) -> int:
 
     if draws:
         raise Usage("--figures: is of runs; python -m gradlab.map draws those of a sweep")
-    run_page.complete(jobs_of(folder))
+    run_page.complete(job.path for job in SweepRecord(folder).jobs)
     print(sweep_page.write(folder))
     return 0
 
@@ -98,7 +95,7 @@ def of_sweep(folder: Path, draws: bool) -> int:
 def several(folders: list[Path], file: Path, draws: bool) -> int:
     from gradlab.report.pages import comparison_page
 
-    every = [run for folder in folders for run in (jobs_of(folder) if kind(folder) == "sweep" else [folder])]
+    every = [path for folder in folders for path in paths_of(folder)]
     runs = list(dict.fromkeys(filter(began, every)))
     require(len(runs) <= COMPARED, "FOLDER", f"{len(runs)} runs", f"at most {COMPARED} runs on one page")
     if file.is_dir():
@@ -109,6 +106,11 @@ def several(folders: list[Path], file: Path, draws: bool) -> int:
 
         print(*figures.of_several(runs, file.with_suffix("")), sep="\n")
     return 0
+
+
+def paths_of(folder: Path) -> list[Path]:
+    """The folder of a run, or those of a sweep's jobs."""
+    return [job.path for job in SweepRecord(folder).jobs] if kind(folder) == "sweep" else [folder]
 
 
 def follow(folders: list[Path], port: int | None, other: object) -> int:

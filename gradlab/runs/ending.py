@@ -15,7 +15,8 @@ from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.replay import Overflow
 from gradlab.remedies.candidates import Try
 from gradlab.runs.measured import lost_at, measured
-from gradlab.train.trainer import Outcome
+from gradlab.runs.record import RunRecord
+from gradlab.train.outcome import Outcome
 
 
 def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
@@ -41,10 +42,10 @@ def write(
         "exit_code": exit_code,
     }
     content |= job
-    content["measured"] = measured(folder, lost_at(content))
-    content = plain(content)
-    write_whole(folder / "diagnosis.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
-    return content
+    content["measured"] = measured(RunRecord(folder).updates, lost_at(content))
+    written: dict[str, Any] = plain(content)
+    write_whole(folder / "diagnosis.json", json.dumps(written, indent=2, allow_nan=False) + "\n")
+    return written
 
 
 def write_error(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,32 @@ from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.remedies.candidates import remedies
 from gradlab.runs import ending
-from gradlab.train import checkpoint, environment, snapshot
+from gradlab.runs.record import RunRecord
+from gradlab.runs.summary import ended
+from gradlab.train import checkpoint, environment
+from gradlab.train.inspection import find_overflow, inspect
+from gradlab.train.outcome import Outcome
 from gradlab.train.pretraining import pretrained
-from gradlab.train.trainer import Outcome, Trainer
+from gradlab.train.sink import FileSink, Sink
+from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.recorder import Layers
 
-WritePage = Callable[[Path, dict[str, Any]], None]
-"""Writes the page of a run in a folder, under a configuration of plain values."""
+
+@dataclass(frozen=True)
+class Views:
+    """What is made of a run's folder to be looked at, by packages that import this one."""
+
+    page: Callable[[Path, dict[str, Any]], None] = lambda folder, config: None
+    """Writes the page; the configuration is of plain values."""
+    figures: Callable[[Path], Iterable[Path]] = lambda folder: ()
+    """Draws the figures, and returns their files."""
 
 
-class Job:
+NO_VIEWS = Views()
+
+
+class Job(Sink):
     """A configuration at work in a folder. Rank 0 alone logs, writes and speaks."""
 
     def __init__(
@@ -47,25 +62,26 @@ class Job:
         world: World,
         remedy: dict[str, Any] | None = None,
         make: Callable[..., Trainer] = Trainer,
-        write_page: WritePage | None = None,
+        views: Views = NO_VIEWS,
     ) -> None:
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
 
         remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
         those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
-        write_page: called when all else is written.
+        views: made when all else is written.
         """
         if config.pretrain and not config.resume and not config.init_from:
             config.init_from = pretrained(config, world)
         self.config, self.folder, self.overrides, self.world = config, folder, overrides, world
-        self.remedy, self.write_page = remedy, write_page
+        self.remedy, self.views = remedy, views
         self.progress = Progress(config.trainer.progress, 0, world.main)
-        self.trainer = make(config, folder, world, (self.observe,), plain, self.progress.say)
+        self.trainer = make(config, folder, world, (FileSink(), self), plain, self.progress.say)
         self.stream = Stream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
         header, chosen = self.trainer.observed.header(), choices(config)
         about = About(folder, plain, group, header, overrides, make is Trainer, choices=chosen)
+        about.summarise, about.draw = (lambda folder: ended(RunRecord(folder, plain)).lines), views.figures
         if config.resume:
             kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
             for line, layers in read_run(folder, kept):
@@ -73,10 +89,14 @@ class Job:
                 about.lines += 1
         self.log_to = functools.partial(Loggers, config.logger if world.main else {}, about)
         self.loggers = self.log_to() if make is Trainer else None
-        if self.loggers is not None:
-            self.trainer.before_saving.append(self.loggers.catch_up)
 
-    def observe(self, metrics: dict[str, Any], layers: Layers | None) -> None:
+    def save(self) -> dict[str, Any]:
+        """The loggers have to have all lines by then."""
+        if self.loggers is not None:
+            self.loggers.catch_up()
+        return {}
+
+    def write(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in one line of metrics."""
         self.stream.observe(metrics, layers)
         if "train/loss" in metrics:
@@ -132,8 +152,7 @@ class Job:
             "remedies": [asdict(t) for t in tries],
         }
         told = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
-        if self.write_page is not None:
-            self.write_page(self.folder, self.trainer.plain_config)
+        self.views.page(self.folder, self.trainer.plain_config)
         lines = ending.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
@@ -142,7 +161,7 @@ class Job:
     def inspection(self) -> Inspection | None:
         """Of the final model. One that fails costs the rules that need it, not the run."""
         try:
-            return snapshot.inspection(self.trainer)
+            return inspect(self.trainer)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             self.progress.say(f"the final model could not be inspected: {' '.join(str(error).split())[:200]}")
             return None
@@ -152,7 +171,7 @@ class Job:
         run, precision = self.trainer, self.config.precision
         overflow = inspection = None
         if self.world.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
-            overflow = snapshot.find_overflow(run)
+            overflow = find_overflow(run)
         elif self.world.main and outcome.status == "completed":
             inspection = self.inspection()
         diagnosis = diagnose(

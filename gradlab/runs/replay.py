@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.base.json_lines import plain, read_lines
+from gradlab.base.json_lines import plain
 from gradlab.base.option import Invalid
-from gradlab.runs.files import config_dirs
+from gradlab.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -51,16 +51,14 @@ def check_folder(folder: Path) -> None:
 
 def why_none(folder: Path) -> str:
     """Why a run left no crash.pt."""
-    try:
-        result = json.loads((folder / "diagnosis.json").read_text())
-    except (OSError, json.JSONDecodeError):
+    run = RunRecord(folder)
+    if not run.diagnosis:
         return "the run has not ended, or was killed"
-    status = (result.get("outcome") or {}).get("status")
-    if status == "failed":
-        return "the run failed after an update that came through"
-    if status is None:
-        return f"the run gave no measurement: {result.get('sentence')}"
-    return f"the run did not fail: it was {status}, its verdict {result.get('verdict')}"
+    if run.status == "failed":
+        return "the run failed after an update that was applied"
+    if run.status is None:
+        return f"the run has no measurement: {run.diagnosis.get('sentence')}"
+    return f"the run did not fail: it was {run.status}, its verdict {run.verdict}"
 
 
 def run(folder: Path, limit: float | None, everything: bool) -> int:
@@ -81,7 +79,7 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
     notes = changed(crash.get("config") or {}, now)
     with build.threads(config.trainer.threads):
         found, scale, device = again(config, crash, limit, notes)
-    recorded = next((x for x in read_lines(folder / "metrics.jsonl") if x.get("attempt") == crash["attempt"]), {})
+    recorded = next((x for x in RunRecord(folder).lines if x.get("attempt") == crash["attempt"]), {})
     content = {
         "attempt": crash["attempt"],
         "epoch": crash["epoch"],
@@ -104,15 +102,12 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
 
 def recomposed(folder: Path) -> DictConfig:
     """The configuration of a run, composed again from what was typed, its remedies included."""
-    import yaml
-
     from gradlab.config.compose import compose
     from gradlab.config.remedy import treated
 
-    overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()) or []
-    stored = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]
-    name = (stored.get("job") or {}).get("config_name") or "config"
-    return treated(compose([*overrides, f"hydra.searchpath={config_dirs(folder)}"], name), overrides).composed
+    run = RunRecord(folder)
+    name = (run.hydra.get("job") or {}).get("config_name") or "config"
+    return treated(compose([*run.typed, f"hydra.searchpath={run.config_dirs}"], name), run.typed).composed
 
 
 def again(config: Config, crash: dict[str, Any], limit: float | None, notes: list[str]) -> tuple[Replay, float, str]:
@@ -188,7 +183,9 @@ def tell(found: Replay, content: dict[str, Any], everything: bool) -> list[str]:
     else:
         lines += [str(found.first), *(f"  {r}" for r in found.first.ranges)]
         if found.first.healthy is not None:
-            lines.append(f"last well: {found.first.healthy or 'the model'}, at most {found.first.healthy_max or 0:.4g}")
+            lines.append(
+                f"last finite: {found.first.healthy or 'the model'}, at most {found.first.healthy_max or 0:.4g}"
+            )
         if found.finite:
             lines.append("yet the update is finite: that was absorbed, and does not reach the gradient")
         elif found.cause is not None:

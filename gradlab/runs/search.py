@@ -1,4 +1,4 @@
-"""The runs and sweeps below a folder, each from its own files alone: how it ended, and its key numbers."""
+"""The runs and sweeps below a folder."""
 
 from __future__ import annotations
 
@@ -6,44 +6,64 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.json_lines import number
-from gradlab.base.lock import locked
-from gradlab.runs.files import choices_of, fields_of, overrides_of, refused, swept, told_by, value
-from gradlab.runs.measured import evaluated, measured
+from gradlab.base.fields import value
+from gradlab.runs.record import NUMBERS, RunRecord
+from gradlab.runs.sweep_record import swept
 
-STATES = ("running", "killed", "error", "does not apply", "broken", "pretrained")
-"""What stands for the verdict of a run that has none. killed: it left no diagnosis.json and nobody is at it. broken:
-what it left cannot be read. pretrained: weights that other runs begin with."""
 WRITTEN = ("diagnosis.json", "metrics.jsonl", ".hydra", "config.yaml")
-"""What tells when a run was last at work, the first that is there."""
+"""The files whose time is that of a run's last work: the first that is there."""
+COMBINED = {"loss": min, "eval_loss": min, "accuracy": max, "grad_norm": max, "exit_code": max}
+"""How a sweep's number is made from those of its jobs; all others are added up."""
 
 
-@dataclass
-class Run:
-    """A run, a job of a sweep, or a sweep with its jobs."""
+class Entry:
+    """A run, or a job of a sweep, in a list. Its files are read when they are asked for."""
 
-    path: Path
-    name: str
-    """Its folder, relative to the one that was searched."""
-    kind: str = "run"
-    """run, job or sweep."""
-    time: float = 0.0
-    """When it last wrote, in seconds of the epoch."""
-    jobs: list[Run] = field(default_factory=list)
-    verdict: str = ""
-    overrides: list[str] = field(default_factory=list)
-    numbers: dict[str, Any] = field(default_factory=dict)
-    """updates, planned, loss, eval_loss, accuracy, grad_norm, skipped, seconds, exit_code; None where not known."""
+    def __init__(self, path: Path, name: str, kind: str, time: float = 0.0) -> None:
+        """name: its folder, relative to the one that was searched. kind: run, job or sweep.
+
+        time: of its last work, in seconds of the epoch."""
+        self.path, self.name, self.kind, self.time = path, name, kind, time
+        self.jobs: list[Entry] = []
 
     @property
     def when(self) -> str:
         return datetime.fromtimestamp(self.time).strftime("%Y-%m-%d %H:%M")
+
+    @cached_property
+    def record(self) -> RunRecord:
+        return RunRecord(self.path)
+
+    @cached_property
+    def verdict(self) -> str:
+        """The verdict, or what stands for it."""
+        return self.record.state
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """The key numbers: see `RunRecord.numbers`."""
+        return self.record.numbers
+
+    @cached_property
+    def overrides(self) -> list[str]:
+        return list(self.record.overrides)
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """Dotted field -> value of its configuration; a group's name -> the option that was chosen."""
+        return self.record.fields | {group: value(str(option)) for group, option in self.record.choices.items()}
+
+
+class SweepEntry(Entry):
+    """A sweep with its jobs, in a list."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name, "sweep")
 
     @property
     def counts(self) -> dict[str, int]:
@@ -51,24 +71,36 @@ class Run:
         return dict(Counter(job.verdict for job in self.jobs).most_common())
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        """Dotted field -> value of its configuration; a group's name -> the option that was chosen."""
-        choices = choices_of(self.path, told_by(self.path))
-        return fields_of(self.path) | {group: value(str(option)) for group, option in choices.items()}
+    def verdict(self) -> str:
+        return ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """The lowest losses, the largest norm and accuracy, the sum of the others."""
+        found: dict[str, Any] = {}
+        for name in NUMBERS:
+            there = [v for job in self.jobs if (v := job.numbers.get(name)) is not None and v == v]
+            found[name] = COMBINED.get(name, sum)(there) if there else None
+        return found
+
+    @cached_property
+    def overrides(self) -> list[str]:
+        """What was swept, with the number of its values; then what all jobs have."""
+        return differing([job.overrides for job in self.jobs])
 
 
-def find(root: Path) -> list[Run]:
+def find(root: Path) -> list[Entry]:
     """Runs and sweeps, newest first; their files are not read yet."""
     found = list(search(root, root, None))
-    for run in found:
-        if run.kind == "sweep":
-            run.time = max((job.time for job in run.jobs), default=modified(str(run.path / "multirun.yaml")))
-            run.jobs.sort(key=lambda job: natural(job.name))
-    return sorted(found, key=lambda run: -run.time)
+    for entry in found:
+        if isinstance(entry, SweepEntry):
+            entry.time = max((job.time for job in entry.jobs), default=modified(str(entry.path / "multirun.yaml")))
+            entry.jobs.sort(key=lambda job: natural(job.name))
+    return sorted(found, key=lambda entry: -entry.time)
 
 
-def search(folder: Path, root: Path, sweep: Run | None) -> Iterator[Run]:
-    """Jobs go to their sweep; everything else is yielded."""
+def search(folder: Path, root: Path, sweep: SweepEntry | None) -> Iterator[Entry]:
+    """Jobs are added to their sweep; everything else is yielded."""
     try:
         with os.scandir(folder) as entries:
             names = {entry.name: entry for entry in entries}
@@ -76,25 +108,24 @@ def search(folder: Path, root: Path, sweep: Run | None) -> Iterator[Run]:
         return
     name = os.path.relpath(folder, root)
     if names.keys() & {".hydra", "metrics.jsonl", "diagnosis.json"}:
-        run = Run(folder, name, "job" if sweep else "run", written(names))
-        if sweep:
-            sweep.jobs.append(run)
+        if sweep is not None:
+            sweep.jobs.append(Entry(folder, name, "job", last_written(names)))
             return
-        yield run
-        for entry in names.values():  # a watched loop's other optimizers
+        yield Entry(folder, name, "run", last_written(names))
+        for entry in names.values():  # the other optimizers of a watched loop
             if re.fullmatch(r"optimizer\d+", entry.name) and entry.is_dir(follow_symlinks=False):
                 yield from search(folder / entry.name, root, None)
         return
     if "multirun.yaml" in names and sweep is None:
-        sweep = Run(folder, name, "sweep")
+        sweep = SweepEntry(folder, name)
         yield sweep
     for entry in names.values():
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             yield from search(folder / entry.name, root, sweep)
 
 
-def written(names: dict[str, os.DirEntry[str]]) -> float:
-    """When a run last wrote."""
+def last_written(names: dict[str, os.DirEntry[str]]) -> float:
+    """The time of a run's last work."""
     return next((modified(names[name].path) for name in WRITTEN if name in names), 0.0)
 
 
@@ -106,79 +137,15 @@ def modified(path: str) -> float:
 
 
 def natural(name: str) -> list[Any]:
-    """Sorts 2 before 10."""
+    """A key that sorts 2 before 10."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
-def read(run: Run, sweep: Run | None = None) -> Run:
-    """Fill in what its files say."""
-    if run.kind == "sweep":
-        for job in run.jobs:
-            read(job, run)
-        return run
-    told, there = told_by(run.path), (run.path / "diagnosis.json").exists()
-    run.verdict = told.get("verdict") or refused(told) or ("error" if told else "")
-    try:
-        run.numbers = numbers(run.path, told)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        run.verdict = "broken"
-    if there and not told:
-        run.verdict = "broken"
-    elif not run.verdict:
-        run.verdict = state(run.path, sweep.path if sweep else None)
-    run.overrides = told.get("overrides") or typed(run.path)
-    return run
-
-
-def typed(path: Path) -> list[str]:
-    try:
-        return overrides_of(path)
-    except (OSError, ValueError):
-        return []
-
-
-def state(path: Path, sweep: Path | None = None) -> str:
-    """What becomes of a run that has left no diagnosis.json."""
-    if locked(path) or (sweep is not None and locked(sweep)):
-        return "running"
-    began = (path / ".hydra").is_dir() or (path / "environment.json").is_file()  # the second of a watched loop
-    return "killed" if began else "pretrained"
-
-
-def numbers(path: Path, told: dict[str, Any]) -> dict[str, Any]:
-    """The key numbers of a run."""
-    kept = told.get("measured") or measured(path)
-    outcome = told.get("outcome") or {}
-    last = evaluated(path, told)
-    return {
-        "updates": kept["updates"],
-        "planned": told.get("planned"),
-        "loss": number(kept["loss/final"]),
-        "eval_loss": number(last.get("eval/loss")),
-        "accuracy": number(last.get("eval/accuracy")),
-        "grad_norm": number(kept["grad/norm_max"]),
-        "skipped": kept["skipped"],
-        "seconds": number(outcome.get("seconds")),
-        "exit_code": told.get("exit_code"),
-    }
-
-
-def together(run: Run) -> None:
-    """A sweep's numbers: the lowest losses, the largest norm and accuracy, the sum of the others."""
-    ways = {"loss": min, "eval_loss": min, "accuracy": max, "grad_norm": max, "exit_code": max}
-    for name in ("updates", "planned", "loss", "eval_loss", "accuracy", "grad_norm", "skipped", "seconds", "exit_code"):
-        there = [v for job in run.jobs if (v := job.numbers.get(name)) is not None and v == v]
-        run.numbers[name] = ways.get(name, sum)(there) if there else None  # type: ignore[operator]
-    run.verdict = ", ".join(f"{count} {verdict}" for verdict, count in run.counts.items())
-    run.overrides = differing(run.jobs)
-
-
-def differing(jobs: Sequence[Run]) -> list[str]:
-    """What was swept, with the number of its values; then what all jobs have."""
-    every = [job.overrides for job in jobs]
-    names = swept(every)
+def differing(jobs: Sequence[Sequence[str]]) -> list[str]:
+    """Of the overrides of jobs: each swept field with the number of its values, then what all jobs have."""
+    names = swept(jobs)
     values = {
-        n: {o.partition("=")[2] for job in every for o in job if o.lstrip("+~").startswith(f"{n}=")} for n in names
+        n: {o.partition("=")[2] for job in jobs for o in job if o.lstrip("+~").startswith(f"{n}=")} for n in names
     }
-    same = [o for o in (every[0] if every else []) if o.lstrip("+~").partition("=")[0] not in names]
+    same = [o for o in (jobs[0] if jobs else []) if o.lstrip("+~").partition("=")[0] not in names]
     return [f"{name}=({len(given)})" for name, given in values.items()] + same

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.command import key
+from gradlab.base.fields import value
 from gradlab.base.json_lines import number
-from gradlab.runs.files import jobs_of, overrides_of, refused, swept, told_by, value
-from gradlab.runs.measured import evaluated, lost_at, measured
 from gradlab.runs.outcome_class import learns, outcome_class
+from gradlab.runs.record import REFUSED, RunRecord
+from gradlab.runs.sweep_record import SweepRecord
 
 FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
 """Columns that come first; then whatever was swept, then the numbers, then `why`."""
@@ -21,28 +22,23 @@ REPEATS = ("seed",)
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Every job with its overrides, swept fields, verdict, numbers and exit code; a job that left nothing failed."""
-    paths = jobs_of(folder)
-    typed = [overrides_of(path) for path in paths]
-    names = swept(typed)
-    rows = []
-    for path, overrides in zip(paths, typed, strict=True):
-        told = told_by(path)
-        values = {key(o): value(o.partition("=")[2]) for o in overrides}
-        numbers = numbers_of(path, told)
-        rows.append(
-            {
-                "job": str(path.relative_to(folder)),
-                "overrides": " ".join(overrides),
-                "verdict": told.get("verdict") or refused(told),
-                "outcome": judged(told, numbers),
-                "eval/loss": number(evaluated(path, told).get("eval/loss")),
-                "exit_code": told.get("exit_code", 1),
-            }
-            | {name: values.get(name) for name in names}
-            | numbers
-            | {"why": why(told)}
-        )
-    return rows
+    sweep = SweepRecord(folder)
+    return [row(job, sweep) for job in sweep.jobs]
+
+
+def row(job: RunRecord, sweep: SweepRecord) -> dict[str, Any]:
+    """One job's row."""
+    values = {key(o): value(o.partition("=")[2]) for o in job.overrides}
+    numbers = numbers_of(job)
+    first = {
+        "job": str(job.path.relative_to(sweep.path)),
+        "overrides": " ".join(job.overrides),
+        "verdict": job.verdict or (REFUSED if job.refused else None),
+        "outcome": class_of(job, numbers),
+        "eval/loss": number(job.last_evaluation.get("eval/loss")),
+        "exit_code": job.diagnosis.get("exit_code", 1),
+    }
+    return first | {name: values.get(name) for name in sweep.swept} | numbers | {"why": why(job)}
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:
@@ -53,22 +49,18 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
         writer.writerows(rows)
 
 
-def numbers_of(path: Path, told: dict[str, Any]) -> dict[str, Any]:
-    """What the run measured; `loss/final` of one that failed is infinite: there is no model to go on with."""
-    kept = told.get("measured") or measured(path, lost_at(told))
-    numbers = {name: number(v) for name, v in kept.items()}
-    outcome = told.get("outcome") or {}
-    if outcome.get("status") == "failed":
-        numbers["loss/final"] = math.inf
-    return numbers | {"planned": told.get("planned"), "seconds": outcome.get("seconds")}
+def numbers_of(job: RunRecord) -> dict[str, Any]:
+    """What the run measured; `loss/final` of one that failed is infinite: there is no model to use."""
+    lost = {"loss/final": math.inf} if job.status == "failed" else {}
+    return job.measured | lost | {"planned": job.diagnosis.get("planned"), "seconds": job.outcome.get("seconds")}
 
 
-def judged(told: dict[str, Any], numbers: dict[str, Any]) -> str:
+def class_of(job: RunRecord, numbers: dict[str, Any]) -> str:
     """The class of a run."""
-    last, status = numbers["loss/final"], (told.get("outcome") or {}).get("status")
-    return outcome_class(told.get("verdict"), status, learns(told), math.nan if last is None else last)
+    last = numbers["loss/final"]
+    return outcome_class(job.verdict, job.status, learns(job.diagnosis), math.nan if last is None else last)
 
 
-def why(told: dict[str, Any]) -> str:
+def why(job: RunRecord) -> str:
     """What ended the run, or else what was seen."""
-    return (told.get("outcome") or {}).get("error") or told.get("sentence") or "left no diagnosis.json"
+    return job.outcome.get("error") or job.diagnosis.get("sentence") or "left no diagnosis.json"

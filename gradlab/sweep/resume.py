@@ -6,15 +6,15 @@ that it is to run under. All others run from their beginning.
 
 from __future__ import annotations
 
-import json
 import shutil
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradlab.base.command import INTERRUPTED, WRONG, command, identity
 from gradlab.base.option import Invalid
 from gradlab.config.compose import SILENT
+from gradlab.runs.record import RunRecord
+from gradlab.runs.sweep_record import SweepRecord
 
 if TYPE_CHECKING:
     from gradlab.base.distributed import World
@@ -39,13 +39,10 @@ def finished(folder: Path, overrides: list[str]) -> int | None:
 
     An interruption is no answer; nor is an error, since its cause may have been mended.
     """
-    try:
-        told = json.loads((folder / "diagnosis.json").read_text())
-        answered = told["verdict"] is not None or not (told["remedy"] or {"applies": True})["applies"]
-        same, code = told["overrides"] == identity(overrides), told["exit_code"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return code if answered and same and type(code) is int and code != INTERRUPTED else None
+    run = RunRecord(folder)
+    code = run.diagnosis.get("exit_code")
+    ended = (run.verdict is not None or run.refused) and type(code) is int and code != INTERRUPTED
+    return code if ended and run.diagnosis.get("overrides") == identity(overrides) else None
 
 
 def finished_or_clear(folder: Path, overrides: list[str], world: World) -> int | None:
@@ -68,28 +65,23 @@ def clear(folder: Path) -> None:
 
 def refused_before(folder: Path, overrides: list[str]) -> bool:
     """Whether the job in this folder was refused for what its command says: it would be again."""
-    try:
-        told = json.loads((folder / "diagnosis.json").read_text())
-        return told["verdict"] is None and told["overrides"] == identity(overrides) and told["exit_code"] == WRONG
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    found = RunRecord(folder).diagnosis
+    same = found.get("overrides") == identity(overrides)
+    return same and found.get("verdict") is None and found.get("exit_code") == WRONG
 
 
 def count_finished(folder: Path, planned: list[list[str]]) -> tuple[int, int]:
     """How many of a sweep's jobs have finished, and how many of the others are wrong by themselves."""
-    import yaml
-
     jobs = {tuple(identity(job)) for job in planned}
     done, refused = set(), set()
-    for path in folder.rglob(".hydra/overrides.yaml"):
-        with suppress(OSError, yaml.YAMLError):
-            overrides = identity(yaml.safe_load(path.read_text()) or [])
-            if tuple(overrides) not in jobs:
-                continue
-            if finished(path.parent.parent, overrides) is not None:
-                done.add(tuple(overrides))
-            elif refused_before(path.parent.parent, overrides):
-                refused.add(tuple(overrides))
+    for run in SweepRecord(folder).jobs:
+        overrides = identity(run.typed)
+        if tuple(overrides) not in jobs:
+            continue
+        if finished(run.path, overrides) is not None:
+            done.add(tuple(overrides))
+        elif refused_before(run.path, overrides):
+            refused.add(tuple(overrides))
     return len(done), len(refused - done)
 
 
@@ -112,13 +104,11 @@ def original_command(folder: Path, given: list[str]) -> tuple[list[str], list[st
 
     Where its jobs run may be another place now; what they are may not.
     """
-    import yaml
-
+    hydra = SweepRecord(folder).hydra
     try:
-        hydra: dict[str, Any] = yaml.safe_load((folder / "multirun.yaml").read_text())["hydra"]
         task, others = hydra["overrides"]["task"], hydra["overrides"]["hydra"]
         sources, name = hydra["runtime"]["config_sources"], hydra["job"]["config_name"]
-    except (ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (KeyError, TypeError):
         raise Invalid("resume", folder, "its multirun.yaml cannot be read; begin the sweep anew") from None
     changed = [o for o in given if not o.startswith(("hydra/", "hydra."))]
     if changed:

@@ -32,6 +32,7 @@ def load(field: str, path: Path, device: torch.device | str = "cpu") -> dict[str
     if not path.is_file():
         raise Invalid(field, path, "no such file")
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        return state
     except Exception as error:
         raise Invalid(field, path, f"cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error

@@ -22,7 +22,7 @@ def evaluate(
     sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, count, correct, count
     index = torch.arange(len(split), device=device)[world.rank :: world.size]
     with torch.no_grad(), precision.arithmetic():
-        for part in index.split(batch_size):
+        for part in torch.split(index, batch_size):
             inputs, targets = split.batch(part)
             with precision.autocast():
                 outputs = module(inputs)

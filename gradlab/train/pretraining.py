@@ -20,6 +20,7 @@ from gradlab.config.compose import compose
 from gradlab.config.schema import Config, to_config
 from gradlab.config.trainer import TrainerOption
 from gradlab.loggers.progress import Progress
+from gradlab.train.sink import FileSink, FunctionSink
 from gradlab.train.trainer import Trainer
 
 
@@ -67,10 +68,10 @@ def train(composed: DictConfig, folder: Path, progress: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(composed, folder / "config.yaml", resolve=True)
     plain: Any = OmegaConf.to_container(composed, resolve=True)
-    trainer = Trainer(config, folder, plain_config=plain, say=shown.say)
+    sinks = (FileSink(), FunctionSink(lambda metrics, layers: shown.log(metrics) if "train/loss" in metrics else None))
+    trainer = Trainer(config, folder, sinks=sinks, plain_config=plain, say=shown.say)
     shown.total = trainer.planned
     shown.say(f"pretraining, once ({shown.total} updates, kept in {folder.parent}): {config.story.strip()}")
-    trainer.sinks = (lambda metrics, layers: shown.log(metrics) if "train/loss" in metrics else None,)
     shown.start()
     try:
         outcome = trainer.run()

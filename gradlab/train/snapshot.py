@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from gradlab.base import randomness
 from gradlab.base.option import Invalid
-from gradlab.diagnosis.inspection import Inspection, inspect_model
-from gradlab.diagnosis.replay.replay import Overflow, first_overflow
 from gradlab.measure.attempt import Attempt, HostCopy
 from gradlab.train import checkpoint
 from gradlab.train.build import load_weights
+from gradlab.train.state import TrainerState
 from gradlab.update.recorder import NOTHING
 
-if TYPE_CHECKING:
-    from gradlab.train.trainer import Trainer
 
+def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
+    """checkpoint.pt: everything that the rest of the run depends on. Each rank's random state is its own.
 
-def save(trainer: Trainer) -> None:
-    """checkpoint.pt: everything that the rest of the run depends on. Each rank's random state is its own."""
+    kept: what the sinks want to find there.
+    """
     random: list[Any] = [randomness.all_random_state()]
     if trainer.world.size > 1:
         random = [None] * trainer.world.size
@@ -33,14 +32,13 @@ def save(trainer: Trainer) -> None:
             "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
             "streak": streak_of(trainer),
-            "files": trainer.files.flush(),
             "config": trainer.plain_config,
         }
-        checkpoint.save(trainer.folder / "checkpoint.pt", state)
+        checkpoint.save(trainer.folder / "checkpoint.pt", state | kept)
     trainer.world.barrier()
 
 
-def streak_of(trainer: Trainer) -> dict[str, Any] | None:
+def streak_of(trainer: TrainerState) -> dict[str, Any] | None:
     """The last streak of failures, so that a run that is continued within it still leaves what reproduces it."""
     if trainer.streak is None:
         return None
@@ -51,7 +49,7 @@ def streak_of(trainer: Trainer) -> dict[str, Any] | None:
     return {"first": fields, "failing": trainer.failing, "held": trainer.held} | where
 
 
-def restore(trainer: Trainer, state: dict[str, Any]) -> list[int]:
+def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     """Continue where a checkpoint was made; returns how many bytes of each file stand."""
     given = trainer.config.resume
     load_weights("resume", given, trainer.module, state)
@@ -74,10 +72,11 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> list[int]:
         trainer.failing, trainer.held = streak["failing"], streak["held"]
         outcome.first_failed_attempt, outcome.first_failed_epoch = streak["attempt"], streak["in_epoch"]
     randomness.set_random_state(state["random"][trainer.world.rank])
-    return state["files"]
+    kept: list[int] = state.get("files", [0, 0])
+    return kept
 
 
-def hold(trainer: Trainer) -> None:
+def hold(trainer: TrainerState) -> None:
     """Keep a copy of what the streak under way began with: an update may come through before the run's end is noticed.
 
     The weights have not moved since the first update of the streak.
@@ -95,7 +94,7 @@ def copied(value: Any) -> Any:
     return [copied(v) for v in value] if isinstance(value, list) else value
 
 
-def save_crash(trainer: Trainer, error: str) -> None:
+def save_crash(trainer: TrainerState, error: str) -> None:
     """crash.pt: what reproduces the first update of the final streak of failures.
 
     None is written where an update came through at the end and nothing was held: the loss scale was still above 1.
@@ -111,7 +110,7 @@ def save_crash(trainer: Trainer, error: str) -> None:
     o = trainer.outcome
     after = randomness.random_state()
     randomness.set_random_state(first.random)  # data may be drawn
-    batches, ranks = window_of(trainer, first)
+    batches, ranks = trainer.window_of(first)
     random = randomness.random_state()
     randomness.set_random_state(after)
     state = {
@@ -128,59 +127,3 @@ def save_crash(trainer: Trainer, error: str) -> None:
         "config": trainer.plain_config,
     }
     checkpoint.save(trainer.folder / "crash.pt", state)
-
-
-def window_of(trainer: Trainer, attempt: Attempt) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
-    """Every micro-batch of an update, this rank's, then the others', as the fault may be in any; and whose each is."""
-    ranks = sorted(range(trainer.world.size), key=lambda rank: rank != trainer.world.rank)
-    windows = [(rank, trainer.batches(attempt.epoch, attempt.cursor, attempt.steps, rank)[0]) for rank in ranks]
-    counted = [(rank, b) for rank, batches in windows for b in batches if b.counts]
-    return [(b.inputs, b.targets) for _, b in counted], [rank for rank, _ in counted]
-
-
-def runs_alone(trainer: Trainer) -> bool:
-    """Whether one rank can run the model: SyncBatchNorm would wait for the others."""
-    return trainer.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in trainer.module.modules())
-
-
-def inspection(trainer: Trainer) -> Inspection | None:
-    """What the model is like at the end, on the window of the last update."""
-    if trainer.latest is None or not runs_alone(trainer) or not trainer.config.monitor.layers:
-        return None
-    after = randomness.random_state()
-    batches, _ = window_of(trainer, trainer.latest)
-    found = inspect_model(
-        trainer.module,
-        trainer.loss,
-        trainer.update.precision,
-        batches,
-        trainer.observed.modules,
-        trainer.observed.order,
-    )
-    randomness.set_random_state(after)
-    return found
-
-
-def find_overflow(trainer: Trainer) -> Overflow | None:
-    """Run the first update of the last streak of failures again, and name the module that overflowed first.
-
-    Where none was skipped, as where nobody looked at the gradients, it is the last update.
-    """
-    first = trainer.streak or trainer.latest
-    if first is None or not runs_alone(trainer):
-        return None
-    after = randomness.random_state()
-    randomness.set_random_state(first.random)
-    precision = trainer.config.precision.build(trainer.device)
-    precision.load_state_dict(first.precision)
-    moved = None if trainer.failing or trainer.held is None else copied(trainer.module.state_dict())
-    if moved is not None and trainer.held is not None:
-        trainer.module.load_state_dict(trainer.held["model"])
-    found = first_overflow(trainer.module, trainer.loss, precision, window_of(trainer, first)[0], trainer.world.size)
-    if found is None and first.batches:  # the data, asked once more, gave others
-        kept = [(b.inputs, b.targets) for b in first.batches if b.counts]
-        found = first_overflow(trainer.module, trainer.loss, precision, kept, trainer.world.size)
-    if moved is not None:
-        trainer.module.load_state_dict(moved)
-    randomness.set_random_state(after)
-    return found

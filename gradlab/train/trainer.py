@@ -7,7 +7,6 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,61 +15,22 @@ import torch
 from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.config.schema import Config
-from gradlab.data.base import Split, Splits
-from gradlab.data.order import epoch_order, window
-from gradlab.loggers.local import RunFiles
+from gradlab.data.base import Splits
 from gradlab.measure.attempt import FIELDS, Attempt, HostCopy, pack
-from gradlab.measure.record import Observed, totals
+from gradlab.measure.record import totals
 from gradlab.pitfalls.impact import Impact
 from gradlab.train import build, checkpoint, snapshot
 from gradlab.train.evaluation import evaluate
 from gradlab.train.interrupt import Interrupt
+from gradlab.train.outcome import FAILURES, Hopeless, NonFiniteGradient, Outcome
+from gradlab.train.sink import Sink
+from gradlab.train.state import TrainerState
 from gradlab.update.loss import Loss
 from gradlab.update.precision import ScaleTooSmall
 from gradlab.update.recorder import NOTHING, Layers
-from gradlab.update.step import MicroBatch
-
-Sink = Callable[[dict[str, Any], "Layers | None"], None]
-"""Receives every line of metrics, and what was recorded of every layer where it was."""
 
 
-class NonFiniteGradient(RuntimeError):
-    """A gradient that is not finite, in a precision that does not skip."""
-
-
-class Hopeless(RuntimeError):
-    """A loss that has been far above its first for so long that the rest of the run is not worth its time."""
-
-
-FAILURES = (ScaleTooSmall, NonFiniteGradient, Hopeless)
-"""What ends a run before its end."""
-
-
-@dataclass
-class Outcome:
-    """How a run ended."""
-
-    status: str = "completed"
-    """completed, failed, given_up (as hopeless) or interrupted."""
-    error: str | None = None
-    attempts: int = 0
-    """Updates tried, skipped ones included."""
-    applied: int = 0
-    epoch: int = 0
-    """Epochs begun."""
-    epochs_completed: int = 0
-    first_failed_attempt: int | None = None
-    """The first update of the last streak of failures."""
-    first_failed_epoch: int | None = None
-    """Its epoch."""
-    scale_too_small: bool = False
-    """Whether it was the loss scale that ended the run."""
-    eval: list[dict[str, float]] = field(default_factory=list)
-    """One entry an evaluation: epoch, eval/loss and, where there are classes, eval/accuracy."""
-    seconds: float = 0.0
-
-
-class Trainer:
+class Trainer(TrainerState):
     """Runs a configuration in a folder. Raises `Invalid` where the parts of the configuration do not fit together."""
 
     def __init__(
@@ -83,31 +43,11 @@ class Trainer:
         say: Callable[[str], None] = print,
         data: tuple[Splits, Loss] | None = None,
     ) -> None:
-        """data: what `setup.load_data` gives, where it is at hand."""
-        self.config, self.folder, self.world = config, folder, world or World()
-        self.sinks, self.plain_config, self.say = sinks, plain_config or {}, say
-        self.device = build.pick_device(config, self.world)
-        build.deterministic(config.trainer.deterministic)
-        randomness.seed_all(config.seed)
-        self.data, self.loss = data or build.load_data(config, self.device)
-        self.samples = len(self.data.train)
-        self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
-        self.model = build.wrap(self.module, config, self.device, self.world)
-        self.update = build.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
-        of_it = (self.module, self.update.names, self.update.params, self.called, config.trainer.compile)
-        self.observed = Observed(config.monitor, *of_it)
+        """sinks: what follows the run, such as the writer of its files. data: see `TrainerState`."""
+        super().__init__(config, folder, world, plain_config, data)
+        self.sinks, self.say = sinks, say
         self.impact = Impact(config.pitfall, self.update) if config.pitfall else None
-        if self.world.rank:  # dropout draws differ between ranks
-            torch.manual_seed(randomness.mix(config.seed, self.world.rank))
-        self.epoch = self.cursor = self.skipped = self.clipped = 0
-        self.order_of: tuple[int, torch.Tensor] | None = None
-        self.outcome = Outcome()
         self.under_way: deque[Attempt] = deque()
-        self.streak: Attempt | None = None
-        self.latest: Attempt | None = None
-        self.failing = False
-        self.held: dict[str, Any] | None = None
-        """What the last streak began with, where the loss scale had fallen below 1 in it."""
         self.low = False
         """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that they can be held."""
         self.warned = 1.0
@@ -115,33 +55,20 @@ class Trainer:
         self.lost = 0
         """Updates in a row whose loss was hopeless."""
         self.interrupt = Interrupt()
-        self.files = RunFiles()
-        self.before_saving: list[Callable[[], None]] = []
-        """What has to have seen all lines by then: a run resumed from there will not show them again."""
         self.tick = time.perf_counter()
-
-    @property
-    def planned(self) -> int:
-        """Updates of the whole run if none is skipped."""
-        return build.planned_updates(self.config, self.samples, self.world.size)
-
-    @property
-    def scale(self) -> float:
-        """The loss scale of the next update; waits for the device."""
-        return self.update.precision.scale.item()
 
     def run(self) -> Outcome:
         """Train until done, failed or interrupted. What the run measured is in its folder when this returns."""
         began = time.monotonic()
         with self.interrupt.caught():
-            self.open_files()
+            self.begin()
             try:
                 for ask in self.course():
                     ask()
             except FAILURES as error:
                 self.failed(error)
             finally:
-                self.files.close()
+                self.close()
         if self.impact:
             self.say(self.impact.summary())
         self.outcome.seconds = time.monotonic() - began
@@ -191,9 +118,10 @@ class Trainer:
         self.save()
 
     def save(self) -> None:
-        for catch_up in self.before_saving:
-            catch_up()
-        snapshot.save(self)
+        kept: dict[str, Any] = {}
+        for sink in self.sinks:
+            kept |= sink.save()
+        snapshot.save(self, kept)
 
     def hold(self) -> None:
         snapshot.hold(self)
@@ -223,19 +151,6 @@ class Trainer:
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
         self.drain(0 if self.device.type == "cpu" or self.failing or self.low else 1)
-
-    def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
-        """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
-        if self.order_of is None or self.order_of[0] != epoch:
-            self.order_of = epoch, epoch_order(self.samples, self.config.seed, epoch).to(self.device)
-        order, rank = self.order_of[1], self.world.rank if rank is None else rank
-        indices, following = window(order, cursor, self.config.data.batch_size, steps, rank, self.world.size)
-        batches = []
-        for index in indices:
-            counts = index.numel() > 0
-            inputs, targets = self.data.train.batch(index if counts else order[cursor : cursor + 1])
-            batches.append(MicroBatch(inputs, targets, counts))
-        return batches, following
 
     def drain(self, lag: int) -> None:
         """Read what finished updates measured, all but the last `lag`, and act on it."""
@@ -306,22 +221,10 @@ class Trainer:
             )
 
     def evaluate(self) -> None:
-        """Look at the test set, and log what is seen."""
+        """Evaluate on the test set, and log the result."""
         if (split := self.unseen()) is not None:
             parts = (self.module, split, self.loss, self.update.precision)
             self.evaluated(evaluate(*parts, self.evaluation_batch, self.world))
-
-    @property
-    def evaluation_batch(self) -> int:
-        """Samples of a forward pass of the evaluation."""
-        return max(self.config.data.batch_size, 64)
-
-    def unseen(self) -> Split | None:
-        """The test set; None where there is none, or it was looked at before a completed run was resumed."""
-        split, done = self.data.test, self.outcome.eval
-        if split is None or not len(split) or (done and done[-1]["attempt"] == self.outcome.attempts):
-            return None
-        return split
 
     def evaluated(self, measured: dict[str, float]) -> None:
         """Keep and log what an evaluation has measured."""
@@ -338,19 +241,23 @@ class Trainer:
         self.tick = time.perf_counter()
 
     def write(self, metrics: dict[str, Any], layers: Layers | None) -> None:
-        self.files.write(metrics, layers)
         for sink in self.sinks:
-            sink(metrics, layers)
+            sink.write(metrics, layers)
 
-    def open_files(self) -> None:
-        """Open the run's files, in a resumed run where its checkpoint was made."""
-        keep = [0, 0]
+    def begin(self) -> None:
+        """Where the run is resumed, take up what its checkpoint holds; then the sinks begin."""
+        kept = [0, 0]
         if self.config.resume:
             path = Path(self.config.resume) / "checkpoint.pt"
-            keep = snapshot.restore(self, checkpoint.load("resume", path, self.device))
+            kept = snapshot.restore(self, checkpoint.load("resume", path, self.device))
+        for sink in self.sinks:
+            sink.begin(self, kept)
         if self.world.main:
-            self.files = RunFiles(self.folder, self.observed.header() if self.config.monitor.layers else None, keep)
             (self.folder / "crash.pt").unlink(missing_ok=True)  # of a failure before the resumption
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
 
     def stop_asked(self) -> bool:
         """Whether any rank was asked to stop: all then do."""

@@ -16,7 +16,7 @@ from gradlab.loggers.local import RunFiles
 from gradlab.report.pages import run_page
 from gradlab.runs.ending import write
 from gradlab.train import environment
-from gradlab.train.trainer import Outcome
+from gradlab.train.outcome import Outcome
 from gradlab.update.recorder import Layers
 from gradlab.watch.faults import FaultRecord
 from gradlab.watch.optimizer_tracker import OptimizerTracker

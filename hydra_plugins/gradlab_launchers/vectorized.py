@@ -31,8 +31,8 @@ class VectorizedLauncher(Launcher):
         self.context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from gradlab.report.pages.run_page import finished
+        from gradlab.report.views import VIEWS
         from gradlab.sweep.vectorized.launch import SweepContext, launch
 
-        context = SweepContext(self.option, self.config, self.loader, self.context, self.task_function, finished)
+        context = SweepContext(self.option, self.config, self.loader, self.context, self.task_function, VIEWS)
         return launch(context, job_overrides, initial_job_idx)

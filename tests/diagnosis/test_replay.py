@@ -18,7 +18,8 @@ from gradlab.models.base import ModelOption
 from gradlab.models.lstm import LSTMOption
 from gradlab.models.sigmoid_mlp import SigmoidMLPOption
 from gradlab.models.transformer import TransformerOption
-from gradlab.train.snapshot import find_overflow
+from gradlab.train.inspection import find_overflow
+from gradlab.train.sink import FunctionSink
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.loss import CrossEntropy, MeanSquaredError
@@ -83,7 +84,7 @@ def test_names_the_module_and_how_far_it_went(option: PrecisionOption, gain: flo
 def test_an_overflow_in_no_module_lies_between_two() -> None:
     overflow = found(Net((100.0, 100.0, 1.0), added=1e4), FP16())
     assert overflow is not None and (overflow.phase, overflow.module) == ("between", "layers.2")
-    assert "last well: layers.1" in str(overflow)
+    assert "last finite: layers.1" in str(overflow)
 
 
 def test_a_gradient_that_overflows_in_the_backward_pass() -> None:
@@ -628,7 +629,9 @@ def test_a_collapse_that_ends_with_an_update_that_came_through(tmp_path: Path) -
     overrides = ("model=custom", "model.target=nets:Overflows", "+model.kwargs.passes=18", "trainer.evaluate_every=0")
     overrides = (*overrides, "precision=fp16", "precision.init_scale=1", "precision.check_every=20")
     seen: list[torch.Tensor] = []
-    run = trainer(tmp_path / "run", *overrides, sinks=(lambda line, layers: seen.append(weights(run.module)),))
+    run = trainer(
+        tmp_path / "run", *overrides, sinks=(FunctionSink(lambda line, layers: seen.append(weights(run.module))),)
+    )
     outcome = run.run()
     assert outcome.status == "failed" and outcome.applied == 2 and not torch.equal(seen[0], seen[-1])
     crash = torch.load(tmp_path / "run" / "crash.pt", weights_only=True)

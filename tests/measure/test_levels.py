@@ -16,7 +16,7 @@ from gradlab.diagnosis.options import Thresholds
 from gradlab.list import main as listed
 from gradlab.measure.levels import Levels
 from gradlab.remedies.compared_job import measure
-from gradlab.runs.measured import measured
+from gradlab.runs.record import RunRecord
 
 
 @given(st.lists(st.floats(-10, 10) | st.sampled_from([math.nan, math.inf]), min_size=1, max_size=350))
@@ -52,7 +52,7 @@ def test_whatever_tells_of_a_run_tells_the_same_losses(
     diagnosis = diagnose(stream)
     told = {k: number(v) for k, v in diagnosis.evidence.items()}
     folder = made.run(tmp_path / "run", lines, made.diagnosis())
-    kept = measured(folder)
+    kept = RunRecord(folder).measured
     assert (kept["loss/initial"], kept["loss/best"], kept["loss/final"]) == (
         told["loss_first"],
         told["loss_best"],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gradlab.base.statistics import quantile
 from gradlab.base.table import fitting, lines
-from gradlab.remedies.compared_job import Run, measure, read
+from gradlab.remedies.compared_job import ComparedJob, compared_job, measure
 from gradlab.remedies.comparison_rows import compare
 from gradlab.remedies.comparison_table import report
 from gradlab.remedies.paired_effect import direction, half_width, improvement, judge, paired
@@ -130,7 +130,7 @@ def test_what_is_measured_of_a_run() -> None:
     assert measure([])["first_failing"] is None
 
 
-def run(remedy: str, seed: int, verdict: str | None, loss: float = 1.0, updates: int = 100, **rest: Any) -> Run:
+def run(remedy: str, seed: int, verdict: str | None, loss: float = 1.0, updates: int = 100, **rest: Any) -> ComparedJob:
     ill = None if verdict is None else verdict != "healthy"
     common: dict[str, Any] = {
         "measured": {"train_loss": loss, "updates": updates, "seconds_per_sample": 0.01},
@@ -139,10 +139,10 @@ def run(remedy: str, seed: int, verdict: str | None, loss: float = 1.0, updates:
         "completed": updates == 100,
         "survived": updates / 100,
     }
-    return Run(str(seed), remedy, str(seed), verdict=verdict, ill=ill, **(common | rest))
+    return ComparedJob(str(seed), remedy, str(seed), verdict=verdict, ill=ill, **(common | rest))
 
 
-def judged(runs: list[Run]) -> dict[str, str]:
+def judged(runs: list[ComparedJob]) -> dict[str, str]:
     return {row["remedy"]: row["judgement"] for row in compare(runs)}
 
 
@@ -222,7 +222,7 @@ def test_a_job_that_left_nothing_is_not_judged(tmp_path: Path, capsys: pytest.Ca
         overrides = f"- +experiment=x\n- seed=3\n- +remedy={remedy}\n- ++a.b=1\n"
         (tmp_path / str(job) / ".hydra" / "overrides.yaml").write_text(overrides)
     (tmp_path / "0" / "diagnosis.json").write_text("{")
-    found = read(tmp_path, "1")
+    found = compared_job(tmp_path, "1")
     assert (found.remedy, found.seed, found.rest) == ("[a,b]", "3", ("++a.b=1", "+experiment=x")) and found.ill is None
     report(tmp_path, ["0", "1"])
     assert "not judged" in capsys.readouterr().out and (tmp_path / "comparison.csv").is_file()

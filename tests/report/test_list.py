@@ -13,13 +13,15 @@ import pytest
 from forked import Commands
 from helpers import environment, wait_for
 
+from gradlab.base.fields import fields_of_yaml
 from gradlab.base.json_lines import Lines, read_lines
+from gradlab.base.lock import locked
 from gradlab.base.option import Invalid
 from gradlab.config.compose import compose
 from gradlab.list import main
 from gradlab.report.terminal import query
-from gradlab.runs import past, search
-from gradlab.runs.files import flat
+from gradlab.runs import search
+from gradlab.runs.record import RunRecord
 
 
 def make(folder: Path, verdict: str | None = "healthy", age: float = 0, *overrides: str, **numbers: Any) -> Path:
@@ -70,7 +72,7 @@ def test_an_option_is_what_a_remedy_made_of_it(tmp_path: Path, capsys: pytest.Ca
     (made / "diagnosis.json").write_text(json.dumps(told))
     assert listed(capsys, tmp_path, "--filter", "clip=norm") == []
     assert len(listed(capsys, tmp_path, "--filter", "clip=value", "model=lstm")) == 1
-    assert past.read(made).choices == {"clip": "value", "model": "lstm"}
+    assert RunRecord(made).choices == {"clip": "value", "model": "lstm"}
 
 
 def test_newest_first_and_a_sweep_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +235,7 @@ def test_a_process_at_work_is_running_and_a_killed_one_is_killed(
 ) -> None:
     process = gradlab.start("trainer.epochs=100000", "trainer.progress=none", "hydra.run.dir=r", cwd=tmp_path)
     try:
-        wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").exists() and search.locked(tmp_path / "r"), process)
+        wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").exists() and locked(tmp_path / "r"), process)
         wait_for(lambda: (tmp_path / "r" / "metrics.jsonl").stat().st_size, process)  # can be followed
         row = listed(capsys, tmp_path)[0]
         assert row["verdict"] == "running" and row["updates"] > 0
@@ -271,11 +273,11 @@ def test_thousands_of_jobs_take_a_moment(tmp_path: Path, capsys: pytest.CaptureF
     assert time.process_time() - began < 4
 
 
-def test_flat_reads_what_omegaconf_writes() -> None:
+def test_fields_of_yaml_reads_what_omegaconf_writes() -> None:
     from omegaconf import OmegaConf
 
     composed = compose(["+experiment=exploding", "clip=zclip"])
-    found = flat(OmegaConf.to_yaml(composed))
+    found = fields_of_yaml(OmegaConf.to_yaml(composed))
     for name in ("optimizer.lr", "clip.z_max", "trainer.epochs", "diagnosis.exploding.growth", "seed", "model.cell"):
         assert found[name] == OmegaConf.select(composed, name), name
     assert found["expect"] == "exploding" and found["pretrain"] is None

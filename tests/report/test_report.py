@@ -18,8 +18,8 @@ from gradlab.loggers import thinning
 from gradlab.report import figures
 from gradlab.report.command import main
 from gradlab.report.pages import comparison_page, page_template, run_page
-from gradlab.runs.contents import read
-from gradlab.runs.files import choices_of
+from gradlab.report.pages.run_facts import facts
+from gradlab.runs.record import RunRecord
 from gradlab.show import main as show
 from gradlab.train import environment
 
@@ -121,7 +121,7 @@ def test_page_holds_the_lines_as_they_are_and_nothing_from_elsewhere(tmp_path: P
 
 
 def test_remedies_can_be_pasted(tmp_path: Path) -> None:
-    commands = read(made.collapse(tmp_path / "run")).facts()["commands"]
+    commands = facts(RunRecord(made.collapse(tmp_path / "run")))["commands"]
     assert commands["remedies"] == ["python -m gradlab clip=norm optimizer.lr=0.01 expect=healthy"]
     assert commands["again"] == "python -m gradlab clip=norm optimizer.lr=0.03"
 
@@ -145,9 +145,10 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
 
 def test_options_are_read_from_hydras_file(tmp_path: Path) -> None:
     text = "      clip: norm\n      model: custom\n      hydra/launcher: basic\n      remedy: null\n"
-    run = made.run(tmp_path / "run", [], choices=text)
-    assert choices_of(run, {}) == {"clip": "norm", "model": "custom"}
-    assert choices_of(run, {"remedy": {"changed": {"clip": ["norm", "value"]}}})["clip"] == "value"
+    folder = made.run(tmp_path / "run", [], choices=text)
+    assert RunRecord(folder).choices == {"clip": "norm", "model": "custom"}
+    (folder / "diagnosis.json").write_text('{"remedy": {"changed": {"clip": ["norm", "value"]}}}')
+    assert RunRecord(folder).choices["clip"] == "value"
 
 
 def test_page_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +232,7 @@ def test_fields_that_differ(tmp_path: Path) -> None:
         tmp_path / "a", [], config=f"clip: {{max_norm: 1.5}}\nseed: 0\n{same}a\n", choices="      clip: norm\n"
     )
     b = made.run(tmp_path / "b", [], config=f"clip: {{}}\nseed: 0\n{same}b\n", choices="      clip: none\n")
-    assert comparison_page.differing([read(a), read(b)]) == [
+    assert comparison_page.differing([RunRecord(a), RunRecord(b)]) == [
         {"field": "clip", "values": ["norm", "none"]},
         {"field": "clip.max_norm", "values": ["1.5", None]},
     ]
@@ -312,8 +313,7 @@ def test_a_layer_is_the_same_in_figures_and_in_the_terminal(tmp_path: Path, caps
         {"attempt": 1, "grad/layer": [7.0, 3.0, 4.0, 2.0]},
         {"attempt": 6, "grad/layer": [None, math.inf, 1.0, 2.0]},
     ]
-    lines = figures.Lines(made.run(tmp_path / "run", [made.line(1, 1.0)], None, records))
-    names, norms = figures.table(lines)
+    names, norms = figures.table(RunRecord(made.run(tmp_path / "run", [made.line(1, 1.0)], None, records)))
     assert names == ["a", "b", "(the model)"] and norms[2].tolist() == [2.0, 2.0]
     assert norms[0].tolist() == [5.0, math.inf] and norms[1][0] == 7.0 and math.isnan(norms[1][1])
     assert show([str(tmp_path / "run"), "--layers", "--at", "1"]) == 0

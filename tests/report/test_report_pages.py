@@ -13,7 +13,7 @@ import pytest
 from browser import Opened, opened
 
 from gradlab.report.pages import comparison_page, live_page, run_page
-from gradlab.runs.measured import measured
+from gradlab.runs.record import RunRecord
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_page_opens_without_an_error(chromium: Any, collapsed: Path, dark: bool,
 def test_pages_show_the_losses_that_lists_and_tables_show(chromium: Any, tmp_path: Path) -> None:
     lines = [made.line(i, 4.0 - i / 100 + i % 2 / 10) for i in range(1, 51)]
     made.run(tmp_path / "a", lines, made.diagnosis())
-    kept = measured(tmp_path / "a")
+    kept = RunRecord(tmp_path / "a").measured
     assert kept["loss/final"] != lines[-1]["train/loss"]
     folders = [made.run(tmp_path / name, lines, made.diagnosis(measured=kept)) for name in ("b", "c")]
     first, last = (f"{kept[name]:.4g}" for name in ("loss/initial", "loss/final"))

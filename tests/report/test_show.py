@@ -69,6 +69,7 @@ def test_killed_and_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """A run without a word, whose losses are NaN from the third update on."""
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "config.yaml").write_text("clip:\n  max_norm: 5.0\n")
+    (tmp_path / ".hydra" / "hydra.yaml").write_text("hydra:\n  runtime:\n    choices:\n      clip: norm\n")
     lines = Lines(tmp_path / "metrics.jsonl")
     for i in range(1, 7):
         bad = i > 2

@@ -12,12 +12,15 @@ import pytest
 import sweeps
 from forked import Commands
 
+from gradlab.base.fields import value
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import VERDICTS, Thresholds
-from gradlab.runs.files import swept
-from gradlab.runs.measured import curve, lines_of, lost_at, measured
+from gradlab.runs.curve import curve
+from gradlab.runs.measured import lost_at, measured
 from gradlab.runs.outcome_class import LOST, NAMES, STABLE, learns, outcome_class, share, worst
-from gradlab.sweep.results import overrides_of, read, value, write
+from gradlab.runs.record import RunRecord
+from gradlab.runs.sweep_record import swept
+from gradlab.sweep.results import read, write
 from gradlab.sweep.search import judge
 
 
@@ -114,7 +117,7 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
     folder = sweeps.job(tmp_path / "0", ["a=1"], losses, norms)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"update":101,"attempt":101,"train/loss":7.0,"grad/no')  # killed while it wrote
-    found, finite = measured(folder, began=41), np.array(norms)[np.isfinite(norms)]
+    found, finite = measured(RunRecord(folder).updates, began=41), np.array(norms)[np.isfinite(norms)]
     assert found["loss/initial"] == losses[1] and found["loss/final"] == np.median(losses[-20:])
     assert found["grad/norm_median"] == pytest.approx(np.median(finite))
     assert found["grad/norm_p95"] == pytest.approx(np.quantile(finite, 0.95)) and found["grad/norm_max"] == max(finite)
@@ -124,11 +127,11 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
 
 
 def test_a_job_that_left_nothing_has_no_numbers(tmp_path: Path) -> None:
-    found = measured(tmp_path)
+    found = measured(RunRecord(tmp_path).updates)
     assert found["loss/final"] is None and found["updates"] == found["survived"] == 0
     assert curve(tmp_path / "metrics.jsonl") == [[], [], []]
     (tmp_path / "metrics.jsonl").write_text("")
-    assert curve(tmp_path / "metrics.jsonl") == [[], [], []] and lines_of(tmp_path / "metrics.jsonl") == []
+    assert curve(tmp_path / "metrics.jsonl") == [[], [], []] and RunRecord(tmp_path).lines == []
 
 
 @pytest.mark.parametrize(("updates", "points"), [(50, 200), (1000, 200), (1000, 8), (1, 200)])
@@ -170,7 +173,7 @@ def test_overrides_mean_what_yaml_says(tmp_path: Path) -> None:
     for given in ([], ["a=1", "+b.c=x", "++d=[1,2]"], *([one] for one in awkward)):
         (tmp_path / ".hydra").mkdir(exist_ok=True)
         (tmp_path / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(given))
-        assert overrides_of(tmp_path) == given
+        assert RunRecord(tmp_path).typed == given
 
 
 def test_only_what_is_lost_has_a_beginning() -> None:
@@ -196,7 +199,7 @@ def test_a_sweep_writes_what_its_metrics_say(gradlab: Commands, tmp_path: Path) 
     ]
     assert {"overrides", "verdict", "eval/loss", "exit_code", "outcome", "loss/final", "why"} <= set(written[0])
     assert all(row["outcome"] in STABLE for row in rows[:2]) and all(row["outcome"] not in STABLE for row in rows[2:])
-    losses = [line["train/loss"] for line in lines_of(folder / "0" / "metrics.jsonl") if "train/loss" in line]
+    losses = [line["train/loss"] for line in RunRecord(folder / "0").updates]
     assert rows[0]["updates"] == rows[0]["planned"] == len(losses)
     assert rows[0]["loss/final"] == np.median(losses[-len(losses) // 5 :]) == float(written[0]["loss/final"])
     for row in rows:  # written when a run ends; the same from its metrics, as of a run of an older version

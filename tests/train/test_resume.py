@@ -40,7 +40,8 @@ class Copying(Trainer):
     """Keeps a copy of its folder at every update, as a kill there would leave it."""
 
     def stop_asked(self) -> bool:
-        self.files.flush()
+        for sink in self.sinks:
+            sink.save()
         shutil.copytree(self.folder, self.folder.with_name(f"killed_{self.update.attempts}"))
         return super().stop_asked()
 

@@ -15,6 +15,7 @@ from gradlab.base.json_lines import read_lines
 from gradlab.base.option import Invalid
 from gradlab.data.order import epoch_order
 from gradlab.train import build
+from gradlab.train.sink import FunctionSink
 
 TINY = ("model=custom", "model.target=nets:Tiny", "optimizer=sgd", "trainer.evaluate_every=0")
 SEVEN = ("data.samples=52", "data.batch_size=8")  # 7 micro-batches, the last of 4 samples
@@ -160,7 +161,10 @@ def test_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path, precisi
     kept: list[torch.Tensor] = []
     nan = ("model=custom", "model.target=nets:NaNAt", "+model.kwargs.at=4", "trainer.evaluate_every=0")
     run = trainer(
-        tmp_path, *nan, f"precision={precision}", sinks=(lambda line, layers: kept.append(weights(run.module)),)
+        tmp_path,
+        *nan,
+        f"precision={precision}",
+        sinks=(FunctionSink(lambda line, layers: kept.append(weights(run.module))),),
     )
     outcome = run.run()
     assert outcome.status == "failed" and (outcome.attempts, outcome.applied) == (4, 3)
@@ -224,7 +228,7 @@ def test_a_line_an_attempt_with_the_documented_names(tmp_path: Path) -> None:
         *VARIED,
         "monitor.every=1",
         "monitor.step_every=4",
-        sinks=(lambda line, layers: received.append(line),),
+        sinks=(FunctionSink(lambda line, layers: received.append(line)),),
     )
     outcome = run.run()
     lines = list(read_lines(tmp_path / "metrics.jsonl"))

@@ -11,6 +11,7 @@ from watched_loops import batches, lines, loss_of, net, pair, train
 
 import gradlab
 from gradlab.runs import search
+from gradlab.runs.record import RunRecord
 from gradlab.watch.patches import PATCHES
 
 
@@ -97,7 +98,7 @@ def test_files_of_an_earlier_watch_are_removed(tmp_path):
         train(model, optimizer)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
         assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "layers.jsonl", "environment.json"}
-        assert search.state(tmp_path) == "running"
+        assert RunRecord(tmp_path).state == "running"
 
 
 KILLED = """
@@ -111,7 +112,7 @@ with gradlab.watch(model, optimizer, folder="run"):
 
 def test_a_killed_watch_is_listed_as_killed(gradlab, tmp_path):
     assert gradlab.python("-c", KILLED, cwd=tmp_path).wait() == -signal.SIGKILL
-    assert [search.read(run).verdict for run in search.find(tmp_path)] == ["killed"]
+    assert [entry.verdict for entry in search.find(tmp_path)] == ["killed"]
 
 
 def test_a_forked_process_writes_nothing(tmp_path):

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from watched_loops import batches, marked, net
 
 import gradlab
-from gradlab.runs import summary
+from gradlab.runs.record import RunRecord
+from gradlab.runs.summary import summarise
 
 
 def adversaries(judge, maker, first, second):
@@ -54,6 +55,6 @@ def test_page_of_a_watched_loop(chromium, watch, dark, width):
 
 
 def test_the_summary_is_the_report(watch):
-    shown = summary.read(watch.folder / "optimizer1").lines
+    shown = summarise(RunRecord(watch.folder / "optimizer1")).lines
     assert shown[0] == "optimizer 1 (Adam): verdict: zero-grad-missing (12 updates)"
     assert set(shown[:-2]) <= set(watch.report().split("\n"))

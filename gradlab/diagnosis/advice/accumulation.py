@@ -1,4 +1,4 @@
-"""Accumulation for a wanted batch."""
+"""Accumulation for a target batch size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gradlab.diagnosis.advice.line import Advice
 
 
 def batch_advice(wanted: int, batch_size: int, world_size: int) -> list[Advice]:
-    """Accumulation that makes an update of `wanted` samples: exactly, or as near as it gets."""
+    """Accumulation for an update of `wanted` samples: exactly, or as close as possible."""
     rests = f"data.batch_size={batch_size} on {world_size} rank{'s' * (world_size > 1)}"
     unit = batch_size * world_size
 

@@ -1,4 +1,4 @@
-"""What the updates of a run, or its failure, advise: a learning rate.
+"""Advice on the learning rate from the sizes of updates, or from a failure.
 
 Lists of numbers in, sentences out: nothing here reads files or imports PyTorch.
 """
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from gradlab.diagnosis.advice.line import Advice, two_digits
 
 RECORDS = 3
-"""Updates whose size must have been measured: they are looked at every `monitor.step_every`."""
+"""Updates whose size must have been measured, every `monitor.step_every`."""
 HEALTHY_RATIO, TYPICAL_RATIO = (1e-4, 1e-1), 1e-3
-"""Norm of an update over that of the parameter, the rate included."""
+"""Norm of an update, the learning rate included, over that of the weights."""
 TOO_HIGH = (3, 10)
-"""What a rate that failed is divided by."""
+"""Factors by which to lower a rate that failed."""
 RAISE = 10.0
-"""What a rate is multiplied with at most: higher ones were not tried."""
+"""The largest factor by which to raise a rate: higher ones were not tried."""
 HOURS = ((5, 10, 30, 1e-5, 3e-5), (20, 3, 10, 3e-5, 1e-4), (100, 2, 5, 5e-5, 1e-4), (math.inf, 1, 2, 1e-4, 2e-4))
 """Fine-tuning: hours of data below which, how much lower than pre-training's rate (from, to), absolute rates."""
 

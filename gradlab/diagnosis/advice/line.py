@@ -15,7 +15,7 @@ class Advice:
     """clip, lr or accumulation."""
     says: str
     override: str | None
-    """To be pasted behind `python -m gradlab`; None where there was not enough to go by."""
+    """Overrides to paste after `python -m gradlab`; None where too little was measured."""
     rests_on: str
     """The measurement."""
     numbers: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the norms of a run's gradients advise: max_norm.
+"""Advice on max_norm from the gradient norms of a run.
 
 Lists of numbers in, sentences out: nothing here reads files or imports PyTorch.
 """
@@ -15,11 +15,11 @@ from gradlab.base.statistics import quantile
 from gradlab.diagnosis.advice.line import Advice, two_digits
 
 ENOUGH = 20
-"""Settled updates below which a distribution says nothing."""
+"""Settled updates that a distribution needs at least."""
 FENCE = 1.5
-"""Tukey's: beyond the upper quartile by so many interquartile ranges, of logarithms, a norm is an outlier."""
+"""Tukey's: a norm above the upper quartile by so many interquartile ranges, in logarithms, is an outlier."""
 UNSETTLED = 10.0
-"""Quartiles that differ by more than this factor are no usual size."""
+"""Norms whose quartiles differ by more than this factor have not settled."""
 USUAL = {
     "transformer": ((1.0,), "usual for transformers: 1.0"),
     "rnn": ((0.5, 1.0), "usual for recurrent networks: 0.5 to 1.0"),
@@ -37,11 +37,11 @@ class Settled:
     left_out: str
     """Which updates were left out, and why."""
     why_not: str = ""
-    """Why they cannot be gone by; empty if they can."""
+    """Why they cannot be used; empty if they can."""
 
 
 def settled(norms: Sequence[float], failed: bool) -> Settled:
-    """The part of a run that shows what is usual.
+    """The part of a run that shows its usual norms.
 
     norms: of its updates before the first failure. Left out are what is not finite, the explosion that led to a
     failure, the first tenth, and the first half where norms have halved or doubled since.
@@ -84,7 +84,7 @@ def beyond(norms: Sequence[float], limit: float) -> float:
 def clip_advice(
     part: Settled, architecture: str | None, clip: dict[str, Any], clipped: float | None, summed: bool
 ) -> list[Advice]:
-    """max_norm from the measured norms, and the usual values beside it.
+    """max_norm from the measured norms, and the usual values for the architecture.
 
     clip: the run's own, its `name` and fields. clipped: fraction of its updates that it clipped. summed: whether
     gradients were those of a sum, whose size is that of the batch.

@@ -1,6 +1,6 @@
-"""Follow every operation of a forward and backward pass: which made the first number that is not finite.
+"""Follow every operation of a forward and backward pass: which one made the first non-finite number.
 
-A mask's minus infinities, which a softmax absorbs, are nobody's fault.
+The minus infinities of a mask, which a softmax absorbs, do not count.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gradlab.diagnosis.replay.ranges import finite, largest, mask, range_of, ten
 from gradlab.diagnosis.replay.traced import Call, Maker, Origin
 
 FILLS = {"full", "full_like", "fill", "fill_", "masked_fill", "masked_fill_", "where", "scalar_tensor", "lift_fresh"}
-"""Operations that write a given number: minus infinity is then what was wanted."""
+"""Operations that write a given number: minus infinity is then intended."""
 NEW = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
-"""Operations whose result has no numbers yet."""
+"""Operations whose result is uninitialised."""
 
 
 def storage(tensor: torch.Tensor) -> int:
@@ -29,7 +29,7 @@ def storage(tensor: torch.Tensor) -> int:
 
 
 class Operations(TorchDispatchMode):
-    """Knows of every tensor which operation made it, and of one that is not finite where that came from."""
+    """Records which operation made each tensor, and where a non-finite one came from."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -47,7 +47,7 @@ class Operations(TorchDispatchMode):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is computed to look at numbers is no part of the update."""
+        """Context for computations that are not part of the update."""
         before, self.quiet = self.quiet, True
         try:
             with torch.no_grad():
@@ -71,7 +71,7 @@ class Operations(TorchDispatchMode):
         return out
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Note who made the outputs, and whether one is the first that is not finite on its way."""
+        """Record which operation made the outputs, and the origin of non-finite ones."""
         self.order += 1
         name, writes = func.overloadpacket.__name__, func._schema.is_mutable
         given = [t for t in tensors_of((args, kwargs)) if t.layout == torch.strided]
@@ -81,7 +81,7 @@ class Operations(TorchDispatchMode):
         maker = Maker(self.order, name, call, None if node is None or call else node._sequence_nr())
         for tensor in tensors_of(out):
             if tensor.layout != torch.strided or ((key := storage(tensor)) in given_keys and not writes):
-                continue  # a view: whoever looks at it asks its storage
+                continue  # a view: looked up by its storage
             if name in NEW:
                 self.origins.pop(key, None)
             elif finite(tensor):
@@ -95,8 +95,8 @@ class Operations(TorchDispatchMode):
     def origin_of(
         self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor], out: torch.Tensor, maker: Maker
     ) -> Origin:
-        """Of an output that is not finite: what its inputs had already, or this operation."""
-        outside = Origin(Maker(0, "", None, None), False, True)  # a mask that is nobody's buffer
+        """The origin of a non-finite output: that of its inputs, or this operation."""
+        outside = Origin(Maker(0, "", None, None), False, True)  # a mask that is not a buffer
         bad = [(t, self.origins.get(storage(t)) or (outside if mask(t) else None)) for t in given if not finite(t)]
         soft = [o for _, o in bad if o is not None]
         hard = [o for t, o in bad if o is not None and not (o.masks and mask(t))]
@@ -110,7 +110,7 @@ class Operations(TorchDispatchMode):
         if maker.name == "_to_copy":
             origin.output_max = largest(given)
             source = self.makers.get(storage(given[0])) if given else None
-            if source is not None:  # computed in a wider type: whoever computed it left the range of this one
+            if source is not None:  # computed in a wider type: that operation exceeded the range of this one
                 origin.maker = source
         elif not func._schema.is_mutable:
             origin.output_max = wider(func, args, kwargs)
@@ -133,7 +133,7 @@ class Operations(TorchDispatchMode):
 
 
 def wider(func: Any, args: Any, kwargs: Any) -> float | None:
-    """Largest magnitude of an operation's result in a type that holds it; None where it cannot be told."""
+    """Largest magnitude of an operation's result in a wider type; None where it cannot be computed."""
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
     random = random_state()

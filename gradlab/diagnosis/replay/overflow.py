@@ -17,7 +17,7 @@ SUM = "the sum over its uses"
 
 @dataclass
 class Overflow:
-    """The first tensor that is not finite, or beyond a given limit."""
+    """The first tensor that is not finite, or above a given limit."""
 
     phase: str
     """parameters, inputs, targets, buffers: broken beforehand. forward, between (in the code around two modules), loss:
@@ -47,9 +47,9 @@ class Overflow:
     operation: str | None = None
     """PyTorch's name of the operation."""
     rounded: str | None = None
-    """What of the module it was that a narrower type could not hold: the name of a weight, or `input`."""
+    """What a narrower type could not hold: the name of one of the module's weights, or `input`."""
     beyond: float | None = None
-    """The limit that was asked for, where that was passed by a finite number."""
+    """The given limit, where a finite number exceeded it."""
     ranges: list[Range] = field(default_factory=list)
     """Of what went in, of the module's own weights, and of what came out."""
     outputs: Range | None = None
@@ -61,22 +61,22 @@ class Overflow:
 
     @property
     def moderate(self) -> bool:
-        """Whether the model's outputs are of a size at which a loss has no reason to fail."""
+        """Whether the model's outputs are of a size at which a loss should not fail."""
         return self.outputs is not None and (self.outputs.absmax or 0.0) <= MODERATE
 
     @property
     def after(self) -> str:
-        """What was still well."""
+        """What was still finite."""
         if self.healthy is None:
-            return "no module was done yet"
-        return f"last well: {self.healthy or 'the model'}, at most {self.healthy_max or 0.0:.4g}"
+            return "no module had finished"
+        return f"last finite: {self.healthy or 'the model'}, at most {self.healthy_max or 0.0:.4g}"
 
     @property
     def where(self) -> str:
         """The module, which call of it, and in which micro-batch."""
-        says = f"{self.module or 'the model'} ({self.kind})"
-        says += f", call {self.call} of {self.calls}" if self.calls > 1 and self.call else ""
-        return says + self.batch
+        text = f"{self.module or 'the model'} ({self.kind})"
+        text += f", call {self.call} of {self.calls}" if self.calls > 1 and self.call else ""
+        return text + self.batch
 
     @property
     def batch(self) -> str:
@@ -84,7 +84,7 @@ class Overflow:
 
     @property
     def far(self) -> str:
-        """How far beyond the type's range it went, where a wider type could tell."""
+        """By how much it exceeded the type's range, where a wider type could hold it."""
         if self.output_max is None or self.limit is None or not self.limit < self.output_max < float("inf"):
             return ""
         return f": {self.output_max:.4g}, {self.output_max / self.limit:.3g} times the largest number, {self.limit:g}"
@@ -121,7 +121,7 @@ class Overflow:
             return (
                 f"the {self.rounded} of {self.where} overflows first, where it is rounded to a narrower type{self.far}"
             )
-        says = f"the output of {self.where} overflows first{self.far}"
+        text = f"the output of {self.where} overflows first{self.far}"
         if self.input_max is not None and isfinite(self.input_max):
-            says += f", from inputs of at most {self.input_max:.4g}"
-        return says
+            text += f", from inputs of at most {self.input_max:.4g}"
+        return text

@@ -1,4 +1,4 @@
-"""How large the numbers of a tensor are, and how many of them are not finite."""
+"""The range of a tensor's numbers, and the fraction that is not finite."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Range:
     min: float | None
     max: float | None
     absmax: float | None
-    """All three None where no number is finite, or there is none."""
+    """All three are None where no number is finite, or the tensor is empty."""
     nonfinite: float
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "a number"
         if self.absmax is None:
             return f"{self.name} ({shape}, {self.dtype}): {'nothing finite' if self.nonfinite else 'empty'}"
-        says = f"{self.name} ({shape}, {self.dtype}): {self.min:.4g} to {self.max:.4g}, at most {self.absmax:.4g}"
-        return f"{says}, {self.nonfinite:.3g} of it not finite" if self.nonfinite else f"{says}, all finite"
+        text = f"{self.name} ({shape}, {self.dtype}): {self.min:.4g} to {self.max:.4g}, at most {self.absmax:.4g}"
+        return f"{text}, {self.nonfinite:.3g} of it not finite" if self.nonfinite else f"{text}, all finite"
 
 
 def range_of(name: str, tensor: torch.Tensor) -> Range:
-    """Look at a tensor of real or complex numbers; of complex ones at both parts."""
+    """The range of a tensor of real or complex numbers; of complex ones of both parts."""
     values = dense(tensor)
     good = values[torch.isfinite(values)]
     low, high = (v.item() for v in good.aminmax()) if good.numel() else (None, None)
@@ -76,6 +76,6 @@ def finite(value: Any) -> bool:
 
 
 def mask(tensor: torch.Tensor) -> bool:
-    """Whether all that is not finite is minus infinity: how masks say «not this one», which softmax turns into 0."""
+    """Whether its only non-finite number is minus infinity: a mask, which softmax turns into 0."""
     values = dense(tensor)
     return not bool((values.isnan() | (values == torch.inf)).any())

@@ -1,4 +1,4 @@
-"""Run a failing update again with a look at every operation: what left the range of its type first, and by how much."""
+"""Run a failing update again: which tensor was the first to leave the range of its type, and by how much."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["Overflow", "Replay", "first_overflow", "replay"]
 
 @dataclass
 class Replay:
-    """An update that was run again."""
+    """A replayed update."""
 
     first: Overflow | None
     """The first tensor that is not finite; None if there is none."""
     calls: list[Call] = field(default_factory=list)
-    """Every call of a module, in the order in which they ended; empty where the update was not begun."""
+    """Every call of a module, in the order in which they ended; empty where the update did not start."""
     first_order: int | None = None
-    """How many operations were before the first that is not finite."""
+    """The number of operations before the first non-finite one."""
     loss: float | None = None
     """Mean over the update."""
     grad_norm: float | None = None
     cause: Overflow | None = None
-    """The first that reaches the gradient, where that is another one; the first was absorbed on its way."""
+    """The first that reaches the gradient, where it is another one because `first` was absorbed."""
 
     @property
     def finite(self) -> bool:
@@ -65,10 +65,10 @@ def replay(
 ) -> Replay:
     """One update up to its gradient, forward and backward through every micro-batch.
 
-    batches: the update's micro-batches, those of all ranks. limit: a larger output or gradient is a finding too.
-    The model, its gradients and the random state are the caller's to keep; buffers are put back.
+    batches: the update's micro-batches, those of all ranks. limit: a larger output or gradient counts too.
+    The caller restores the model, its gradients and the random state; buffers are restored here.
     """
-    from gradlab.diagnosis.replay.trace import Trace  # PyTorch at once: not before a configuration was checked
+    from gradlab.diagnosis.replay.trace import Trace  # loads PyTorch: not before the configuration was checked
     from gradlab.diagnosis.replay.traced import NonFiniteTensor
 
     if broken := beforehand(model, batches):
@@ -100,7 +100,7 @@ def replay(
 
 
 def beforehand(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Overflow | None:
-    """What was not finite before the update began."""
+    """What was not finite before the update."""
     for name, p in model.named_parameters():
         if not finite(p):
             return Overflow("parameters", name, type(p).__name__, ranges=[range_of(name, p)])
@@ -136,7 +136,7 @@ def one_batch(
 
 
 def report(trace: Trace, loss: float, grad_norm: float, batches: int) -> Replay:
-    """Put what was found into words."""
+    """Make the result of what was traced."""
     first = trace.first()
     if first is None:
         return Replay(None, trace.calls, None, loss, grad_norm)
@@ -149,12 +149,12 @@ def report(trace: Trace, loss: float, grad_norm: float, batches: int) -> Replay:
 
 
 def overflow(trace: Trace, finding: NonFiniteTensor, batches: int) -> Overflow:
-    """A finding as what is said of it."""
+    """The description of a non-finite tensor."""
     origin, noticed = finding.origin, finding.call
     owner = noticed if origin is None else trace.owner(origin.maker)
     phase = finding.what
     if origin is not None and not origin.backward and phase != "loss":
-        phase = "forward"  # noticed late: it was absorbed, and came back in the backward pass
+        phase = "forward"  # noticed late: it was absorbed, and reappeared in the backward pass
     elif phase == "gradient" and origin is not None and not only_of_one_parameter(trace, finding):
         phase = "backward"  # the parameter noticed it first
     result = Overflow(phase, "", "", micro_batch=finding.batch + 1, micro_batches=batches)
@@ -190,7 +190,7 @@ def overflow(trace: Trace, finding: NonFiniteTensor, batches: int) -> Overflow:
 
 
 def only_of_one_parameter(trace: Trace, finding: NonFiniteTensor) -> bool:
-    """Whether what overflowed is the gradient of a parameter, and not one that others are computed from."""
+    """Whether the gradient of one parameter overflowed, and not one that others are computed from."""
     same = [f for f in trace.found if f.origin is finding.origin]
     size = trace.model.get_parameter(finding.name).numel()
     of_that_size = finding.origin is None or prod(finding.origin.ranges[-1].shape) == size
@@ -198,7 +198,7 @@ def only_of_one_parameter(trace: Trace, finding: NonFiniteTensor) -> bool:
 
 
 def last_healthy(trace: Trace, order: int, backward: bool) -> Call | None:
-    """The module that was done last, with a finite output or gradient, before so many operations."""
+    """The last module that finished with a finite output or gradient before so many operations."""
 
     def when(call: Call) -> int:
         return call.grad_done if backward else call.done

@@ -1,9 +1,8 @@
-"""Follow a forward and backward pass: which operation made the first number that is not finite, and in what module.
+"""Follow a forward and backward pass: which operation made the first non-finite number, and in which module.
 
-Hooks on modules say where the forward pass is; the sequence numbers that autograd gives its nodes say in which module
-a backward operation belongs, functional code, shared modules and recomputed activations included. A finding is what is
-not finite in the output of a module, the loss or the gradient of a parameter; from there the trace leads back to the
-operation that made it.
+Hooks on modules locate the forward pass; autograd's sequence numbers of nodes assign each backward operation to a
+module, functional code, shared modules and recomputed activations included. A non-finite output of a module, loss or
+gradient of a parameter is noticed; from there the trace leads back to the operation that made it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from gradlab.diagnosis.replay.traced import Call, Maker, NonFiniteTensor, Origin
 
 
 class Trace(Operations):
-    """Enter it inside of the precision's arithmetic, round the forward and the backward pass."""
+    """Enter it inside of the precision's arithmetic, around the forward and the backward pass."""
 
     def __init__(self, model: torch.nn.Module, limit: float | None = None) -> None:
-        """limit: a module's output or its gradient beyond this is a finding too."""
+        """limit: a module's output or its gradient above this counts too."""
         super().__init__()
         self.model, self.limit = model, limit
         self.numbers: dict[tuple[int, str], int] = {}
@@ -62,7 +61,7 @@ class Trace(Operations):
 
     def leave_module(self, module: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
         call = self.stack.pop()
-        while call.module is not module:  # one that raised, and whoever called it went on
+        while call.module is not module:  # it raised, and its caller caught that
             call = self.stack.pop()
         call.done, call.last_node, call.inputs = self.order, torch._C._autograd._get_sequence_nr(), None
         self.calls.append(call)
@@ -93,7 +92,7 @@ class Trace(Operations):
                 self.look(p.grad, "gradient", None, name)
 
     def look(self, tensor: torch.Tensor, what: str, call: Call | None = None, name: str = "") -> None:
-        """Note a finding if there is one."""
+        """Record a tensor that is not finite, or above the limit."""
         if finite(tensor):
             value = largest(tensor) if self.limit is not None and call is not None else None
             if value is not None and self.limit is not None and value > self.limit:

@@ -1,4 +1,4 @@
-"""What is known of an update that runs again: its calls of modules, and where a number that is not finite came from."""
+"""What is known of a replayed update: its calls of modules, and the origin of non-finite numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Call:
 
 
 class Maker(NamedTuple):
-    """What computed a tensor: the operation, its place in the order of execution, and the module or node it was for."""
+    """What computed a tensor: the operation, its position in the order of execution, and its module or node."""
 
     order: int
     name: str
@@ -52,7 +52,7 @@ class Maker(NamedTuple):
 
 @dataclass
 class Origin:
-    """The operation that made the first number that is not finite out of finite ones."""
+    """The operation that made a non-finite number out of finite ones."""
 
     maker: Maker
     backward: bool
@@ -62,7 +62,7 @@ class Origin:
     given: str | None = None
     """What was not finite beforehand."""
     rounded: str | None = None
-    """What of the module it was that a narrower type could not hold: a weight's name, or input."""
+    """What a narrower type could not hold: the name of a weight, or input."""
     input_max: float | None = None
     output_max: float | None = None
     limit: float | None = None

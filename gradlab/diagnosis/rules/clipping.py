@@ -11,7 +11,7 @@ from gradlab.diagnosis.rules.rule import Rule, rule
 
 @dataclass
 class Clipping(Rule):
-    """Base: a run that clips, or not, that is long enough."""
+    """Base: rules for runs that clip."""
 
     needs = ("long",)
 
@@ -22,23 +22,23 @@ class Clipping(Rule):
 @rule("overclipped", position=120)
 @dataclass
 class Overclipped(Clipping):
-    """Nearly every update is clipped, to a small part of itself, and the model does not learn."""
+    """Nearly every gradient is clipped to a small part of itself, and the model does not learn."""
 
     causes = ("max_norm is far below the usual norm of the gradient",)
     fixes = ("raise max_norm to the usual norm of the gradient",)
     often: float = 0.95
     """Fraction of updates that are clipped."""
     coefficient: float = 0.1
-    """What clipping usually leaves of the gradient."""
+    """Median clip coefficient below which too little of the gradient is left."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         left, fraction = h.coefficients.median, h.clipped / max(h.applied, 1)
         if not run.clips or fraction < self.often or not left < self.coefficient:
             return None
-        says = f"{fraction:.0%} of the updates are clipped, usually to {left:.2g} of the gradient"
+        sentence = f"{fraction:.0%} of the updates are clipped, usually to {left:.2g} of the gradient"
         evidence = {"fraction": fraction, "coefficient": left, "usual_norm": h.usual_norm}
-        return self.found("critical" if run.stuck and run.status == "completed" else "info", says, 1, **evidence)
+        return self.found("critical" if run.stuck and run.status == "completed" else "info", sentence, 1, **evidence)
 
 
 @rule("clip_idle", position=250)

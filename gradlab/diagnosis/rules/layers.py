@@ -1,4 +1,4 @@
-"""Rules over the norms of layers, in the order in which they run."""
+"""Rules over the gradient norms of layers, in the order of execution."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gradlab.diagnosis.series import Samples, late_to_early
 
 
 def dies(run: FinishedRun) -> bool:
-    """Whether some layer passes nothing at all on, so that what comes before it gets no gradient."""
+    """Whether all units of some layer are dead, so that the layers before it get no gradient."""
     return run.inspection is not None and any((m.dead or 0.0) == 1.0 for m in run.inspection.modules)
 
 
 @rule("vanishing", position=130)
 @dataclass
 class Vanishing(Rule):
-    """Early layers, or early time steps, get next to nothing of the gradient, and the model does not learn."""
+    """Early layers, or early time steps, get almost no gradient, and the model does not learn."""
 
     needs = ("long", "layers")
     causes = (
@@ -40,7 +40,7 @@ class Vanishing(Rule):
     ratio: float = 1000.0
     """Gradient norm of the late layers over that of the early ones."""
     records: int = 3
-    """Records over time steps that are needed; the last ones must be over the ratio: a recurrent network begins so."""
+    """Records over time steps that are needed, the last ones over the ratio: at first every recurrent network is."""
 
     def begin(self) -> None:
         self.ratios, self.times = Samples(), Samples()
@@ -72,15 +72,17 @@ class Vanishing(Rule):
             return None
         if depth > self.ratio:
             (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
-            says = (
+            sentence = (
                 f"late layers' gradients are {depth:.3g} times the early ones' ({top} {high:.2g}, {bottom} {low:.2g})"
             )
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
-            return self.found("critical", f"{says}, and {run.progress}", self.at, **evidence)
+            return self.found("critical", f"{sentence}, and {run.progress}", self.at, **evidence)
         still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
         if time > self.ratio and still:
-            says = f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
-            return self.found("critical", says, None, late_to_early_time=time)
+            sentence = (
+                f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
+            )
+            return self.found("critical", sentence, None, late_to_early_time=time)
         return None
 
     def unable(self, run: FinishedRun) -> str | None:
@@ -91,17 +93,17 @@ class Vanishing(Rule):
 @rule("dominant_layer", position=170)
 @dataclass
 class DominantLayer(Rule):
-    """One layer's gradient dwarfs all others, and clipping the whole gradient starves them."""
+    """One layer's gradient is much larger than all others, and clipping the whole gradient makes the others tiny."""
 
     needs = ("long", "layers", "steps")
-    causes = ("one layer's outputs are on a far larger scale", "a loss term that only one layer feels")
+    causes = ("one layer's outputs are on a far larger scale", "a loss term that affects only one layer")
     fixes = ("clip each layer by itself", "normalise the layer's outputs, or weigh down its loss term")
     part: float = 0.9
     """Part of the squared norm of the whole gradient that is one layer's."""
     starved: float = 0.1
-    """Usual change of the other layers, relative to their weights, over that of this one."""
+    """Usual relative change of the other layers over that of this one, below which they are starved."""
     often: float = 0.8
-    """Fraction of the records in which it is so, and of the updates in which clipping acts."""
+    """Fraction of the records in which that holds, and of the updates in which clipping acts."""
 
     def begin(self) -> None:
         self.counts: dict[int, int] = {}
@@ -129,24 +131,24 @@ class DominantLayer(Rule):
         own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
         rest = statistics.median(others) if others else math.nan
         part = h.layers[layer] ** 2 / (math.fsum(n * n for n in h.layers) or 1.0)
-        says = f"{part:.0%} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
+        sentence = f"{part:.0%} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
         evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
         if statistics.fmean(self.acted.values) < self.often or not rest < self.starved * own:
-            return self.found("info", says, None, **evidence)
-        says += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, where it has {own:.1g}"
-        return self.found("critical" if run.stuck else "warning", says, None, **evidence)
+            return self.found("info", sentence, None, **evidence)
+        sentence += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, against {own:.1g}"
+        return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
 
 
 @rule("broken_graph", position=100)
 @dataclass
 class BrokenGraph(Rule):
-    """Parameters that are to be trained and never get a gradient."""
+    """Trained parameters never get a gradient."""
 
     needs = ("layers",)
     causes = ("detach(), .data, no_grad or a conversion to NumPy on the way", "a part of the model that is not used")
     fixes = ("remove what detaches the graph", "freeze parameters that are not meant to be trained")
     share: float = 0.1
-    """Fraction of the parameters' tensors without a gradient beyond which it is no unused part."""
+    """Fraction of parameter tensors without a gradient above which it is not just an unused part."""
 
     def begin(self) -> None:
         self.missing: set[int] | None = None
@@ -183,8 +185,8 @@ class UpdateTooLarge(Rule):
         largest = max(h.update_ratios.values)
         if not largest > self.ratio:
             return None
-        says = f"an update changes the weights by {usual:.2g} of their norm, at most {largest:.2g}"
+        sentence = f"an update changes the weights by {usual:.2g} of their norm, at most {largest:.2g}"
         lost = run.status == "failed" or run.stuck or run.dead
         return self.found(
-            "warning" if lost and usual > self.ratio else "info", says, None, usual=usual, largest=largest
+            "warning" if lost and usual > self.ratio else "info", sentence, None, usual=usual, largest=largest
         )

@@ -17,7 +17,7 @@ from gradlab.diagnosis.series import Recent, median
 @rule("diverged", position=90)
 @dataclass
 class Diverged(Rule):
-    """The loss ends far above where it began, or back there after a fall; or the last evaluation is not finite."""
+    """The loss ends far above where it began, or back there after falling; or the last evaluation is not finite."""
 
     causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
     fixes = ("lower the learning rate", "clip the gradient norm", "warm the learning rate up")
@@ -39,12 +39,12 @@ class Diverged(Rule):
         began = max(h.loss_first, h.loss_early)
         reference = began if run.constant is None else min(began, run.constant)
         fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
-        apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be one noisy level
+        apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be the same noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
-            says = (
-                f"the loss came down from {reference:.3g} to {h.losses.best:.3g}, and is back at {h.losses.final:.3g}"
+            sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}, and is back at {h.losses.final:.3g}"
+            return self.found(
+                "critical", f"{sentence}: what was learnt is lost", best=h.losses.best, last=h.losses.final
             )
-            return self.found("critical", f"{says}: what was learnt is lost", best=h.losses.best, last=h.losses.final)
         return None
 
     def unable(self, run: FinishedRun) -> str | None:
@@ -60,14 +60,14 @@ class Diverged(Rule):
 @rule("stalled", position=190)
 @dataclass
 class Stalled(Rule):
-    """The loss does not move, and none of the other rules says why."""
+    """The loss does not move, and no other rule explains it."""
 
     fallback = True
     needs = ("long",)
     causes = ("the learning rate is too low", "the gradient does not reach the weights", "the targets are noise")
     fixes = ("raise the learning rate", "check the targets: are they noise?")
     flat: float = 0.01
-    """Relative improvement of the loss below this is none."""
+    """Relative improvement of the loss that counts as none."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
@@ -77,12 +77,12 @@ class Stalled(Rule):
         if run.status == "interrupted":
             return None
         if run.frozen and not run.learns:
-            says = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
-            return self.found("critical", says, ratio=ratio)
+            sentence = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
+            return self.found("critical", sentence, ratio=ratio)
         if h.improvement >= self.flat or improved or not h.finite:
             return None
-        says = f"the loss has not moved: {h.loss_early:.4g} at first, {h.losses.best:.4g} at best"
-        return self.found("warning", says, ratio=ratio)
+        sentence = f"the loss has not moved: {h.loss_early:.4g} at first, {h.losses.best:.4g} at best"
+        return self.found("warning", sentence, ratio=ratio)
 
 
 @rule("loss_spike_recovered", position=200)
@@ -90,21 +90,21 @@ class Stalled(Rule):
 class SpikeRecovered(Rule):
     """The loss rose far above its usual range, and came back.
 
-    What usual is, heavy tails must not hide: small batches have large losses now and then, and soon two in a row. That
-    `smooth` losses in a row are above all of the hundred before them is as rare whatever their distribution is.
+    Small batches have large losses now and then, sometimes two in a row, so a fixed threshold would be wrong. That
+    `smooth` losses in a row exceed all of the hundred before is equally rare whatever their distribution is.
     """
 
     needs = ("long",)
     causes = ("the learning rate is near its limit", "a batch of outliers", "Adam's second moments lag (beta2)")
     fixes = ("clip the gradient norm", "lower the learning rate", "lower Adam's beta2")
     factor: float = 1.5
-    """Loss over the usual one, and beyond its spread, that is a spike."""
+    """Loss over the usual one above which it is a spike, if it is also outside of the spread."""
     spread: float = 8.0
     """Spreads (robust standard deviations) over the usual loss."""
     share: float = 0.1
-    """And this part of the loss at the beginning: what is next to nothing may double."""
+    """The rise must also be this part of the first loss: a tiny loss may double."""
     smooth: int = 3
-    """Updates over which a loss is averaged; all of them are above whatever was before."""
+    """Updates over which the loss is averaged; all of them must exceed the losses before."""
 
     def begin(self) -> None:
         self.recent = Recent(100)
@@ -139,15 +139,15 @@ class SpikeRecovered(Rule):
         if self.first is None or not run.learns:
             return None
         at, usual, height = self.first
-        says = f"the loss rose from {usual:.3g} to {height:.3g} at update {at}, and came back"
+        sentence = f"the loss rose from {usual:.3g} to {height:.3g} at update {at}, and came back"
         more = f" ({self.count} times)" if self.count > 1 else ""
-        return self.found("warning", says + more, at, usual=usual, height=height, count=self.count)
+        return self.found("warning", sentence + more, at, usual=usual, height=height, count=self.count)
 
 
 @rule("small_but_healthy", position=210)
 @dataclass
 class SmallButHealthy(Rule):
-    """Gradients are small and the model learns: nothing is wrong."""
+    """Gradients are small and the model learns: there is no problem."""
 
     fixes = ("change nothing",)
     needs = ("long",)
@@ -158,5 +158,5 @@ class SmallButHealthy(Rule):
         h = run.history
         if not h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_late >= h.loss_early:
             return None
-        says = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: {h.loss_early:.4g} to"
-        return self.found("info", f"{says} {h.losses.best:.4g}. Small is no fault", norm=h.usual_norm)
+        sentence = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: {h.loss_early:.4g} to"
+        return self.found("info", f"{sentence} {h.losses.best:.4g}. Small is not a problem", norm=h.usual_norm)

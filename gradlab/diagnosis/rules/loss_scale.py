@@ -16,15 +16,15 @@ from gradlab.diagnosis.rules.rule import Rule, rule
 @rule("scale_collapse", position=50)
 @dataclass
 class ScaleCollapse(Rule):
-    """The loss scale fell under its floor, or was on its way there when the run ended."""
+    """The loss scale fell below its floor, or was still falling towards it when the run ended."""
 
     causes = ("the learning rate is too high for fine-tuning", "activations pass fp16's largest number, 65504")
     fixes = ("lower the learning rate", "use bf16, which has fp32's range")
 
     fall: float = 1000.0
-    """Scale before the descent over that of the end, if the descent still went on."""
+    """Scale before the fall over that at the end, if it was still falling."""
     often: float = 0.25
-    """Fraction of the last updates that were skipped, if it did."""
+    """Fraction of the last updates that were skipped, if it was still falling."""
 
     def begin(self) -> None:
         self.recent: deque[bool] = deque(maxlen=40)
@@ -52,22 +52,21 @@ class ScaleCollapse(Rule):
         evidence = {"smallest_scale": self.smallest, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
         evidence |= {"skipped_since": skips, "skipped_last_in_a_row": streak}
         if not run.scale_too_small:
-            says = (
-                f"the loss scale fell from {self.height:.3g} to {self.scale:.3g} by {skips} skipped updates, and falls"
-            )
+            fall = f"from {self.height:.3g} to {self.scale:.3g} by {skips} skipped updates"
+            sentence = f"the loss scale fell {fall}, and was still falling"
         elif streak:
-            says = "no loss scale helps any more: the forward or backward pass itself overflows"
+            sentence = "no loss scale can help: the forward or backward pass itself overflows"
         else:
-            says = f"{skips} updates overflowed, though not the last: the loss scale has fallen below its floor"
-        return self.found("critical", says, at, **evidence)
+            sentence = f"{skips} updates overflowed, though not the last: the loss scale has fallen below its floor"
+        return self.found("critical", sentence, at, **evidence)
 
 
 @rule("scale_livelock", position=40)
 @dataclass
 class ScaleLivelock(Rule):
-    """Every update is skipped and the loss scale does not move: nothing will ever change."""
+    """Every update is skipped and the loss scale does not move: this never ends."""
 
-    causes = ("the loop leaves an update that is not finite before the scale is updated",)
+    causes = ("the loop skips the scaler's update after a non-finite gradient",)
     fixes = ("update the scale after every attempt, also after a skipped one",)
     updates: int = 20
     """Skipped updates in a row without a move of the scale."""
@@ -87,8 +86,8 @@ class ScaleLivelock(Rule):
     def find(self, run: FinishedRun) -> Finding | None:
         if not run.scaled or self.same < self.updates:
             return None
-        says = f"the last {self.same} updates were skipped, and the loss scale stayed at {self.scale:g} all the while"
-        return self.found("critical", says, self.at, scale=self.scale, skipped=self.same)
+        sentence = f"the last {self.same} updates were skipped, and the loss scale stayed at {self.scale:g}"
+        return self.found("critical", sentence, self.at, scale=self.scale, skipped=self.same)
 
     def unable(self, run: FinishedRun) -> str | None:
         return None if run.scaled else "there is no loss scale"
@@ -97,7 +96,7 @@ class ScaleLivelock(Rule):
 @rule("overflow_fp16", position=70)
 @dataclass
 class OverflowFP16(Rule):
-    """A number in the forward pass is too large for fp16, and fine in fp32."""
+    """A number in the forward pass is too large for fp16, but not for fp32."""
 
     causes = ("activations grow with the weights: the learning rate", "sums over many elements in fp16")
     fixes = ("lower the learning rate", "use bf16", "normalise before the module that overflows")
@@ -127,8 +126,8 @@ class UnderflowFP16(Rule):
         flushed = run.inspection.flushed if run.inspection else None
         if flushed is None or flushed < self.fraction:
             return None
-        says = f"{flushed:.0%} of the gradient's elements that are not zero in fp32 are zero in fp16"
-        return self.found("critical" if run.stuck else "warning", says, None, flushed=flushed)
+        sentence = f"{flushed:.0%} of the gradient's elements that are not zero in fp32 are zero in fp16"
+        return self.found("critical" if run.stuck else "warning", sentence, None, flushed=flushed)
 
     def unable(self, run: FinishedRun) -> str | None:
         return super().unable(run) if run.half else "nothing is computed in fp16"

@@ -17,7 +17,7 @@ from gradlab.diagnosis.series import median
 @rule("exploding", position=60)
 @dataclass
 class Exploding(Rule):
-    """The norm passes a bound and its own usual range, and the loss is lost with it."""
+    """The gradient norm passes a bound and its usual range, and the loss rises or becomes non-finite with it."""
 
     causes = (
         "the gradient is multiplied by more than 1 at every layer or time step",
@@ -31,15 +31,15 @@ class Exploding(Rule):
         "use a better initialisation or normalisation",
     )
     norm: float = 100.0
-    """A gradient norm beyond this is exploding if the loss is lost with it."""
+    """A gradient norm above this is exploding, if the loss fails with it."""
     growth: float = 10.0
-    """And it must have grown by this factor over the run's median, or from the very beginning."""
+    """It must also exceed the run's median by this factor, or be large from the first update."""
     lost: float = 1.5
-    """Final loss over the first that is lost."""
+    """Final loss over the first above which the loss counts as failed."""
 
     def begin(self) -> None:
         self.at: int | None = None
-        self.early = False  # before there was a usual norm to compare with
+        self.early = False  # before there was a median to compare with
         self.calm = 0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -61,28 +61,28 @@ class Exploding(Rule):
         if self.at is None or not (run.status == "failed" or run.rose(self.lost) or run.dead):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
-            return None  # the loss function's own doing
+            return None  # the loss function is the cause
         grew = h.largest > self.growth * h.usual_norm
         if self.early and h.attempts > h.window and not (grew or run.rose(self.lost)):
-            return None  # large all along, as sums over a batch are
-        says = f"the gradient norm passed {self.norm:g} at update {self.at} and reached {h.largest:.3g}"
-        says += f"; the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
-        return self.found("critical", says, self.at, largest=h.largest, usual=h.usual_norm)
+            return None  # large throughout, as for sums over a batch
+        sentence = f"the gradient norm passed {self.norm:g} at update {self.at} and reached {h.largest:.3g}"
+        sentence += f"; the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
+        return self.found("critical", sentence, self.at, largest=h.largest, usual=h.usual_norm)
 
 
 @rule("spike", position=240)
 @dataclass
 class Spike(Rule):
-    """Single norms far outside of the usual range, by a robust z-score."""
+    """Single gradient norms are far outside of the usual range, by a robust z-score."""
 
     aside = True
     needs = ("long",)
-    causes = ("a batch of outliers", "a steep place of the loss")
+    causes = ("a batch of outliers", "a steep region of the loss")
     fixes = ("nothing if they are rare; else clip at the usual norm",)
     z: float = 10.0
     """Distance from the median in robust standard deviations (1.4826 times the median absolute deviation)."""
     factor: float = 5.0
-    """And at least this many times the median."""
+    """The norm must also be at least this many times the median."""
 
     def begin(self) -> None:
         self.first: tuple[int, float, float] | None = None
@@ -93,7 +93,7 @@ class Spike(Rule):
         if len(recent) < 2 * history.window or not math.isfinite(norm):
             return
         if norm <= self.factor * recent[len(recent) // 2] and norm <= self.factor * recent[0]:
-            return  # cheap, and nearly always so: the median is looked at only where it may matter
+            return  # cheap, and nearly always true: the median is computed only where it may matter
         usual = history.norms.median
         if norm > self.factor * usual and norm - usual > self.z * history.norms.spread:
             self.count += 1
@@ -103,20 +103,20 @@ class Spike(Rule):
         if self.first is None:
             return None
         at, norm, usual = self.first
-        says = f"{self.count} gradient norms are far outside of the usual range, the first at update {at}: "
-        return self.found("info", f"{says}{norm:.3g} where {usual:.3g} is usual", at, count=self.count, norm=norm)
+        sentence = f"{self.count} gradient norms are far outside of the usual range, the first at update {at}: "
+        return self.found("info", f"{sentence}{norm:.3g} where {usual:.3g} is usual", at, count=self.count, norm=norm)
 
 
 @dataclass
 class Trend(Rule):
-    """The norm drifts over the whole run by a large factor, most of the way in one direction."""
+    """Base: the norm drifts over the whole run by a large factor, mostly in one direction."""
 
     aside = True
     needs = ("long",)
     factor: float = 10.0
-    """Norm of the end over that of the beginning, or the reverse."""
+    """Norm at the end over that at the beginning, or the reverse."""
     order: float = 0.8
-    """Rank correlation with time that is a trend."""
+    """Rank correlation with time above which it is a trend."""
 
     def drift(self, history: History) -> tuple[float, float, float]:
         """Rank correlation of the norm with time, and the usual norms of the first and of the last tenth."""
@@ -132,7 +132,7 @@ class Trend(Rule):
 @rule("growing_norm", position=220)
 @dataclass
 class Growing(Trend):
-    """Norms grow all along."""
+    """The gradient norm grows throughout the run."""
 
     causes = ("weights or activations grow", "the learning rate is too high")
     fixes = ("watch it: clip the norm, or lower the learning rate, if the loss stops falling",)
@@ -142,14 +142,14 @@ class Growing(Trend):
         if not (correlation > self.order and last > self.factor * first):
             return None
         return self.found(
-            "info", f"the gradient norm grows all along: {first:.3g} to {last:.3g}", first=first, last=last
+            "info", f"the gradient norm grows throughout: {first:.3g} to {last:.3g}", first=first, last=last
         )
 
 
 @rule("decaying_norm", position=230)
 @dataclass
 class Decaying(Trend):
-    """Norms decay all along."""
+    """The gradient norm decays throughout the run."""
 
     causes = ("the loss nears its minimum", "units saturate or die")
     fixes = ("nothing while the loss falls; else look for saturated or dead units",)
@@ -159,14 +159,14 @@ class Decaying(Trend):
         if not (correlation < -self.order and last < first / self.factor):
             return None
         return self.found(
-            "info", f"the gradient norm decays all along: {first:.3g} to {last:.3g}", first=first, last=last
+            "info", f"the gradient norm decays throughout: {first:.3g} to {last:.3g}", first=first, last=last
         )
 
 
 @rule("zero_gradient", position=160)
 @dataclass
 class ZeroGradient(Rule):
-    """The gradient is exactly zero, though there is a loss to reduce."""
+    """The gradient is exactly zero although the loss is not."""
 
     causes = ("all units of a layer died", "the graph is broken", "the loss does not depend on the weights")
     fixes = ("look for dead units", "check that the loss depends on the weights", "lower the learning rate")

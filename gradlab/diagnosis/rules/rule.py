@@ -45,7 +45,7 @@ class Rule:
     aside: ClassVar[bool] = False
     """Whether its finding is information, and never the verdict."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it cannot do without: long, layers, steps or inspection."""
+    """What it requires: long, layers, steps or inspection (see `unable`)."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -59,7 +59,7 @@ class Rule:
         """Read the line of an update, after `history` has; layers: what was recorded of them in that update."""
 
     def find(self, run: FinishedRun) -> Finding | None:
-        """What was found, if anything."""
+        """The finding, if there is one."""
         raise NotImplementedError
 
     def unable(self, run: FinishedRun) -> str | None:

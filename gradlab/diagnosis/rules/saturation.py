@@ -1,4 +1,4 @@
-"""Rules over the outputs of modules, from the look at the model when the run has ended."""
+"""Rules over the outputs of modules, from the inspection of the final model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Units(Rule):
-    """Most units of some layer are of no use, and the model does not learn."""
+    """Base: most units of some layer pass no gradient, and the model does not learn."""
 
     needs = ("inspection",)
     fraction: float = 0.9
@@ -34,7 +34,7 @@ class Units(Rule):
 @rule("dead_units", position=150)
 @dataclass
 class DeadUnits(Units):
-    """Units that are zero for every sample, so that no gradient passes through them."""
+    """Most units of a layer are zero for every sample, so that no gradient passes through them."""
 
     causes = ("biases pushed far below zero by a large update", "the learning rate is too high", "the initialisation")
     fixes = ("use GELU or a leaky ReLU", "lower the learning rate", "use He initialisation")
@@ -46,14 +46,14 @@ class DeadUnits(Units):
         if (worst := self.worst(run)) is None:
             return None
         value, module = worst
-        says = f"{value:.0%} of the units of {module.name} ({module.kind}) are zero for every sample"
-        return self.found("critical" if run.stuck else "info", says, None, module=module.name, fraction=value)
+        sentence = f"{value:.0%} of the units of {module.name} ({module.kind}) are zero for every sample"
+        return self.found("critical" if run.stuck else "info", sentence, None, module=module.name, fraction=value)
 
 
 @rule("saturated_units", position=110)
 @dataclass
 class SaturatedUnits(Units):
-    """Outputs where the activation is flat, so that little gradient passes."""
+    """Most outputs of a layer are where the activation is flat, so that little gradient passes."""
 
     causes = ("initial weights that are too large", "inputs that are not normalised", "the learning rate is too high")
     fixes = ("use smaller initial weights", "use ReLU or GELU", "normalise layers", "lower the learning rate")
@@ -65,5 +65,5 @@ class SaturatedUnits(Units):
         if (worst := self.worst(run)) is None:
             return None
         value, module = worst
-        says = f"{value:.0%} of the outputs of {module.name} ({module.kind}) are where its slope is under a twentieth"
-        return self.found("critical" if run.stuck else "info", says, None, module=module.name, fraction=value)
+        sentence = f"{value:.0%} of the outputs of {module.name} ({module.kind}) are saturated (slope under 1/20)"
+        return self.found("critical" if run.stuck else "info", sentence, None, module=module.name, fraction=value)

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import gradlab
-from gradlab.loggers.wandb import folder as place
-from gradlab.loggers import rows
-from gradlab.loggers.wandb import service
 from gradlab.base.json_lines import plain
+from gradlab.loggers import rows
 from gradlab.loggers.local import read_run
 from gradlab.loggers.options import About, WandbOption
-from gradlab.update.recorder import Layers
 from gradlab.loggers.summary import summary
+from gradlab.loggers.wandb import folder as place
+from gradlab.loggers.wandb import service
+from gradlab.update.recorder import Layers
 
 log = logging.getLogger(__name__)
 CRASH = {"crash.pt": "crash"}

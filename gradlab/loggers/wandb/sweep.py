@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradlab.loggers.options import WandbOption
 from gradlab.loggers.wandb import folder as place
 from gradlab.loggers.wandb import service
-from gradlab.loggers.options import WandbOption
 
 FIGURES = 40
 """Figures of a sweep that are logged."""

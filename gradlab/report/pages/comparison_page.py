@@ -1,4 +1,4 @@
-"""Several runs on one page: their curves laid over each other, their verdicts, and what they were told differently."""
+"""Several runs on one page: their curves laid over each other, their verdicts, and the fields that differ."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradlab.base.fields import dotted
 from gradlab.base.json_lines import write_whole
 from gradlab.report.pages.page_template import embedded, filled, joined, part
+from gradlab.report.pages.run_facts import facts, text_of
 from gradlab.report.pages.run_page import NAME
-from gradlab.runs import contents as folders
-from gradlab.runs.files import dotted
+from gradlab.runs.record import RunRecord
 
 STYLES = ("base.css", "uplot.css", "run.css")
 PROGRAMS = ("base.js", "uplot.js", "curves.js", "parts.js", "compare.js")
@@ -24,23 +25,25 @@ OF_NO_RUN = ("story", "resume", "expect", "trainer.progress", "trainer.threads")
 
 def write(paths: Sequence[Path], file: Path) -> Path:
     """Write the page of several runs."""
-    runs = [folders.read(path, most=max(BYTES // len(paths), 20_000)) for path in paths]
+    runs = [RunRecord(path) for path in paths]
     style, program = (joined(names) for names in (STYLES, PROGRAMS))
     title = html.escape(f"{len(runs)} runs compared")
     file.parent.mkdir(parents=True, exist_ok=True)
-    data = embedded({"runs": [of(run, file) for run in runs], "fields": differing(runs)})
+    data = embedded(
+        {"runs": [content_of(run, file, max(BYTES // len(runs), 20_000)) for run in runs], "fields": differing(runs)}
+    )
     write_whole(file, filled(part("compare.html"), title=title, style=style, program=program, data=data))
     return file
 
 
-def of(run: folders.Folder, file: Path) -> dict[str, Any]:
-    """What the page holds of a run; the layers stay in the run's own page."""
-    page = run.path / NAME
-    link = os.path.relpath(page, file.parent) if page.is_file() else None
-    return run.facts() | {"metrics": run.metrics, "link": link and Path(link).as_posix(), "config": {}}
+def content_of(run: RunRecord, file: Path, most: int) -> dict[str, Any]:
+    """What the page in a file holds of a run, with at most so many bytes of metrics, and without layers."""
+    page, (metrics, thinned) = run.path / NAME, text_of(run, "metrics", most)
+    link = Path(os.path.relpath(page, file.parent)).as_posix() if page.is_file() else None
+    return facts(run) | {"metrics": metrics, "thinned": thinned, "link": link, "config": {}}
 
 
-def differing(runs: Sequence[folders.Folder]) -> list[dict[str, Any]]:
+def differing(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """The fields in which the configurations differ, with each run's value; None where a run has no such field."""
     flat = [run.choices | {name: worded(v) for name, v in dotted(run.config).items()} for run in runs]
     names = dict.fromkeys(name for values in flat for name in values if not name.startswith("remedy."))

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from gradlab.base.json_lines import plain
 from gradlab.base.option import Invalid
-from gradlab.report.pages import run_page
-from gradlab.report.pages.page_template import plain
-from gradlab.runs import contents as folders
+from gradlab.report.pages.run_facts import facts
+from gradlab.report.pages.run_page import following_page
+from gradlab.runs.record import RunRecord
 
 HOST = "127.0.0.1"
 BYTES = 4_000_000
@@ -76,14 +77,13 @@ def changed(folder: Path) -> str:
     return hashlib.blake2b(repr((times, over)).encode(), digest_size=8).hexdigest()
 
 
-def facts(folder: Path) -> dict[str, Any]:
-    """All that is known of a run but its lines; of one that goes on, no verdict of an earlier part."""
-    found = folders.read(folder, most=0)
+def current_facts(folder: Path) -> dict[str, Any]:
+    """All that is known of a run but its lines; of a run that was resumed, no verdict of the earlier part."""
+    run = RunRecord(folder)
     diagnosis, metrics = folder / "diagnosis.json", folder / "metrics.jsonl"
-    if found.diagnosis and metrics.is_file() and metrics.stat().st_mtime_ns > diagnosis.stat().st_mtime_ns:
-        found.overrides = found.diagnosis.get("overrides") or found.overrides
-        found.diagnosis = {}
-    return found.facts()
+    if run.diagnosis and metrics.is_file() and metrics.stat().st_mtime_ns > diagnosis.stat().st_mtime_ns:
+        run.typed, run.diagnosis = run.overrides, {}
+    return facts(run)
 
 
 def news(folder: Path, marks: dict[str, str]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def news(folder: Path, marks: dict[str, str]) -> dict[str, Any]:
     answer["facts"] = None
     if mark != marks.get("facts"):
         with suppress(Invalid, OSError):  # half written by somebody else: the next question finds it whole
-            answer["facts"] = {"mark": mark, "content": plain(facts(folder))}
+            answer["facts"] = {"mark": mark, "content": plain(current_facts(folder))}
     return answer
 
 
@@ -110,8 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             self.answer(403, "text/plain", b"asked under another name than 127.0.0.1")  # a web page elsewhere may ask
         elif asked.path == "/":
-            empty = folders.Folder(self.server.folder)
-            self.answer(200, "text/html", run_page.page(empty, live=True).encode())
+            self.answer(200, "text/html", following_page(self.server.folder).encode())
         elif asked.path == "/news":
             marks = {name: values[-1] for name, values in parse_qs(asked.query).items()}
             self.answer(200, "application/json", json.dumps(news(self.server.folder, marks), allow_nan=False).encode())

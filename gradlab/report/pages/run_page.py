@@ -12,11 +12,14 @@ from typing import Any
 
 from gradlab.base.json_lines import write_whole
 from gradlab.report.pages.page_template import embedded, filled, joined, part, safe
-from gradlab.runs import contents as folders
+from gradlab.report.pages.run_facts import facts, text_of
+from gradlab.runs.record import RunRecord
 
 NAME = "report.html"
 STYLES = ("base.css", "uplot.css", "run.css")
 PROGRAMS = ("base.js", "uplot.js", "curves.js", "heat.js", "profile.js", "parts.js", "loop.js", "run.js")
+PARTS = ("metrics.jsonl", "diagnosis.json")
+"""The files without which there is nothing to show."""
 SHARED = "page"
 """Folder of a sweep that holds the style and the program of all its runs' pages."""
 
@@ -39,7 +42,7 @@ def complete(jobs: Iterable[Path]) -> None:
 
 def began(folder: Path) -> bool:
     """Whether a run has left anything to show."""
-    return any((folder / name).is_file() for name in ("metrics.jsonl", "diagnosis.json"))
+    return any((folder / name).is_file() for name in PARTS)
 
 
 def write(folder: Path, shared: bool = False, config: dict[str, Any] | None = None) -> Path:
@@ -47,19 +50,27 @@ def write(folder: Path, shared: bool = False, config: dict[str, Any] | None = No
     if shared:
         share(folder.parent)
     path = folder / NAME
-    write_whole(path, page(folders.read(folder, config=config), shared))
+    run = RunRecord(folder, config)
+    content = facts(run) | {"live": False, "sweep": "../report.html" if shared else None}
+    texts = {}
+    for name in ("metrics", "layers"):
+        texts[name], thinned = text_of(run, name)
+        content["thinned"] |= thinned
+    write_whole(path, page(run, content, texts, shared))
     return path
 
 
-def page(run: folders.Folder, shared: bool = False, live: bool = False) -> str:
-    """live: it goes on asking the server that it came from for new lines."""
-    facts = run.facts() | {"live": live, "sweep": "../report.html" if shared else None}
-    texts = {name: safe(getattr(run, name)) for name in ("metrics", "layers")}
-    return filled(part("run.html"), title=html.escape(title(run)), data=embedded(facts), **texts, **assets(shared))
+def following_page(folder: Path) -> str:
+    """A page that asks the server that it came from for the run's content, and holds none itself."""
+    run = RunRecord(folder, config={})
+    run.diagnosis, run.environment, run.replay, run.choices, run.typed = {}, {}, {}, {}, []
+    return page(run, facts(run) | {"live": True, "sweep": None}, {"metrics": "", "layers": ""})
 
 
-def title(run: folders.Folder) -> str:
-    return f"{run.diagnosis.get('verdict') or 'run'}: {run.name}"
+def page(run: RunRecord, content: dict[str, Any], texts: dict[str, str], shared: bool = False) -> str:
+    """content: see `facts`. texts: of metrics and layers."""
+    title, safe_texts = f"{run.verdict or 'run'}: {run.name}", {name: safe(text) for name, text in texts.items()}
+    return filled(part("run.html"), title=html.escape(title), data=embedded(content), **safe_texts, **assets(shared))
 
 
 def assets(shared: bool) -> dict[str, str]:

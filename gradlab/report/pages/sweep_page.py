@@ -14,9 +14,10 @@ from gradlab.config.compose import SILENT
 from gradlab.report.pages import map_section, sweep_sections
 from gradlab.report.pages.page_template import page
 from gradlab.report.pages.short_numbers import short
-from gradlab.runs.files import REFUSED, overrides_of
-from gradlab.runs.measured import curve
+from gradlab.runs.curve import curve
 from gradlab.runs.outcome_class import NAMES, OUTCOMES, UNJUDGED
+from gradlab.runs.record import REFUSED, RunRecord
+from gradlab.runs.sweep_record import SweepRecord
 from gradlab.sweep.maps.axis import Axis, axis_of, swept_fields
 
 if TYPE_CHECKING:
@@ -151,19 +152,17 @@ def field_of(axis: Axis) -> dict[str, Any]:
 
 
 def common(folder: Path, rows: Sequence[dict[str, Any]]) -> str:
-    """What every job was given."""
+    """The overrides that all jobs have."""
     swept = set(swept_fields(rows))
-    return " ".join(o for o in overrides_of(folder / rows[0]["job"]) if key(o) not in swept)
+    return " ".join(o for o in RunRecord(folder / rows[0]["job"]).overrides if key(o) not in swept)
 
 
 def repeating(folder: Path) -> str:
-    """The command of the sweep, without where it wrote; empty where that cannot be told."""
-    import yaml
-
+    """The command of the sweep, without its folder; empty where that is not known."""
     try:
-        given = yaml.safe_load((folder / "multirun.yaml").read_text())["hydra"]["overrides"]
+        given = SweepRecord(folder).hydra["overrides"]
         typed = [*given["task"], *(o for o in given["hydra"] if o not in SILENT)]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (KeyError, TypeError):
         return ""
     gone = ("hydra.mode", "hydra.sweep.dir", "hydra.callbacks.gradlab.goes_on", "resume")
     return command(["-m", *(o for o in map(str, typed) if key(o) not in gone)])

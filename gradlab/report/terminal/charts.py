@@ -1,14 +1,14 @@
-"""Which curves of a run are drawn in a terminal, and what their titles say."""
+"""Which curves of a run are drawn in a terminal, and their titles."""
 
 from __future__ import annotations
 
 import math
 
 from gradlab.report.terminal.braille import Plot
-from gradlab.runs.summary import Past
+from gradlab.runs.record import RunRecord
 
 
-def plots(run: Past) -> list[Plot]:
+def plots(run: RunRecord) -> list[Plot]:
     """The charts of a run: what is the same all along is a line of its title."""
     updates = run.updates
     if not updates:
@@ -20,8 +20,7 @@ def plots(run: Past) -> list[Plot]:
         ys = [line[name] for line in updates]
         bad = [x for x, y in zip(xs, ys, strict=True) if not math.isfinite(y)]
         log = spread(ys)
-        level = run.config.get("clip.max_norm") if name == "grad/norm" and "clip.z_max" not in run.config else None
-        level = level if isinstance(level, (int, float)) else None
+        level = run.clip_threshold if name == "grad/norm" else None
         points = [(e["attempt"], e["eval/loss"]) for e in run.evaluations] if name == "train/loss" else []
         says = [f"{title}: {last(ys)} at the end"] + ["log scale"] * log
         says += [f"● evaluation, {points[-1][1]:.4g}"] if points else []
@@ -38,8 +37,8 @@ def plots(run: Past) -> list[Plot]:
             continue
         marks = {"x": skipped} if name == "amp/scale" else {}
         log = spread(ys)
-        told = f"{title}: {last(ys)} at the end" + ", log scale" * log
-        found.append(Plot(told, xs, ys, log, marks=marks, base=base if log else 10.0))
+        text = f"{title}: {last(ys)} at the end" + ", log scale" * log
+        found.append(Plot(text, xs, ys, log, marks=marks, base=base if log else 10.0))
     return found
 
 
@@ -48,6 +47,6 @@ def last(ys: list[float]) -> str:
 
 
 def spread(ys: list[float]) -> bool:
-    """Whether a logarithmic scale tells more: all are positive, and the largest is ten times the least."""
+    """Whether a logarithmic scale shows more: all are positive, and the largest is ten times the least."""
     seen = [y for y in ys if math.isfinite(y)]
     return bool(seen) and min(seen) > 0 and max(seen) >= 10 * min(seen)

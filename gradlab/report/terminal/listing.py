@@ -15,8 +15,8 @@ from gradlab.base.json_lines import plain
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import Invalid, require
 from gradlab.report.terminal import query
-from gradlab.runs.files import swept
-from gradlab.runs.search import Run, find, read, together
+from gradlab.runs.search import Entry, SweepEntry, find
+from gradlab.runs.sweep_record import swept
 
 DESCRIPTION = """\
 Lists the runs and sweeps below FOLDER, newest first. A sweep is one line: how many of its jobs had which verdict, the
@@ -24,7 +24,7 @@ lowest of their losses, the largest of their norms, and sums of updates, skipped
 sweep its jobs are listed. Loss: the median of the last 20 updates, or of a fifth of a short run; max norm: the largest
 before clipping.
 
-running: a process is at work there (on file systems that have locks); killed: it ended without a word."""
+running: a process is at work there (on file systems that have locks); killed: it ended without a diagnosis."""
 CONDITIONS = (query.__doc__ or "").partition("\n\n")[2]
 COLUMNS = ("folder", "verdict", "updates", "loss", "eval loss", "max norm", "skipped", "seconds", "when", "overrides")
 WORDS = ("folder", "verdict", "overrides")
@@ -56,69 +56,66 @@ def work(arguments: list[str]) -> int:
         raise Invalid("FOLDER", args.folder, "no such folder")
     lazy_import("torch")
     conditions = [query.parse(given) for given in args.filter]
-    runs = find(args.folder)
-    total = len(runs)
-    unfold = args.jobs or (len(runs) == 1 and runs[0].name == ".")
-    if args.limit and not conditions and args.sort == "time" and not unfold:  # the others need not be read
-        runs = query.ordered(runs, "time", args.reverse)[: args.limit]
-    runs = query.chosen([read(run) for run in runs], conditions)
+    entries = find(args.folder)
+    total = len(entries)
+    unfold = args.jobs or (len(entries) == 1 and entries[0].name == ".")
+    entries = query.chosen(entries, conditions)
     if unfold:
-        runs = [job for run in runs for job in (swept_first(run.jobs) if run.kind == "sweep" else [run])]
-    for run in runs:
-        if run.kind == "sweep":
-            together(run)
+        entries = [job for entry in entries for job in (swept_first(entry.jobs) if entry.jobs else [entry])]
     if not (unfold and args.sort == "time" and total == 1):  # jobs of one sweep are in their order
-        singles = [job for run in runs for job in (run.jobs or [run])]
-        runs = query.ordered(runs, query.resolve("--sort", args.sort, singles), args.reverse)
+        singles = [job for entry in entries for job in (entry.jobs or [entry])]
+        entries = query.ordered(entries, query.resolve("--sort", args.sort, singles), args.reverse)
     elif args.reverse:
-        runs.reverse()
-    shown = runs[: args.limit]
+        entries.reverse()
+    shown = entries[: args.limit]
     if args.json:
-        print(json.dumps([plain(told(run)) for run in shown], indent=1, allow_nan=False))
+        print(json.dumps([plain(as_json(entry)) for entry in shown], indent=1, allow_nan=False))
         return 0
     if not shown:
         print(f"no run below {args.folder}" + (f" meets {' and '.join(args.filter)} ({total} there)" if total else ""))
         return 0
     show(shown)
-    if len(shown) < (left := len(runs) if conditions or unfold else total):
+    if len(shown) < (left := len(entries)):
         print(f"({len(shown)} of {left})")
     return 0
 
 
-def swept_first(jobs: list[Run]) -> list[Run]:
-    """Jobs whose overrides begin with those that tell them apart: the others may find no room."""
+def swept_first(jobs: list[Entry]) -> list[Entry]:
+    """Jobs whose overrides begin with those that differ between them: there may be no room for the others."""
     names = swept([job.overrides for job in jobs])
     for job in jobs:
         job.overrides.sort(key=lambda o: names.index(key(o)) if key(o) in names else len(names))
     return jobs
 
 
-def told(run: Run) -> dict[str, Any]:
-    """A run as JSON has it."""
-    counted = {"verdict": None, "verdicts": run.counts, "jobs": len(run.jobs)} if run.kind == "sweep" else {}
-    rest = {"verdict": run.verdict, "time": run.time, **run.numbers, "overrides": run.overrides}
-    return {"folder": str(run.path), "kind": run.kind} | rest | counted
+def as_json(entry: Entry) -> dict[str, Any]:
+    """An entry as `--json` prints it."""
+    found = {"folder": str(entry.path), "kind": entry.kind, "verdict": entry.verdict, "time": entry.time}
+    found |= {**entry.numbers, "overrides": entry.overrides}
+    if isinstance(entry, SweepEntry):
+        found |= {"verdict": None, "verdicts": entry.counts, "jobs": len(entry.jobs)}
+    return found
 
 
-def cells(run: Run) -> list[str]:
-    """A run as a row of the table."""
+def cells(entry: Entry) -> list[str]:
+    """An entry as a row of the table."""
+    values = entry.numbers
 
     def short(name: str, form: str = ".4g") -> str:
-        value = run.numbers.get(name)
-        return "-" if value is None else format(value, form)
+        return "-" if values.get(name) is None else format(values[name], form)
 
-    planned = run.numbers.get("planned")
-    updates = short("updates", "d") + (f"/{planned}" if planned and planned != run.numbers.get("updates") else "")
+    planned = values.get("planned")
+    updates = short("updates", "d") + (f"/{planned}" if planned and planned != values.get("updates") else "")
     numbers = [short("loss"), short("eval_loss"), short("grad_norm", ".3g"), short("skipped", "d")]
-    seconds = run.numbers.get("seconds")
+    seconds = values.get("seconds")
     took = "-" if seconds is None else f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
-    return [run.name, run.verdict, updates, *numbers, took, run.when, " ".join(run.overrides)]
+    return [entry.name, entry.verdict, updates, *numbers, took, entry.when, " ".join(entry.overrides)]
 
 
-def colour(run: Run) -> str:
-    """Green where all is well, red where something is ill, yellow where nothing is known."""
-    codes = {job.numbers.get("exit_code") for job in run.jobs or [run]}
-    seen = set(run.counts) if run.jobs else {run.verdict}
+def colour(entry: Entry) -> str:
+    """Green if all is healthy, red if something is broken or ended with an error, yellow if nothing is known."""
+    codes = {job.numbers.get("exit_code") for job in entry.jobs or [entry]}
+    seen = {job.verdict for job in entry.jobs or [entry]}
     if seen <= {"healthy", "small_but_healthy"}:
         return "green"
     if seen <= {"running", "killed", "pretrained", "does not apply", "interrupted", "not_measured"}:
@@ -126,9 +123,9 @@ def colour(run: Run) -> str:
     return "red" if seen & {"broken", "error"} or codes - {0} else "default"
 
 
-def show(runs: Sequence[Run]) -> None:
+def show(entries: Sequence[Entry]) -> None:
     """A table in a terminal, as wide as it is; aligned lines elsewhere."""
-    rows = [cells(run) for run in runs]
+    rows = [cells(entry) for entry in entries]
     if not sys.stdout.isatty():
         print(*aligned([list(COLUMNS), *rows]), sep="\n")
         return
@@ -146,9 +143,9 @@ def show(runs: Sequence[Run]) -> None:
     for name in kept:
         side, wraps = "left" if name in WORDS else "right", name == "verdict"
         drawn.add_column(name, justify=side, no_wrap=not wraps, max_width=WIDE if wraps else None)  # type: ignore[arg-type]
-    for run, row in zip(runs, rows, strict=True):
+    for entry, row in zip(entries, rows, strict=True):
         row[-1] = row[-1] if len(row[-1]) <= room else f"{row[-1][: room - 1]}…"
-        styles = {"verdict": colour(run), "when": "dim", "overrides": "dim"}
+        styles = {"verdict": colour(entry), "when": "dim", "overrides": "dim"}
         drawn.add_row(*(Text(row[i], style=styles.get(n, "")) for i, n in enumerate(COLUMNS) if n in kept))
     console.print(drawn)
 

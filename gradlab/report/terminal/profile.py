@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from gradlab.base.json_lines import read_lines
 from gradlab.base.option import Invalid
 from gradlab.report.layers import by_layer
+from gradlab.runs.record import RunRecord
 
 Line = list[tuple[str, str]]
 BAR = 12
 """Characters that a bar is worth having."""
 
 
-def lines(run: Any, at: int | None, wide: int, ascii: bool) -> list[Line]:
+def lines(run: RunRecord, at: int | None, wide: int, ascii: bool) -> list[Line]:
     """The profile at an update, with the numbers of the first and of the middle record beside it."""
-    content = list(read_lines(run.folder / "layers.jsonl"))
-    records = [line for line in content[1:] if "grad/layer" in line]
+    run.check("layers.jsonl")
+    records = run.layer_records
     if not records:
-        raise Invalid("--layers", run.folder, "holds no record of layers (monitor=summary and full make them)")
+        raise Invalid("--layers", run.path, "holds no record of layers (monitor=summary and full make them)")
     attempts = [line["attempt"] for line in records]
     if at is not None and at not in attempts:
         near = min(attempts, key=lambda a: abs(a - at))
         raise Invalid("--at", at, f"no record of that update; the nearest is {near}, the last {attempts[-1]}")
-    well = [r for r in records if all(v is None or math.isfinite(v) for v in r["grad/layer"])]
-    chosen = (well or records)[-1] if at is None else records[attempts.index(at)]
+    finite = [r for r in records if all(v is None or math.isfinite(v) for v in r["grad/layer"])]
+    chosen = (finite or records)[-1] if at is None else records[attempts.index(at)]
     shown = {line["attempt"]: line for line in (records[0], records[len(records) // 2], chosen)}
-    names, order = content[0]["names"], content[0].get("order") or []
+    names, order = run.layer_header["names"], run.layer_header["order"]
     profiles = {attempt: by_layer(names, order, line["grad/layer"]) for attempt, line in shown.items()}
     main = {layer: norm for layer, norm in profiles[chosen["attempt"]].items() if norm is not None}
     seen = [v for v in main.values() if 0 < v < math.inf]

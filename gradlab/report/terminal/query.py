@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from gradlab.base.fields import value
 from gradlab.base.option import Invalid
 from gradlab.base.suggestions import did_you_mean
-from gradlab.runs.files import value
-from gradlab.runs.search import STATES, Run, natural
+from gradlab.runs.record import NUMBERS, STATES
+from gradlab.runs.search import Entry, natural
 
-NUMBERS = ("updates", "planned", "loss", "eval_loss", "accuracy", "grad_norm", "skipped", "seconds", "exit_code")
 FIELDS = ("folder", "kind", "verdict", *NUMBERS, "time")
 CONDITION = re.compile(r"([^=!<>~]+)(!=|<=|>=|=|<|>)(.*)")
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -96,11 +96,11 @@ def known_verdict(given: str, wanted: str) -> None:
             raise Invalid("--filter", given, allowed)
 
 
-def resolve(flag: str, name: str, runs: Sequence[Run]) -> str:
-    """The full name of a field, among those of all runs; `Invalid` where there is none, or more than one."""
+def resolve(flag: str, name: str, entries: Sequence[Entry]) -> str:
+    """The full name of a field, among those of all entries; `Invalid` where there is none, or more than one."""
     if name in FIELDS:
         return name
-    known = {field for run in runs for field in run.config}
+    known = {field for entry in entries for field in entry.fields}
     if name in known:
         return name
     ends = sorted(field for field in known if field.endswith(f".{name}"))
@@ -113,39 +113,40 @@ def resolve(flag: str, name: str, runs: Sequence[Run]) -> str:
     raise Invalid(flag, name, f"no such field{close}; {allowed}")
 
 
-def field_of(run: Run, name: str) -> Any:
-    """A run's value of a full name."""
+def field_of(entry: Entry, name: str) -> Any:
+    """An entry's value of a full name."""
     if name in NUMBERS:
-        return run.numbers.get(name)
-    own: dict[str, Any] = {"folder": run.name, "kind": run.kind, "verdict": run.verdict, "time": run.when}
-    return own[name] if name in own else run.config.get(name)
+        return entry.numbers.get(name)
+    if name in ("folder", "kind", "verdict", "time"):
+        return getattr(entry, {"folder": "name", "time": "when"}.get(name, name))
+    return entry.fields.get(name)
 
 
-def chosen(runs: Sequence[Run], conditions: Sequence[Condition]) -> list[Run]:
-    """The runs that meet all conditions; of a sweep the jobs that do, and the sweep if there are any."""
-    singles = [job for run in runs for job in (run.jobs if run.kind == "sweep" else [run])]
+def chosen(entries: Sequence[Entry], conditions: Sequence[Condition]) -> list[Entry]:
+    """The entries that meet all conditions; of a sweep the jobs that do, and the sweep if there are any."""
+    singles = [job for entry in entries for job in (entry.jobs if entry.kind == "sweep" else [entry])]
     for condition in conditions:
         condition.field = resolve("--filter", condition.field, singles)
     wanted_kind = [c for c in conditions if c.field == "kind"]
     others = [c for c in conditions if c.field != "kind"]
     kept = []
-    for run in runs:
-        if not all(c(run.kind) for c in wanted_kind):
+    for entry in entries:
+        if not all(c(entry.kind) for c in wanted_kind):
             continue
-        if run.kind == "sweep":
-            run.jobs = [job for job in run.jobs if all(c(field_of(job, c.field)) for c in others)]
-        if run.jobs or (run.kind != "sweep" and all(c(field_of(run, c.field)) for c in others)):
-            kept.append(run)
+        if entry.kind == "sweep":
+            entry.jobs = [job for job in entry.jobs if all(c(field_of(job, c.field)) for c in others)]
+        if entry.jobs or (entry.kind != "sweep" and all(c(field_of(entry, c.field)) for c in others)):
+            kept.append(entry)
     return kept
 
 
-def ordered(runs: Sequence[Run], name: str, reverse: bool) -> list[Run]:
+def ordered(entries: Sequence[Entry], name: str, reverse: bool) -> list[Entry]:
     """Numbers upwards, words by the alphabet, times downwards; what has no value comes last."""
     if name == "time":
-        return sorted(runs, key=lambda run: run.time, reverse=not reverse)
-    seen = [(field_of(run, name), run) for run in runs]
-    there = [(v, run) for v, run in seen if v is not None and v == v]
+        return sorted(entries, key=lambda entry: entry.time, reverse=not reverse)
+    seen = [(field_of(entry, name), entry) for entry in entries]
+    there = [(v, entry) for v, entry in seen if v is not None and v == v]
     if any(isinstance(v, str) for v, _ in there):
-        there = [(natural(str(v)), run) for v, run in there]
+        there = [(natural(str(v)), entry) for v, entry in there]
     there.sort(key=lambda pair: pair[0], reverse=reverse)
-    return [run for _, run in there] + [run for v, run in seen if v is None or v != v]
+    return [entry for _, entry in there] + [entry for v, entry in seen if v is None or v != v]

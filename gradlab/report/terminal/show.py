@@ -11,14 +11,15 @@ from typing import Any
 from gradlab.base.command import Parser
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import require
+from gradlab.runs.record import RunRecord
 
 DESCRIPTION = """\
-Shows what a run's end said, and its curves: the loss with its evaluations, the gradient's norm before clipping with the
+Shows the summary of a run, and its curves: the loss with its evaluations, the gradient's norm before clipping with the
 threshold, the loss scale, the learning rate; x marks updates that were skipped, ! values that are not finite. Writes
 nothing."""
 STYLES = {"curve": "cyan", "level": "yellow", "point": "bold magenta", "mark": "bold red", "label": "dim"}
 SECONDS = 1.0
-"""Between two looks at a run that is followed."""
+"""Between two drawings of a run that is followed."""
 
 
 def work(arguments: list[str]) -> int:
@@ -34,18 +35,25 @@ def work(arguments: list[str]) -> int:
     require(args.height >= 2, "--height", args.height, ">= 2")
     require(args.at is None or args.layers, "--at", args.at, "given with --layers")
     lazy_import("torch")
-    from gradlab.runs import summary
-    from gradlab.runs.search import STATES
+    from gradlab.runs import ending
+    from gradlab.runs.record import STATES
+    from gradlab.runs.summary import summarise
 
-    run = summary.read(args.folder)
+    run = read(args.folder)
     if args.follow and sys.stdout.isatty():
         follow(args)
-        run = summary.read(args.folder)
-    from gradlab.runs import ending
-
-    ending.show(f"{'verdict: ' * (run.state not in STATES)}{run.state}", run.lines, run.good)
+        run = read(args.folder)
+    summary = summarise(run)
+    ending.show(f"{'verdict: ' * (run.state not in STATES)}{run.state}", summary.lines, summary.good)
     out(drawn(run, args, width()))
     return 0
+
+
+def read(folder: Path) -> RunRecord:
+    """The run in a folder. Raises `Invalid` where there is none, or its curves cannot be read."""
+    run = RunRecord.at(folder, ".hydra", "metrics.jsonl", "diagnosis.json")
+    run.check("metrics.jsonl")
+    return run
 
 
 def follow(args: Any) -> None:
@@ -54,16 +62,17 @@ def follow(args: Any) -> None:
     from rich.live import Live
 
     from gradlab.report.terminal.charts import plots
-    from gradlab.runs import summary
+    from gradlab.runs.record import RUNNING
+    from gradlab.runs.summary import summarise
 
     console = Console(highlight=False)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            while (run := summary.read(args.folder)).running:
+            while (run := read(args.folder)).state == RUNNING:
                 charts = plots(run)
                 over = 4 + sum(1 + sum(map(bool, chart.marks.values())) for chart in charts)  # titles, marks
                 args.height = max(2, (console.height - over) // max(len(charts), 1))
-                lines = [[(f"{args.folder}: {run.lines[1]}", "label")], *drawn(run, args, console.width)]
+                lines = [[(f"{args.folder}: {summarise(run).lines[1]}", "label")], *drawn(run, args, console.width)]
                 live.update(styled(lines[: console.height]), refresh=True)
                 time.sleep(SECONDS)
     except KeyboardInterrupt:
@@ -77,7 +86,7 @@ def width() -> int:
     return Console().width if sys.stdout.isatty() or os.environ.get("COLUMNS") else 80
 
 
-def drawn(run: Any, args: Any, wide: int) -> list[Any]:
+def drawn(run: RunRecord, args: Any, wide: int) -> list[Any]:
     """Lines of (text, style)."""
     from gradlab.report.terminal import profile
     from gradlab.report.terminal.braille import draw

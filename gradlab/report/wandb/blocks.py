@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ def verdicts(runs: Sequence[dict[str, Any]]) -> str:
 
 def build(entity: str, project: str, group: str | None, told: Told) -> Any:
     """The Report."""
-    import wandb_workspaces.reports.v2 as wr
+    wr: Any = importlib.import_module("wandb_workspaces.reports.v2")
 
     def runs(name: str, sweep: bool) -> Any:
         filters = f"Metric('JobType') {'==' if sweep else '!='} 'sweep'"

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.errors import Usage
+from gradlab.base.json_lines import number
+from gradlab.base.option import Invalid
+from gradlab.loggers.summary import summary
 from gradlab.loggers.wandb import folder as place
 from gradlab.loggers.wandb import service
 from gradlab.loggers.wandb import sweep as wandb_sweep
-from gradlab.base.json_lines import number
-from gradlab.loggers.summary import summary
-from gradlab.base.option import Invalid
 from gradlab.report.wandb.blocks import Told, build
-from gradlab.runs.files import jobs_of, overrides_of, swept, told_by
+from gradlab.runs.record import RunRecord
+from gradlab.runs.sweep_record import SweepRecord, swept
 
 SECONDS = 30
 """Longest wait for W&B's service."""
@@ -62,24 +63,22 @@ def report(args: Namespace) -> int:
 
 def specification(made: Any) -> dict[str, Any]:
     """A report as W&B's service is given it."""
-    return json.loads(made._to_model().model_dump_json(by_alias=True, exclude_none=True))
+    found: dict[str, Any] = json.loads(made._to_model().model_dump_json(by_alias=True, exclude_none=True))
+    return found
 
 
 def of_folders(folders: Sequence[Path]) -> Told:
     """From runs and sweeps on this machine."""
-    from gradlab.sweep import results
-
     made = Told()
     for folder in folders:
         if not folder.is_dir():
             raise Invalid("FOLDER", folder, "is a file" if folder.exists() else "no such folder")
-        jobs = [folder] if (folder / ".hydra").is_dir() else jobs_of(folder)
+        jobs = [RunRecord(folder)] if (folder / ".hydra").is_dir() else SweepRecord(folder).jobs
         if not jobs:
             raise Invalid("FOLDER", folder, "must be the folder of a run or of a sweep")
-        typed = [overrides_of(job) for job in jobs]
-        made.swept += [name for name in swept(typed) if name not in made.swept]
-        for job, overrides in zip(jobs, typed):
-            made.runs.append({"name": place.name_of(job, overrides)} | summary(told_by(job)))
+        made.swept += [name for name in swept([job.overrides for job in jobs]) if name not in made.swept]
+        for job in jobs:
+            made.runs.append({"name": place.name_of(job.path, job.overrides)} | summary(job.diagnosis))
         made.figures += [name for name in wandb_sweep.figures(folder) if name not in made.figures]
         if (folder / "comparison.json").is_file():
             from gradlab.remedies.comparison_table import shown
@@ -119,8 +118,6 @@ def of_service(entity: str, project: str, group: str | None) -> Told:
         raise Usage(f"--wandb {entity}/{project}: {' '.join(str(error).split())[:300] or repr(error)}") from None
     trained = [(name, config, values) for name, kind, config, values in found if kind != "sweep"]
     typed = [config.get("overrides") or [] for _, config, _ in trained]
-    from gradlab.sweep import results
-
     rows = [{"name": name} | {k: v for k, v in values.items() if k in KEPT} for name, _, values in trained]
     images = [name for _, kind, _, values in found if kind == "sweep" for name in values]
     figures = [name for name in dict.fromkeys(images) if name.startswith("figures/")]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from gradlab.base import table
 from gradlab.base.command import command, key
 from gradlab.base.json_lines import plain
-from gradlab.runs.files import overrides_of
 from gradlab.runs.outcome_class import NAMES
+from gradlab.runs.record import RunRecord
 from gradlab.sweep.results import REPEATS
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def paste(folder: Path, best: Recommendation) -> str | None:
     """The command of the recommended point: that of a job that was run, less its seed."""
     if best.cell is None:
         return None
-    typed = overrides_of(folder / best.cell.jobs[0]["job"])
+    typed = RunRecord(folder / best.cell.jobs[0]["job"]).overrides
     return command([*(o for o in typed if key(o) not in (*REPEATS, "expect")), "expect=healthy"])
 
 

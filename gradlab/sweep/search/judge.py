@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.runs import outcome_class
-from gradlab.runs.files import told_by
 from gradlab.runs.outcome_class import LOST
+from gradlab.runs.record import RunRecord
 
 ERROR = "no verdict"
 """Class of a run that gave none."""
@@ -32,7 +32,7 @@ class FinishedJob:
 
 def read(folder: Path) -> dict[str, Any]:
     """The parts of a diagnosis.json that judging needs; empty if there is none, or half of one."""
-    told = told_by(folder)
+    told = RunRecord(folder).diagnosis
     return {key: told[key] for key in KEPT if key in told} | {"lost": lost(told)} if told else {}
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from gradlab.base import randomness
 from gradlab.measure.attempt import FIELDS, Attempt
-from gradlab.train.trainer import FAILURES, Trainer
+from gradlab.train.outcome import FAILURES
+from gradlab.train.trainer import Trainer
 
 
 class HostValues:
@@ -58,7 +59,7 @@ class Lane(Trainer):
     def begin(self) -> None:
         self.began = time.monotonic()
         with self.guarded():
-            self.open_files()
+            super().begin()
             self.asks = self.course()
             self.ask = next(self.asks, None)
 

@@ -23,7 +23,7 @@ from gradlab.base.lock import turn
 from gradlab.base.option import Invalid
 from gradlab.config.remedy import treated
 from gradlab.runs import ending
-from gradlab.runs.job import WritePage
+from gradlab.runs.job import NO_VIEWS, Views
 from gradlab.sweep.grid.config_loader import SweepConfigLoader
 from gradlab.sweep.vectorized.grouping import groups
 from gradlab.sweep.vectorized.options import VectorizedOption
@@ -46,8 +46,8 @@ class SweepContext:
     hydra: HydraContext
     task_function: TaskFunction
     """Runs one job alone."""
-    write_page: WritePage | None = None
-    """Writes the page of a finished run."""
+    views: Views = NO_VIEWS
+    """Of each finished run."""
 
 
 def launch(context: SweepContext, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
@@ -139,7 +139,7 @@ class Launch:
         loaded: dict[str, Any] = {}
         for jobs in together:
             try:
-                self.programs.append(Program(jobs, loaded, self.context.write_page))
+                self.programs.append(Program(jobs, loaded, self.context.views))
             except Invalid as error:
                 alone += [(job, str(error)) for job in jobs]
             except (Exception, SystemExit) as error:  # each job reports it when it runs alone

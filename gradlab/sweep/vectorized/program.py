@@ -17,7 +17,7 @@ from gradlab.base.distributed import World
 from gradlab.base.errors import exit_code, explain
 from gradlab.base.option import Invalid
 from gradlab.runs import ending
-from gradlab.runs.job import Job, WritePage
+from gradlab.runs.job import NO_VIEWS, Job, Views
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.equivalence import drawn
 from gradlab.sweep.vectorized.lane import Lane
@@ -38,13 +38,13 @@ class Program:
     """Jobs that are one program: what they share is made once."""
 
     def __init__(
-        self, jobs: Sequence[PlannedJob], loaded: dict[str, Any] | None = None, write_page: WritePage | None = None
+        self, jobs: Sequence[PlannedJob], loaded: dict[str, Any] | None = None, views: Views = NO_VIEWS
     ) -> None:
         """loaded: data of other programs, and the place for this one's.
 
-        write_page: writes the page of each job's run. Raises `Invalid` for jobs that are no lanes.
+        views: of each job's run. Raises `Invalid` for jobs that are no lanes.
         """
-        self.write_page = write_page
+        self.views = views
         self.jobs, loaded = list(jobs), {} if loaded is None else loaded
         first = self.jobs[0].config
         self.device = build.pick_device(first, World())
@@ -86,7 +86,7 @@ class Program:
             World(),
             planned.remedy,
             make,
-            self.write_page,
+            self.views,
         )
 
     def chunks(self, workers: int, lanes: int | None, memory: float | None) -> list[list[int]]:

@@ -89,7 +89,7 @@ class Stack:
         """Close a lane's books; returns the job's exit code."""
         try:
             lane.outcome.seconds = time.monotonic() - lane.began
-            lane.files.close()
+            lane.close()
             if lane.fault is not None:
                 raise lane.fault
             return job.end(lambda: lane.outcome)

@@ -59,7 +59,7 @@
     const all = events(run), quiet = all.map(({ x, colour }) => ({ x, colour })), found = [], evaluated = joined(run, "eval/loss"), skips = marks(run).filter((m) => m.kind === "skip");
     found.push({ id: "loss", title: "Loss", scale: "auto", x: evaluated.x, height: 190, events: all,
       series: [{ name: "training", y: evaluated.of(run.loss), colour: "--blue" }, ...(evaluated.any ? [{ name: "evaluation", y: evaluated.evals, colour: "--orange", dash: "dashed", points: true }] : [])] });
-    const bound = facts.choices.clip === "norm" ? value((facts.config.clip || {}).max_norm) : null;
+    const bound = value(facts.clip_threshold);
     const after = run.norm.map((v, i) => run.coefficient[i] !== null && run.coefficient[i] < 1 && Number.isFinite(v) ? v * run.coefficient[i] : null);
     found.push({ id: "norm", title: "Gradient norm", scale: "auto", x: run.attempt, height: 170, events: quiet,
       lines: bound ? [{ value: bound, name: `threshold ${number(bound)}`, always: true }] : [],

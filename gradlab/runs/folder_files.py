@@ -1,0 +1,87 @@
+"""The files of a folder, read whatever state they are in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gradlab.base.json_lines import number
+from gradlab.base.option import Invalid
+
+
+class FolderFiles:
+    """Reads text, JSON, lines of JSON and YAML.
+
+    A file that is missing reads as empty. So does one that cannot be read, because a kill cut it short or another
+    program wrote it; `unreadable` then has its name and the reason.
+    """
+
+    parts: ClassVar[dict[str, str]] = {}
+    """File -> the attribute that reads it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unreadable: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
+
+    def check(self, *names: str) -> None:
+        """Raise `Invalid` if one of these files is there and cannot be read."""
+        for name in names:
+            getattr(self, self.parts[name])
+            if name in self.unreadable:
+                why = " ".join(self.unreadable[name].split())[:200]
+                raise Invalid("FOLDER", self.path, f"holds a file that cannot be read ({name}: {why})")
+
+    def read_text(self, name: str) -> str:
+        if name not in self._texts:
+            self._texts[name] = ""
+            try:
+                self._texts[name] = (self.path / name).read_text(encoding="utf-8", errors="replace")
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                self.unreadable[name] = str(error)
+        return self._texts[name]
+
+    def read_object(self, name: str) -> dict[str, Any]:
+        """A JSON object."""
+        text = self.read_text(name)
+        if not text and not (self.path / name).exists():
+            return {}
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            self.unreadable.setdefault(name, str(error))
+            return {}
+        if not isinstance(found, dict):
+            self.unreadable[name] = "it holds no JSON object"
+        return found if isinstance(found, dict) else {}
+
+    def read_lines(self, name: str) -> list[dict[str, Any]]:
+        """The whole lines of a file of JSON objects: a kill may have cut the last one short."""
+        try:
+            text = (self.path / name).read_bytes()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1].rstrip()
+        try:  # one call of the parser is three times as fast as one a line
+            found = json.loads(b"[" + whole.replace(b"\n", b",") + b"]") if whole else []
+            if not all(isinstance(line, dict) for line in found):
+                raise ValueError("a line holds no JSON object")
+            if b'"NaN"' in whole or b'Infinity"' in whole:
+                found = [{k: number(v) for k, v in line.items()} for line in found]
+        except ValueError as error:
+            self.unreadable[name] = str(error)
+            return []
+        return found
+
+    def read_yaml(self, name: str) -> Any:
+        """A YAML file; interpolations stay as they were written. Empty: {}."""
+        import yaml
+
+        try:
+            return yaml.load(self.read_text(name), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        except yaml.YAMLError as error:
+            self.unreadable[name] = str(error)
+            return {}

@@ -1,0 +1,99 @@
+"""All that a run consists of while it runs: its parts, its position, and what was counted so far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradlab.base import randomness
+from gradlab.base.distributed import World
+from gradlab.config.schema import Config
+from gradlab.data.base import Split, Splits
+from gradlab.data.order import epoch_order, window
+from gradlab.measure.attempt import Attempt
+from gradlab.measure.record import Observed
+from gradlab.train import build
+from gradlab.train.outcome import Outcome
+from gradlab.update.loss import Loss
+from gradlab.update.step import MicroBatch
+
+
+class TrainerState:
+    """Builds the parts of a run. Raises `Invalid` where the parts of the configuration do not fit together."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        world: World | None = None,
+        plain_config: dict[str, Any] | None = None,
+        data: tuple[Splits, Loss] | None = None,
+    ) -> None:
+        """data: what `build.load_data` returns, where it is at hand."""
+        self.config, self.folder, self.world = config, folder, world or World()
+        self.plain_config = plain_config or {}
+        self.device = build.pick_device(config, self.world)
+        build.deterministic(config.trainer.deterministic)
+        randomness.seed_all(config.seed)
+        self.data, self.loss = data or build.load_data(config, self.device)
+        self.samples = len(self.data.train)
+        self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
+        self.model = build.wrap(self.module, config, self.device, self.world)
+        self.update = build.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
+        of_it = (self.module, self.update.names, self.update.params, self.called, config.trainer.compile)
+        self.observed = Observed(config.monitor, *of_it)
+        if self.world.rank:  # dropout draws differ between ranks
+            torch.manual_seed(randomness.mix(config.seed, self.world.rank))
+        self.epoch = self.cursor = self.skipped = self.clipped = 0
+        self.outcome = Outcome()
+        self.streak: Attempt | None = None
+        """The first attempt of the last streak of failures."""
+        self.latest: Attempt | None = None
+        self.failing = False
+        self.held: dict[str, Any] | None = None
+        """What the last streak began with, where the loss scale had fallen below 1 in it."""
+        self.order_of: tuple[int, torch.Tensor] | None = None
+
+    @property
+    def planned(self) -> int:
+        """Updates of the whole run if none is skipped."""
+        return build.planned_updates(self.config, self.samples, self.world.size)
+
+    @property
+    def scale(self) -> float:
+        """The loss scale of the next update; waits for the device."""
+        return self.update.precision.scale.item()
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Samples of a forward pass of the evaluation."""
+        return max(self.config.data.batch_size, 64)
+
+    def unseen(self) -> Split | None:
+        """The test set; None where there is none, or it was evaluated before a completed run was resumed."""
+        split, done = self.data.test, self.outcome.eval
+        if split is None or not len(split) or (done and done[-1]["attempt"] == self.outcome.attempts):
+            return None
+        return split
+
+    def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
+        """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
+        if self.order_of is None or self.order_of[0] != epoch:
+            self.order_of = epoch, epoch_order(self.samples, self.config.seed, epoch).to(self.device)
+        order, rank = self.order_of[1], self.world.rank if rank is None else rank
+        indices, following = window(order, cursor, self.config.data.batch_size, steps, rank, self.world.size)
+        batches = []
+        for index in indices:
+            counts = index.numel() > 0
+            inputs, targets = self.data.train.batch(index if counts else order[cursor : cursor + 1])
+            batches.append(MicroBatch(inputs, targets, counts))
+        return batches, following
+
+    def window_of(self, attempt: Attempt) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
+        """Every micro-batch of an update, this rank's first, as the fault may be in any; and the rank of each."""
+        ranks = sorted(range(self.world.size), key=lambda rank: rank != self.world.rank)
+        windows = [(rank, self.batches(attempt.epoch, attempt.cursor, attempt.steps, rank)[0]) for rank in ranks]
+        counted = [(rank, b) for rank, batches in windows for b in batches if b.counts]
+        return [(b.inputs, b.targets) for _, b in counted], [rank for rank, _ in counted]

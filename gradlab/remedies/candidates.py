@@ -42,7 +42,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 }
 """Names of remedies (a plus combines them) by verdict, in the order in which to try them.
 
-What no configuration mends is not here: data that are not finite, a broken graph.
+Faults that no configuration fixes are not here: data that are not finite, a broken graph.
 """
 
 

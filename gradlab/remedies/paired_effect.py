@@ -1,4 +1,4 @@
-"""What runs that differ in one thing prove: paired differences, and a judgement of them. Numbers in, numbers out."""
+"""The effect of one change: paired differences, their interval and a judgement. Numbers in, numbers out."""
 
 from __future__ import annotations
 
@@ -62,22 +62,25 @@ def direction(differences: Sequence[float]) -> int:
 
 
 def judge(
-    ill_before: Sequence[bool], ill_after: Sequence[bool], survived: Sequence[float], improved: Sequence[float]
+    unhealthy_before: Sequence[bool],
+    unhealthy_after: Sequence[bool],
+    survived: Sequence[float],
+    improved: Sequence[float],
 ) -> tuple[str, str]:
     """cured, helped, no effect or worse; and why. One entry a seed, except for `improved`, which may be empty.
 
     survived: difference of the fraction of the run's updates that were reached. improved: fall of the final loss as
     a fraction of the baseline's; empty where losses cannot be compared.
     """
-    n = len(ill_before)
-    pairs = list(zip(ill_before, ill_after, strict=True))
-    mended, made_ill = pairs.count((True, False)), pairs.count((False, True))
-    if mended == n:
-        return "cured", f"ill without, healthy with it, in {seeds(n)}"
-    if 2 * (mended - made_ill) >= n:
-        return "helped", f"healthy in {mended} of {seeds(n)} that are ill without"
-    if 2 * (made_ill - mended) >= n:
-        return "worse", f"ill in {made_ill} of {seeds(n)} that are healthy without"
+    n = len(unhealthy_before)
+    pairs = list(zip(unhealthy_before, unhealthy_after, strict=True))
+    fixed, broken = pairs.count((True, False)), pairs.count((False, True))
+    if fixed == n:
+        return "cured", f"unhealthy without it, healthy with it, in {seeds(n)}"
+    if 2 * (fixed - broken) >= n:
+        return "helped", f"healthy in {fixed} of {seeds(n)} that are unhealthy without it"
+    if 2 * (broken - fixed) >= n:
+        return "worse", f"unhealthy in {broken} of {seeds(n)} that are healthy without it"
     for better, worse, differences in (
         ("it survives longer", "it survives less long", survived),
         ("it ends at a lower loss", "it ends at a higher loss", improved),

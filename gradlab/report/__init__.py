@@ -1,1 +1,1 @@
-"""What people look at: the page of a run and of a sweep, and figures."""
+"""Views of runs and sweeps: pages, figures, the terminal, W&B Reports."""

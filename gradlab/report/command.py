@@ -15,12 +15,12 @@ from gradlab.runs.record import RunRecord
 from gradlab.runs.sweep_record import SweepRecord
 
 DESCRIPTION = """\
-Pages to look at, in a browser, with no network. Of one run: its report.html, made again. Of a sweep: its report.html.
+Pages for a browser, without a network. Of one run: its report.html, made again. Of a sweep: its report.html.
 Of several runs (a sweep among them stands for its jobs): one page with their curves over each other, their verdicts,
 and the fields in which their configurations differ."""
 EPILOG = "Exit code: 0 written, 2 the command was wrong. Ctrl-C ends --serve."
 COMPARED = 60
-"""Runs at most whose curves can be told apart on one page."""
+"""Most runs whose curves can be distinguished on one page."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,9 +35,9 @@ def parser() -> Parser:
     p = Parser("python -m gradlab.report", description=DESCRIPTION, epilog=EPILOG)
     p.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="the folder of a run or of a sweep")
     p.add_argument("--figures", action="store_true", help="draw figures/*.png and *.svg too, for papers")
-    says = "the page of several runs (comparison.html)"
-    p.add_argument("-o", "--output", type=Path, metavar="FILE", help=says)
-    p.add_argument("--serve", action="store_true", help="follow a run that goes on, at an address of this machine")
+    text = "the page of several runs (comparison.html)"
+    p.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    p.add_argument("--serve", action="store_true", help="follow a run that is running, at an address of this machine")
     p.add_argument("--port", type=int, metavar="N", help="of --serve (8080, or any that is free)")
     wandb_report.add_arguments(p)
     return p

@@ -92,8 +92,8 @@ def marks(panel: Any, x: np.ndarray, y: np.ndarray, run: RunRecord, name: str, c
             panel.plot(
                 x[bad], np.full(bad.sum(), 0.97), sign, color="#b3261e", markersize=4, transform=edge, label=f"_{what}"
             )
-            told = f"{sign.replace('^', '▲').replace('x', '×')} {what}"
-            panel.text(1, 1, told, transform=panel.transAxes, fontsize=7, ha="right", va="bottom", color="#b3261e")
+            label = f"{sign.replace('^', '▲').replace('x', '×')} {what}"
+            panel.text(1, 1, label, transform=panel.transAxes, fontsize=7, ha="right", va="bottom", color="#b3261e")
     if name == "amp/scale":
         skipped = np.array([bool(line.get("update/skipped")) for line in run.updates])
         panel.plot(

@@ -1,4 +1,4 @@
-"""How a run ends: its diagnosis, what was expected, what is said, and the exit code."""
+"""How a run ends: its diagnosis, what was expected, the summary that is printed, and the exit code."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gradlab.train.outcome import Outcome
 
 
 def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
-    """Exit code (0 as expected, 1 not) and the sentence that says so."""
+    """Exit code (0 as expected, 1 not) and its sentence."""
     seen = diagnosis.verdict
     if expect == "any":
         return 0, ""
     if expect is None:
-        return int(diagnosis.unhealthy), f"the run is ill: {seen}" if diagnosis.unhealthy else ""
+        return int(diagnosis.unhealthy), f"the run is unhealthy: {seen}" if diagnosis.unhealthy else ""
     return int(seen != expect), f"expected {expect}, {'and saw it' if seen == expect else f'saw {seen}'}"
 
 
 def write(
     folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int, job: dict[str, Any]
 ) -> dict[str, Any]:
-    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and what else the job says.
+    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and the rest of the job.
 
     Returns its content."""
     content = diagnosis.as_dict() | {
@@ -55,13 +55,13 @@ def write_error(
     remedy: dict[str, Any] | None = None,
     overrides: list[str] | None = None,
 ) -> None:
-    """diagnosis.json of a job of a sweep that gave no measurement: no verdict, and why."""
+    """diagnosis.json of a job of a sweep without a measurement: no verdict, and the reason."""
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
-    with suppress(OSError):  # told already, and the folder may be what is wrong
+    with suppress(OSError):  # reported already, and the folder may be the fault
         write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
 
 
-def tell(
+def summary_lines(
     diagnosis: Diagnosis,
     outcome: Outcome,
     overflow: Overflow | None,
@@ -70,20 +70,20 @@ def tell(
     folder: Path,
     tries: list[Try],
 ) -> list[str]:
-    """The sentences that end a run."""
+    """The lines that sum up a run at its end."""
     lines = [diagnosis.sentence]
     causes = next((f.causes for f in diagnosis.findings if f.code == diagnosis.verdict), [])
     lines += [f"likely because: {'; or '.join(causes)}"] * bool(causes)
     if outcome.status == "interrupted":
-        lines.append(f"to go on: {command([f'resume={folder}'])}")
+        lines.append(f"to resume it: {command([f'resume={folder}'])}")
     if outcome.error and outcome.error != diagnosis.sentence:
         every = getattr(config.precision, "check_every", 1)
-        looked = f" (looked at every {every} updates)" if outcome.scale_too_small and every > 1 else ""
-        lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{looked}")
+        checks = f" (checked every {every} updates)" if outcome.scale_too_small and every > 1 else ""
+        lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{checks}")
     if outcome.status == "failed":
         lines += course(diagnosis.evidence, outcome)
     if overflow is not None and not any(str(overflow) in f.sentence for f in diagnosis.findings):
-        moved = not (folder / "crash.pt").is_file()  # by an update that came through
+        moved = not (folder / "crash.pt").is_file()  # by an update that was applied
         lines.append("on the weights of the end, " * moved + str(overflow))
     if outcome.eval:
         losses = [f"{e['eval/loss']:.4g}{'' if e['epoch'] else ' (before training)'}" for e in outcome.eval]
@@ -103,21 +103,21 @@ def checked(diagnosis: Diagnosis) -> str:
     reasons: dict[str, list[str]] = {}
     for code, why in diagnosis.unchecked.items():
         reasons.setdefault(why, []).append(code)
-    told = [f"{', '.join(codes)} ({why})" for why, codes in reasons.items()]
-    says = f"{len(diagnosis.checked)} rules were checked"
-    return f"{says}; not checked: {'; '.join(told)}" if told else says
+    unchecked = [f"{', '.join(codes)} ({why})" for why, codes in reasons.items()]
+    summary = f"{len(diagnosis.checked)} rules were checked"
+    return f"{summary}; not checked: {'; '.join(unchecked)}" if unchecked else summary
 
 
 def course(evidence: dict[str, Any], outcome: Outcome) -> list[str]:
-    """When it began to fail, and how it went on."""
+    """When it began to fail, and what followed."""
     done = f"epochs completed: {outcome.epochs_completed}"
     if "scale_fell_from" not in evidence:
         return [f"{done}; failed at update {outcome.first_failed_attempt}, in epoch {outcome.first_failed_epoch}"]
     began = evidence["scale_fell_from"]
-    says = f"{evidence['skipped_since']} of the {outcome.attempts - began + 1} updates from there on were skipped"
+    skipped = f"{evidence['skipped_since']} of the {outcome.attempts - began + 1} updates from there on were skipped"
     if evidence["skipped_last_in_a_row"] > 1:
-        says += f", the last {evidence['skipped_last_in_a_row']} in a row"
-    return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", says]
+        skipped += f", the last {evidence['skipped_last_in_a_row']} in a row"
+    return [f"{done}; the scale began to fall at update {began}, in epoch {evidence['scale_fell_in_epoch']}", skipped]
 
 
 def show(title: str, lines: list[str], good: bool) -> None:

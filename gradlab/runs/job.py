@@ -1,4 +1,4 @@
-"""One job: a run with all that watches it, its diagnosis, and what is said at its end."""
+"""One job: a run with everything that follows it, its diagnosis, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gradlab.update.recorder import Layers
 
 @dataclass(frozen=True)
 class Views:
-    """What is made of a run's folder to be looked at, by packages that import this one."""
+    """What packages above this one make of a run's folder for people to see."""
 
     page: Callable[[Path, dict[str, Any]], None] = lambda folder, config: None
     """Writes the page; the configuration is of plain values."""
@@ -50,7 +50,7 @@ NO_VIEWS = Views()
 
 
 class Job(Sink):
-    """A configuration at work in a folder. Rank 0 alone logs, writes and speaks."""
+    """A configuration at work in a folder. Rank 0 alone logs, writes and prints."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Job(Sink):
         """plain: the configuration as plain values. overrides: as typed. group: the experiment's name.
 
         remedy: what remedies have changed in the configuration. make: `Trainer`, or what makes one of its arguments; of
-        those many may be under way, and loggers take one run at a time, so theirs is told all at the end.
+        those many may run at once, and loggers take one run at a time, so they get all lines at the end.
         views: made when all else is written.
         """
         if config.pretrain and not config.resume and not config.init_from:
@@ -105,7 +105,7 @@ class Job(Sink):
             self.loggers.log(metrics, layers)
 
     def run(self) -> int:
-        """Train, diagnose, say; returns the exit code."""
+        """Train, diagnose and print the summary; returns the exit code."""
         if self.config.story:
             self.progress.say(self.config.story.strip())
         if self.remedy:
@@ -115,24 +115,24 @@ class Job(Sink):
         return self.end(self.trainer.run)
 
     def end(self, run: Callable[[], Outcome]) -> int:
-        """Diagnose what a run gives, say it, and tell the loggers; returns the exit code."""
-        told: dict[str, Any] = {"outcome": {"status": "error"}}
+        """Diagnose the outcome of `run`, print the summary, finish the loggers; returns the exit code."""
+        content: dict[str, Any] = {"outcome": {"status": "error"}}
         try:
-            code, told = self.conclude(run)
+            code, content = self.conclude(run)
         except BaseException as error:
-            told["outcome"]["error"] = " ".join(str(error).split())[:1000] or type(error).__name__
+            content["outcome"]["error"] = " ".join(str(error).split())[:1000] or type(error).__name__
             raise
         finally:
             if self.loggers is None:
                 self.loggers = self.log_to()
                 for line, layers in read_run(self.folder):
                     self.loggers.log(line, layers)
-            self.loggers.finish(told, self.folder)
+            self.loggers.finish(content, self.folder)
         self.world.barrier()  # a rank that ends with 1 would have the launcher end rank 0, which still writes
         return code
 
     def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
-        """The exit code, and on rank 0 what diagnosis.json says."""
+        """The exit code, and on rank 0 the content of diagnosis.json."""
         if self.world.main:
             environment.record(self.folder, self.trainer.device, self.world.size, bool(self.config.resume))
         try:
@@ -151,12 +151,12 @@ class Job(Sink):
             "remedy": self.remedy,
             "remedies": [asdict(t) for t in tries],
         }
-        told = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        content = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
         self.views.page(self.folder, self.trainer.plain_config)
-        lines = ending.tell(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
+        lines = ending.summary_lines(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
         lines += [expectation] * bool(expectation)
         ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
-        return code, told
+        return code, content
 
     def inspection(self) -> Inspection | None:
         """Of the final model. One that fails costs the rules that need it, not the run."""

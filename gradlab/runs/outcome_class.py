@@ -1,4 +1,4 @@
-"""What became of a run, in few words: the classes of a map. Plain values in, a name out."""
+"""The classes of a map: how a run ended, in one word. Plain values in, a name out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEARNING = 0.05
 
 @dataclass(frozen=True)
 class OutcomeClass:
-    """A class: its name, what it means, its colour (of Okabe and Ito's, told apart by all eyes) and its letter."""
+    """A class: its name, what it means, its colour (Okabe and Ito's, for color-blind readers too) and its letter."""
 
     name: str
     means: str
@@ -57,11 +57,11 @@ LOST = {
 """Verdicts that are classes by themselves; of all others the loss decides."""
 
 
-def learns(told: dict[str, Any]) -> bool:
-    """Whether a run learns, by its diagnosis.json; one of an older version says it by the losses of its evidence."""
-    if "learns" in told:
-        return bool(told["learns"])
-    evidence = told.get("evidence") or {}
+def learns(diagnosis: dict[str, Any]) -> bool:
+    """Whether a run learns, by its diagnosis.json; of an older version, by the losses of its evidence."""
+    if "learns" in diagnosis:
+        return bool(diagnosis["learns"])
+    evidence = diagnosis.get("evidence") or {}
     first, best = (float(evidence.get(name, math.nan)) for name in ("loss_first", "loss_best"))
     constant = float(evidence.get("loss_of_constant_answer", math.inf))
     return first - best >= LEARNING * abs(first) and best <= (1 - LEARNING) * constant
@@ -69,7 +69,7 @@ def learns(told: dict[str, Any]) -> bool:
 
 def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float) -> str:
     """The class of a run from its verdict, how it ended (completed, failed, given_up, interrupted), whether its
-    diagnosis says that it learns, and its last loss."""
+    diagnosis has it as learning, and its last loss."""
     if verdict is None or status is None:
         return "error"
     if verdict in LOST:

@@ -1,4 +1,4 @@
-"""From a failed run's folder to its failing update once more; what is said of it, and replay.json.
+"""From a failed run's folder to its failing update once more; what is printed of it, and replay.json.
 
 replay.json:
 - `attempt`, `epoch`, `error`: which update of the run it was, and what ended the run;
@@ -9,7 +9,7 @@ replay.json:
   null if nothing was found;
 - `cause`: the same, of the first that reaches the gradient, where the first of all was absorbed; else null;
 - `modules`: `module`, `kind`, `call`, `micro_batch`, `output` and `gradient` (largest magnitudes, null where there is
-  none) in the order in which they ended: the last well ones, with --all every one;
+  none) in the order in which they ended: the last finite ones, with --all every one;
 - `notes`: what is not as it was.
 Numbers that are not finite are strings, as in metrics.jsonl.
 """
@@ -62,7 +62,7 @@ def why_none(folder: Path) -> str:
 
 
 def run(folder: Path, limit: float | None, everything: bool) -> int:
-    """Replay, write, say; returns the exit code."""
+    """Replay, write, print; returns the exit code."""
     from omegaconf import OmegaConf
 
     from gradlab.config.schema import to_config
@@ -96,7 +96,7 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
         "notes": notes,
     }
     (folder / "replay.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
-    print(*tell(found, content, everything), f"all of it: {folder / 'replay.json'}", sep="\n")
+    print(*summary_lines(found, content, everything), f"all of it: {folder / 'replay.json'}", sep="\n")
     return int(found.finite or found.first is None)
 
 
@@ -153,7 +153,7 @@ def changed(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list
 
 
 def table(found: Replay, everything: bool) -> list[dict[str, Any]]:
-    """Every call of a module, or the last ones that were well before the first failure."""
+    """Every call of a module, or the last finite ones before the first failure."""
     calls = [c for c in found.calls if c.number]
     if not everything:
         order = found.first_order
@@ -172,8 +172,8 @@ def table(found: Replay, everything: bool) -> list[dict[str, Any]]:
     ]
 
 
-def tell(found: Replay, content: dict[str, Any], everything: bool) -> list[str]:
-    """The sentences, and the table of modules."""
+def summary_lines(found: Replay, content: dict[str, Any], everything: bool) -> list[str]:
+    """The lines that are printed, and the table of modules."""
     where = f"update {content['attempt']}, epoch {content['epoch']}"
     lines = [f"{where}, once more: {content['precision']}, loss scale {content['loss_scale']:g}, {content['device']}"]
     lines += [f"note: {note}" for note in content["notes"]]
@@ -191,7 +191,7 @@ def tell(found: Replay, content: dict[str, Any], everything: bool) -> list[str]:
         elif found.cause is not None:
             lines.append(f"that was absorbed; the first that reaches the gradient: {found.cause}")
     if rows := content["modules"]:
-        lines.append("every module, in the order of execution:" if everything else "the last modules that were well:")
+        lines.append("every module, in the order of execution:" if everything else "the last modules that were finite:")
         width = max(len(row["module"] or "(the model)") for row in rows)
         kinds = max(len(row["kind"]) for row in rows)
         lines.append(f"  {'module':{width}}  {'kind':{kinds}}  batch  call  largest output  its gradient")

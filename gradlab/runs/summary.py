@@ -54,7 +54,7 @@ def ended(run: RunRecord) -> Summary:
         lines = [*watch["report"], f"all of it: {run.path}"]
     else:
         precision = SimpleNamespace(check_every=run.fields.get("precision.check_every", 1))
-        lines = ending.tell(
+        lines = ending.summary_lines(
             diagnosis,
             made(Outcome, content.get("outcome") or {}),
             run.first_overflow,

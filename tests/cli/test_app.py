@@ -109,7 +109,7 @@ def test_exit_codes_say_whether_the_run_ended_as_expected(gradlab: Commands, tmp
     lost = [*short, "optimizer=sgd", "optimizer.lr=1e30"]
     result = gradlab(*lost, cwd=tmp_path)
     seen = re.search(r"== verdict: (\w+)", result.out)[1]  # type: ignore[index]
-    assert result.code == 1 and seen != "healthy" and f"the run is ill: {seen}" in result.out
+    assert result.code == 1 and seen != "healthy" and f"the run is unhealthy: {seen}" in result.out
     assert gradlab(*lost, f"expect={seen}", cwd=tmp_path).code == 0
     assert len(runs(tmp_path)) == 4
     for run in runs(tmp_path):

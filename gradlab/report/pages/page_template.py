@@ -26,7 +26,7 @@ def joined(names: Sequence[str]) -> str:
 
 
 def filled(template: str, **values: str) -> str:
-    """A text with `{{name}}` replaced, in one pass: what is filled in is not looked at again."""
+    """A text with `{{name}}` replaced, in one pass: what is filled in is not replaced again."""
     pieces = template.split("{{")
     ended = [piece.split("}}", 1) for piece in pieces[1:]]
     return "".join([pieces[0], *(text for name, rest in ended for text in (values[name], rest))])

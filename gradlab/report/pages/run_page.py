@@ -29,8 +29,8 @@ def finished(folder: Path, config: dict[str, Any] | None = None) -> None:
     try:
         write(folder, shared=(folder.parent / "multirun.yaml").is_file(), config=config)
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        print(f"gradlab: {folder / NAME} was not written: {said or type(error).__name__}", file=sys.stderr)
+        reason = " ".join(str(error).split())[:200]
+        print(f"gradlab: {folder / NAME} was not written: {reason or type(error).__name__}", file=sys.stderr)
 
 
 def complete(jobs: Iterable[Path]) -> None:

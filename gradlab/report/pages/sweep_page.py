@@ -49,7 +49,7 @@ PROGRAMS = ("base.js", "sweep.js", *(f"sweep_{view}.js" for view in VIEWS), "swe
 
 
 def written(folder: Path, rows: Sequence[dict[str, Any]], **known: Any) -> Path | None:
-    """The page, or a line that says why there is none: it is not worth a sweep's exit code."""
+    """The page, or a line on stderr why it could not be written: the sweep's exit code stays."""
     try:
         return write(folder, rows, **known)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What a sweep's page says beside its map: remedies compared, edges over seeds, what a refined map took."""
+"""What a sweep's page holds beside its map: remedies compared, edges over seeds, what a refined map took."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def remedies(
     index: of each job, its place among the page's.
     """
     from gradlab.remedies import comparison_table
-    from gradlab.remedies.compared_job import read
+    from gradlab.remedies.compared_job import compared_job
     from gradlab.remedies.comparison_rows import compare
 
     searched = (folder / "edges.json").is_file()  # its remedies have no rate in common
     if compared is None and not searched and any("remedy=" in row["overrides"] for row in rows):
-        compared = compare([read(folder, row["job"]) for row in rows])
+        compared = compare([compared_job(folder, row["job"]) for row in rows])
     if not compared:
         return None
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -54,11 +54,11 @@ def effect(found: dict[str, Any] | None) -> list[Any] | None:
 
 
 def edges(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
-    """What edges.json says, as it is printed; None where there is none."""
+    """The content of edges.json, as it is printed; None if there is none."""
     content = loaded(folder / "edges.json")
     if content is None:
         return None
-    from gradlab.sweep.search.edge_report import effect_row
+    from gradlab.sweep.search.edge_effects import effect_row
 
     settings = content["settings"]
     linear = settings["scale"] == "linear"
@@ -92,7 +92,7 @@ def lane(found: dict[str, Any], index: dict[str, int]) -> dict[str, Any]:
 
 
 def cells(folder: Path) -> list[str]:
-    """What is said of a refined map."""
+    """The sentences about a refined map."""
     content = loaded(folder / "cells.json")
     if content is None:
         return []

@@ -42,23 +42,23 @@ def draw(plot: Plot, width: int, height: int, span: tuple[float, float], ascii: 
     span: the first and last x.
     """
     columns, rows = max(width - LABEL - 1, 4), max(height, 2)
-    place = Place(span, limits(plot), columns * 2, rows * 4, plot.log)
+    scales = Scales(span, limits(plot), columns * 2, rows * 4, plot.log)
     dots = [[0] * columns for _ in range(rows)]
-    for at, upper, lower in strokes(plot, place):
+    for at, upper, lower in strokes(plot, scales):
         for dot in range(upper, lower + 1):
             dots[dot // 4][at // 2] |= DOTS[at % 2][dot % 4]
     grid: list[list[Cell]] = [[(shown(bits, ascii), "curve") if bits else (" ", "") for bits in row] for row in dots]
-    if plot.level is not None and (y := place.row(plot.level)) is not None:
+    if plot.level is not None and (y := scales.row(plot.level)) is not None:
         row = grid[y // 4]
         row[:] = [cell if cell[0] != " " else ("-" if ascii else "╌", "level") for cell in row]
     for x, value in plot.points:
-        if (y := place.row(value)) is not None:
-            grid[y // 4][place.column(x) // 2] = ("o" if ascii else "●", "point")
+        if (y := scales.row(value)) is not None:
+            grid[y // 4][scales.column(x) // 2] = ("o" if ascii else "●", "point")
     lines = []
     for mark, places in plot.marks.items():
-        seen = {place.column(x) // 2 for x in places}
+        seen = {scales.column(x) // 2 for x in places}
         lines += [[(mark, "mark") if column in seen else (" ", "") for column in range(columns)]] * bool(seen)
-    numbers = [""] * len(lines) + [number(place.high, plot), *[""] * (rows - 2), number(place.low, plot)]
+    numbers = [""] * len(lines) + [number(scales.high, plot), *[""] * (rows - 2), number(scales.low, plot)]
     bar = "|" if ascii else "│"
     return [
         [*((c, "label") for c in f"{text:>{LABEL}}{bar if i >= len(lines) else ' '}"), *line]
@@ -95,8 +95,8 @@ def limits(plot: Plot) -> tuple[float, float]:
 
 
 @dataclass
-class Place:
-    """Where values go."""
+class Scales:
+    """From values to dots."""
 
     span: tuple[float, float]
     limits: tuple[float, float]
@@ -126,16 +126,16 @@ class Place:
         return min(int(part * self.rows), self.rows - 1) if -1e-9 <= part <= 1 + 1e-9 else None
 
 
-def strokes(plot: Plot, place: Place) -> list[tuple[int, int, int]]:
-    """Columns of dots with their upper and lower ends, joined where a curve goes on."""
+def strokes(plot: Plot, scales: Scales) -> list[tuple[int, int, int]]:
+    """Columns of dots with their upper and lower ends, joined where a curve continues."""
     found: dict[int, tuple[int, int]] = {}
     before: tuple[int, int] | None = None
     for x, y in zip(plot.xs, plot.ys, strict=True):
-        row = place.row(y)
+        row = scales.row(y)
         if row is None:
             before = None
             continue
-        column = place.column(x)
+        column = scales.column(x)
         parts = [(column, row, row)] if before is None else joined(*before, column, row)
         for at, upper, lower in parts:
             known = found.get(at, (upper, lower))

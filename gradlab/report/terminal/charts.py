@@ -22,13 +22,13 @@ def plots(run: RunRecord) -> list[Plot]:
         log = spread(ys)
         level = run.clip_threshold if name == "grad/norm" else None
         points = [(e["attempt"], e["eval/loss"]) for e in run.evaluations] if name == "train/loss" else []
-        says = [f"{title}: {last(ys)} at the end"] + ["log scale"] * log
-        says += [f"● evaluation, {points[-1][1]:.4g}"] if points else []
-        says += [f"╌ clipped beyond {level:g}"] if level is not None else []
-        says += [f"! not finite: {len(bad)} update{'s' * (len(bad) > 1)}"] * bool(bad)
+        title_parts = [f"{title}: {last(ys)} at the end"] + ["log scale"] * log
+        title_parts += [f"● evaluation, {points[-1][1]:.4g}"] if points else []
+        title_parts += [f"╌ clipped beyond {level:g}"] if level is not None else []
+        title_parts += [f"! not finite: {len(bad)} update{'s' * (len(bad) > 1)}"] * bool(bad)
         marks = {"x": skipped, "!": bad} if name == "grad/norm" else {"!": bad}
-        says += [f"x skipped: {len(skipped)}"] * bool(skipped and name == "grad/norm")
-        found.append(Plot(", ".join(says), xs, ys, log, level, points, marks))
+        title_parts += [f"x skipped: {len(skipped)}"] * bool(skipped and name == "grad/norm")
+        found.append(Plot(", ".join(title_parts), xs, ys, log, level, points, marks))
     for name, title, base in (("amp/scale", "loss scale", 2.0), ("lr", "learning rate", 10.0)):
         ys = [line[name] for line in updates]
         if len(set(ys)) == 1:

@@ -30,7 +30,7 @@ def work(arguments: list[str]) -> int:
     )
     p.add_argument("--at", type=int, metavar="N", help="at this update, with --layers (the last record that is finite)")
     p.add_argument("--height", type=int, default=8, metavar="LINES", help="of each curve (8)")
-    p.add_argument("--follow", action="store_true", help="draw again while the run goes on")
+    p.add_argument("--follow", action="store_true", help="draw again while the run is running")
     args = p.parse_args(arguments)
     require(args.height >= 2, "--height", args.height, ">= 2")
     require(args.at is None or args.layers, "--at", args.at, "given with --layers")

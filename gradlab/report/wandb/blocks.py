@@ -1,4 +1,4 @@
-"""The blocks of a W&B Report, from what is told of its runs; without a word to W&B's service."""
+"""The blocks of a W&B Report, from the content that is known of its runs; without asking W&B's service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = 100
 
 
 @dataclass
-class Told:
+class ReportContent:
     """What the text of a report is made from."""
 
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -43,15 +43,15 @@ def verdicts(runs: Sequence[dict[str, Any]]) -> str:
     if not runs:
         return "The table of findings below has the verdict of each run."
     counts = Counter(run.get("verdict") or run.get("status") or "unfinished" for run in runs)
-    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    counted = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     columns = ("run", "verdict", "first failing update", "eval loss", "what was seen")
     fields = ("name", "verdict", "first_failing_update", "eval/loss", "sentence")
     shown = markdown(columns, [[run.get(name) for name in fields] for run in runs[:SHOWN]])
     more = f"\n\n({len(runs) - SHOWN} more: see the runs below)" if len(runs) > SHOWN else ""
-    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {said}.\n\n{shown}{more}"
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {counted}.\n\n{shown}{more}"
 
 
-def build(entity: str, project: str, group: str | None, told: Told) -> Any:
+def build(entity: str, project: str, group: str | None, content: ReportContent) -> Any:
     """The Report."""
     wr: Any = importlib.import_module("wandb_workspaces.reports.v2")
 
@@ -79,31 +79,33 @@ def build(entity: str, project: str, group: str | None, told: Told) -> Any:
     ]
     blocks: list[Any] = [
         wr.H1(text="Verdicts"),
-        wr.MarkdownBlock(text=verdicts(told.runs)),
+        wr.MarkdownBlock(text=verdicts(content.runs)),
         wr.H1(text="Curves"),
         wr.PanelGrid(runsets=[runs("runs", False)], panels=curves),
         wr.H1(text="Findings"),
         wr.PanelGrid(runsets=[runs("runs", False)], panels=[wr.WeavePanelSummaryTable(table_name="findings")]),
     ]
     compared: list[Any] = [wr.RunComparer(diff_only="split")]
-    if told.swept:
+    if content.swept:
         column = wr.ParallelCoordinatesPlotColumn
-        axes = [column(metric=wr.Config(of_config(name))) for name in told.swept[:8]]
+        axes = [column(metric=wr.Config(of_config(name))) for name in content.swept[:8]]
         ends = [column(metric=wr.SummaryMetric(name)) for name in ("first_failing_update", "eval/loss")]
         compared.append(wr.ParallelCoordinatesPlot(columns=[*axes, *ends]))
     blocks.append(wr.H1(text="Comparison"))
-    if told.comparison:
-        columns = list(told.comparison[0])
-        blocks.append(wr.MarkdownBlock(text=markdown(columns, [[row[c] for c in columns] for row in told.comparison])))
+    if content.comparison:
+        columns = list(content.comparison[0])
+        blocks.append(
+            wr.MarkdownBlock(text=markdown(columns, [[row[c] for c in columns] for row in content.comparison]))
+        )
     tables = [wr.WeavePanelSummaryTable(table_name=name) for name in ("comparison", "map", "results")]
-    media = [wr.MediaBrowser(media_keys=told.figures)] if told.figures else []
+    media = [wr.MediaBrowser(media_keys=content.figures)] if content.figures else []
     blocks += [
         wr.PanelGrid(runsets=[runs("runs", False)], panels=compared),
         wr.H2(text="The sweep as a whole"),
         wr.PanelGrid(runsets=[runs("sweep", True)], panels=[*tables, *media]),
     ]
     title = f"gradlab: {group or project}"[:128]
-    first = f"{len(told.runs)} runs. Made by python -m gradlab.report --wandb." if told.runs else ""
+    first = f"{len(content.runs)} runs. Made by python -m gradlab.report --wandb." if content.runs else ""
     return wr.Report(entity=entity, project=project, title=title, description=first, blocks=blocks, width="fluid")
 
 

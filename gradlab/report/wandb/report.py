@@ -18,7 +18,7 @@ from gradlab.loggers.summary import summary
 from gradlab.loggers.wandb import folder as place
 from gradlab.loggers.wandb import service
 from gradlab.loggers.wandb import sweep as wandb_sweep
-from gradlab.report.wandb.blocks import Told, build
+from gradlab.report.wandb.blocks import ReportContent, build
 from gradlab.runs.record import RunRecord
 from gradlab.runs.sweep_record import SweepRecord, swept
 
@@ -37,17 +37,17 @@ def report(args: Namespace) -> int:
     if not args.dry_run and not service.account():
         raise Usage("--wandb: needs a W&B account (wandb login, or WANDB_API_KEY); --dry-run prints the report without")
     if args.folders:
-        told = of_folders(args.folders)
+        content = of_folders(args.folders)
     elif args.dry_run:
-        told = of_folders(local(Path("outputs"), project, args.group))
+        content = of_folders(local(Path("outputs"), project, args.group))
     else:
-        told = of_service(entity, project, args.group)
-    if not told.runs:
+        content = of_service(entity, project, args.group)
+    if not content.runs:
         where = "below outputs" if args.dry_run else "in W&B"
         group = f" and group {args.group}" if args.group else ""
         why = f"no run {where} is of project {project}{group}: the report has panels, and no words about runs"
         print(f"gradlab: {why}", file=sys.stderr, flush=True)
-    made = build(entity, project, args.group, told)
+    made = build(entity, project, args.group, content)
     if args.dry_run:
         print(json.dumps(specification(made), indent=2))
         return 0
@@ -67,9 +67,9 @@ def specification(made: Any) -> dict[str, Any]:
     return found
 
 
-def of_folders(folders: Sequence[Path]) -> Told:
+def of_folders(folders: Sequence[Path]) -> ReportContent:
     """From runs and sweeps on this machine."""
-    made = Told()
+    made = ReportContent()
     for folder in folders:
         if not folder.is_dir():
             raise Invalid("FOLDER", folder, "is a file" if folder.exists() else "no such folder")
@@ -107,7 +107,7 @@ def local(root: Path, project: str, group: str | None) -> list[Path]:
     return list(found)
 
 
-def of_service(entity: str, project: str, group: str | None) -> Told:
+def of_service(entity: str, project: str, group: str | None) -> ReportContent:
     """From the runs that W&B holds."""
     import wandb
 
@@ -121,7 +121,7 @@ def of_service(entity: str, project: str, group: str | None) -> Told:
     rows = [{"name": name} | {k: v for k, v in values.items() if k in KEPT} for name, _, values in trained]
     images = [name for _, kind, _, values in found if kind == "sweep" for name in values]
     figures = [name for name in dict.fromkeys(images) if name.startswith("figures/")]
-    return Told(rows, swept=swept(typed), figures=figures)
+    return ReportContent(rows, swept=swept(typed), figures=figures)
 
 
 KEPT = ("verdict", "sentence", "status", "first_failing_update", "eval/loss", "update")
@@ -130,8 +130,8 @@ KEPT = ("verdict", "sentence", "status", "first_failing_update", "eval/loss", "u
 
 def add_arguments(parser: Any) -> None:
     """What `python -m gradlab.report` takes for this."""
-    says = "write a W&B Report of a project's runs; with FOLDERs its text is about those"
-    parser.add_argument("--wandb", metavar="ENTITY/PROJECT", help=says)
+    text = "write a W&B Report of a project's runs; with FOLDERs its text is about those"
+    parser.add_argument("--wandb", metavar="ENTITY/PROJECT", help=text)
     parser.add_argument("--group", metavar="G", help="of --wandb: of one group of runs, as an experiment or a sweep")
     parser.add_argument("--dry-run", action="store_true", help="of --wandb: print it as JSON, without an account")
 

@@ -5,7 +5,18 @@ const lab = (() => {
   const byId = (id) => document.getElementById(id);
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const json = (id) => JSON.parse(byId(id).textContent);
-  const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
+  const VIRIDIS = [
+    "#440154",
+    "#482878",
+    "#3e4989",
+    "#31688e",
+    "#26828e",
+    "#1f9e89",
+    "#35b779",
+    "#6ece58",
+    "#b5de2b",
+    "#fde725",
+  ];
 
   /** An element with a text, which is never read as HTML, and attributes; `on...` are listeners. */
   function element(name, text, attributes = {}, children = []) {
@@ -24,7 +35,9 @@ const lab = (() => {
   function reach(host, label) {
     host.setAttribute("role", "region");
     host.setAttribute("aria-label", label);
-    const wide = new ResizeObserver(() => host.scrollWidth > host.clientWidth ? host.setAttribute("tabindex", "0") : host.removeAttribute("tabindex"));
+    const wide = new ResizeObserver(() =>
+      host.scrollWidth > host.clientWidth ? host.setAttribute("tabindex", "0") : host.removeAttribute("tabindex"),
+    );
     for (const watched of [host, ...host.children]) wide.observe(watched);
     return host;
   }
@@ -39,26 +52,39 @@ const lab = (() => {
     if (!Number.isFinite(v)) return v > 0 ? "∞" : "-∞";
     if (Number.isInteger(v) && Math.abs(v) < 1e7) return String(v);
     if (v !== 0 && (Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3)) {
-      return v.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
+      return v
+        .toExponential(digits - 2)
+        .replace(/\.?0+e/, "e")
+        .replace("e+", "e");
     }
     return String(+v.toPrecision(digits));
   }
 
-  const percent = (v) => Number.isFinite(Number(v)) ? `${+(100 * v).toPrecision(3)}%` : number(v);
+  const percent = (v) => (Number.isFinite(Number(v)) ? `${+(100 * v).toPrecision(3)}%` : number(v));
 
   /** [r, g, b] of a place in 0..1 on a ramp of colours from dark to light. */
   function ramp(place, colours = VIRIDIS) {
-    const at = Math.min(Math.max(place, 0), 1) * (colours.length - 1), k = Math.min(Math.floor(at), colours.length - 2);
+    const at = Math.min(Math.max(place, 0), 1) * (colours.length - 1),
+      k = Math.min(Math.floor(at), colours.length - 2);
     return [1, 3, 5].map((i) => {
-      const a = parseInt(colours[k].slice(i, i + 2), 16), b = parseInt(colours[k + 1].slice(i, i + 2), 16);
+      const a = parseInt(colours[k].slice(i, i + 2), 16),
+        b = parseInt(colours[k + 1].slice(i, i + 2), 16);
       return Math.round(a + (b - a) * (at - k));
     });
   }
 
   const listeners = [];
   const themed = (action) => listeners.push(action);
-  const dark = () => root.classList.contains("dark") || (!root.classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
-  const stored = (action) => { try { return action(); } catch { return null; } };
+  const dark = () =>
+    root.classList.contains("dark") ||
+    (!root.classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
+  const stored = (action) => {
+    try {
+      return action();
+    } catch {
+      return null;
+    }
+  };
 
   function theme(name) {
     root.classList.remove("dark", "light");
@@ -70,22 +96,34 @@ const lab = (() => {
   function themeButton(button) {
     const kept = stored(() => localStorage.getItem("gradlab-theme"));
     if (kept === "dark" || kept === "light") theme(kept);
-    const told = () => button.setAttribute("aria-label", dark() ? "light colours" : "dark colours");
+    const relabel = () => button.setAttribute("aria-label", dark() ? "light colours" : "dark colours");
     button.addEventListener("click", () => {
       const name = dark() ? "light" : "dark";
       theme(name);
       stored(() => localStorage.setItem("gradlab-theme", name));
-      told();
+      relabel();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { listeners.forEach((action) => action()); told(); });
-    told();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      listeners.forEach((action) => action());
+      relabel();
+    });
+    relabel();
   }
 
   /** On paper: light, and no wider than a sheet, whatever the window was. */
   function printable() {
     let was = false;
-    addEventListener("beforeprint", () => { was = dark(); document.body.style.width = "700px"; if (was) theme("light"); dispatchEvent(new Event("resize")); });
-    addEventListener("afterprint", () => { document.body.style.width = ""; if (was) theme("dark"); dispatchEvent(new Event("resize")); });
+    addEventListener("beforeprint", () => {
+      was = dark();
+      document.body.style.width = "700px";
+      if (was) theme("light");
+      dispatchEvent(new Event("resize"));
+    });
+    addEventListener("afterprint", () => {
+      document.body.style.width = "";
+      if (was) theme("dark");
+      dispatchEvent(new Event("resize"));
+    });
   }
 
   /** Copy a text; pages from disk may have no clipboard, then by a selection. */
@@ -106,10 +144,30 @@ const lab = (() => {
     button.addEventListener("click", async () => {
       await copy(text);
       button.textContent = "copied";
-      setTimeout(() => { button.textContent = label; }, 1500);
+      setTimeout(() => {
+        button.textContent = label;
+      }, 1500);
     });
     return button;
   }
 
-  return { byId, css, json, element, reach, scroll, number, percent, ramp, VIRIDIS, dark, theme, themed, themeButton, printable, copy, copyButton };
+  return {
+    byId,
+    css,
+    json,
+    element,
+    reach,
+    scroll,
+    number,
+    percent,
+    ramp,
+    VIRIDIS,
+    dark,
+    theme,
+    themed,
+    themeButton,
+    printable,
+    copy,
+    copyButton,
+  };
 })();

@@ -7,15 +7,39 @@ const parts = (() => {
 
   function shown(key, value) {
     if (value === null || value === undefined) return "-";
-    if (Array.isArray(value)) return value.length > 12 ? `${value.slice(0, 12).map((v) => shown("", v)).join(", ")}, …` : value.map((v) => shown("", v)).join(", ");
-    if (typeof value === "object") return Object.entries(value).map(([k, v]) => `${k} ${shown(k, v)}`).join("; ");
+    if (Array.isArray(value))
+      return value.length > 12
+        ? `${value
+            .slice(0, 12)
+            .map((v) => shown("", v))
+            .join(", ")}, …`
+        : value.map((v) => shown("", v)).join(", ");
+    if (typeof value === "object")
+      return Object.entries(value)
+        .map(([k, v]) => `${k} ${shown(k, v)}`)
+        .join("; ");
     if (typeof value === "boolean") return value ? "yes" : "no";
     if (typeof value === "string" && !["NaN", "Infinity", "-Infinity"].includes(value)) return value;
     return SHARES.has(key) ? lab.percent(Number(value)) : number(value);
   }
 
-  const table = (rows, attributes = {}) => lab.scroll("names and values", element("table", null, attributes, [element("tbody", null, {},
-    rows.map(([name, value]) => element("tr", null, {}, [element("th", name, { scope: "row", class: "text" }), element("td", null, {}, [value instanceof Node ? value : String(value)])])))]));
+  const table = (rows, attributes = {}) =>
+    lab.scroll(
+      "names and values",
+      element("table", null, attributes, [
+        element(
+          "tbody",
+          null,
+          {},
+          rows.map(([name, value]) =>
+            element("tr", null, {}, [
+              element("th", name, { scope: "row", class: "text" }),
+              element("td", null, {}, [value instanceof Node ? value : String(value)]),
+            ]),
+          ),
+        ),
+      ]),
+    );
 
   const paste = (text) => element("div", null, { class: "paste" }, [element("code", text), lab.copyButton(text)]);
   const badge = (severity, text) => element("span", text || severity, { class: `badge ${severity}` });
@@ -29,149 +53,437 @@ const parts = (() => {
     return d.ill ? "critical" : found ? found.severity : "good";
   }
 
-  const STATUS = { completed: "completed", failed: "failed", given_up: "given up", interrupted: "interrupted", error: "error" };
+  const STATUS = {
+    completed: "completed",
+    failed: "failed",
+    given_up: "given up",
+    interrupted: "interrupted",
+    error: "error",
+  };
 
   function header(facts, run) {
-    const d = facts.diagnosis, o = d.outcome || {}, m = d.measured || {}, host = byId("header");
+    const d = facts.diagnosis,
+      o = d.outcome || {},
+      m = d.measured || {},
+      host = byId("header");
     const name = element("p", null, { class: "where" }, [
-      ...(facts.sweep ? [element("a", "sweep", { href: facts.sweep }), " / "] : []), facts.name,
+      ...(facts.sweep ? [element("a", "sweep", { href: facts.sweep }), " / "] : []),
+      facts.name,
     ]);
-    const ended = o.status ? STATUS[o.status] || o.status : d.remedy && d.remedy.applies === false ? "does not apply" : d.sentence ? "no measurement" : facts.live ? "running" : "has not ended, or was killed";
-    const judged = d.ill ? "ill" : o.status === "interrupted" ? null : severity(d) === "good" ? "well" : severity(d);
-    const title = element("h1", null, {}, [element("span", d.verdict ? words(d.verdict) : ended), ...(d.verdict && judged ? [badge(severity(d), judged)] : [])]);
-    const evals = run.evals.filter((e) => "eval/loss" in e), last = evals[evals.length - 1];
+    const ended = o.status
+      ? STATUS[o.status] || o.status
+      : d.remedy && d.remedy.applies === false
+        ? "does not apply"
+        : d.sentence
+          ? "no measurement"
+          : facts.live
+            ? "running"
+            : "has not ended, or was killed";
+    const judged = d.ill
+      ? "unhealthy"
+      : o.status === "interrupted"
+        ? null
+        : severity(d) === "good"
+          ? "healthy"
+          : severity(d);
+    const title = element("h1", null, {}, [
+      element("span", d.verdict ? words(d.verdict) : ended),
+      ...(d.verdict && judged ? [badge(severity(d), judged)] : []),
+    ]);
+    const evals = run.evals.filter((e) => "eval/loss" in e),
+      last = evals[evals.length - 1];
     const numbers = [
-      ["ended", ended], ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`], ["skipped", run.thinned ? m.skipped ?? "-" : run.skips],
+      ["ended", ended],
+      ["updates", `${o.applied ?? run.applied}${d.planned ? ` of ${d.planned}` : ""}`],
+      ["skipped", run.thinned ? (m.skipped ?? "-") : run.skips],
       ["epochs", o.epochs_completed ?? (run.n ? run.epoch[run.n - 1] : 0)],
-      ["loss/final" in m ? "loss, first and last" : "loss, first and last update", `${number(m["loss/initial"] ?? run.loss[0])} → ${number(m["loss/final"] ?? run.loss[run.n - 1])}`],
-      ["evaluation", last ? `${number(last["eval/loss"])}${"eval/accuracy" in last ? ` (${lab.percent(Number(last["eval/accuracy"]))})` : ""}` : "-"],
-      ["time", o.seconds !== undefined ? seconds(o.seconds) : "-"], ["seed", facts.config.seed ?? "-"],
-    ].filter(([name]) => !d.watch || !["epochs", "evaluation", "seed"].includes(name));  // a watched loop keeps these to itself
-    host.replaceChildren(name, title, ...(d.sentence ? [element("p", d.sentence, { class: "said" })] : []),
-      ...(run.n || d.verdict ? [element("dl", null, { class: "numbers" }, numbers.map(([k, v]) => element("div", null, {}, [element("dt", k), element("dd", String(v))])))] : []));
+      [
+        "loss/final" in m ? "loss, first and last" : "loss, first and last update",
+        `${number(m["loss/initial"] ?? run.loss[0])} → ${number(m["loss/final"] ?? run.loss[run.n - 1])}`,
+      ],
+      [
+        "evaluation",
+        last
+          ? `${number(last["eval/loss"])}${"eval/accuracy" in last ? ` (${lab.percent(Number(last["eval/accuracy"]))})` : ""}`
+          : "-",
+      ],
+      ["time", o.seconds !== undefined ? seconds(o.seconds) : "-"],
+      ["seed", facts.config.seed ?? "-"],
+    ].filter(([name]) => !d.watch || !["epochs", "evaluation", "seed"].includes(name)); // a watched loop keeps these to itself
+    host.replaceChildren(
+      name,
+      title,
+      ...(d.sentence ? [element("p", d.sentence, { class: "said" })] : []),
+      ...(run.n || d.verdict
+        ? [
+            element(
+              "dl",
+              null,
+              { class: "numbers" },
+              numbers.map(([k, v]) => element("div", null, {}, [element("dt", k), element("dd", String(v))])),
+            ),
+          ]
+        : []),
+    );
   }
 
-  const seconds = (s) => s < 90 ? `${number(s, 3)} s` : s < 5400 ? `${number(s / 60, 3)} min` : `${number(s / 3600, 3)} h`;
+  const seconds = (s) =>
+    s < 90 ? `${number(s, 3)} s` : s < 5400 ? `${number(s / 60, 3)} min` : `${number(s / 3600, 3)} h`;
 
   function expectation(facts) {
-    const wanted = facts.config.expect, d = facts.diagnosis;
+    const wanted = facts.config.expect,
+      d = facts.diagnosis;
     if (!d.verdict || wanted === undefined || wanted === "any") return null;
-    if (wanted === null) return d.ill ? "The run is ill." : null;
-    return wanted === d.verdict ? `Expected ${words(wanted)}, and saw it.` : `Expected ${words(wanted)}, saw ${words(d.verdict)}.`;
+    if (wanted === null) return d.ill ? "The run is unhealthy." : null;
+    return wanted === d.verdict
+      ? `Expected ${words(wanted)}, and saw it.`
+      : `Expected ${words(wanted)}, saw ${words(d.verdict)}.`;
   }
 
   function verdict(facts) {
-    const d = facts.diagnosis, o = d.outcome || {}, host = byId("verdict"), found = main(d), left = [], right = [];
-    if (!d.verdict && !d.sentence) { host.replaceChildren(); return; }
+    const d = facts.diagnosis,
+      o = d.outcome || {},
+      host = byId("verdict"),
+      found = main(d),
+      left = [],
+      right = [];
+    if (!d.verdict && !d.sentence) {
+      host.replaceChildren();
+      return;
+    }
     const expected = expectation(facts);
     if (expected) left.push(element("p", expected));
     if (o.error && o.error !== d.sentence) left.push(element("p", o.error, { class: "critical" }));
-    const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)), inLoop = new Set(["file", "line", "rule", "times", "mend"]);
-    const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence }).filter(([k]) => !faults.size || !inLoop.has(k));
+    const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)),
+      inLoop = new Set(["file", "line", "rule", "times", "mend"]);
+    const evidence = Object.entries({ ...(found ? found.evidence : {}), ...d.evidence }).filter(
+      ([k]) => !faults.size || !inLoop.has(k),
+    );
     const first = new Set(found ? Object.keys(found.evidence) : []);
     if (evidence.length) {
       left.push(element("h3", "Evidence"));
-      left.push(table(evidence.sort((a, b) => first.has(b[0]) - first.has(a[0])).map(([k, v]) => [words(k), shown(k, v)]), { class: "evidence" }));
+      left.push(
+        table(
+          evidence.sort((a, b) => first.has(b[0]) - first.has(a[0])).map(([k, v]) => [words(k), shown(k, v)]),
+          { class: "evidence" },
+        ),
+      );
     }
     if (found && found.causes.length) {
       right.push(element("h3", "Likely causes"));
-      right.push(element("ol", null, { class: "plain" }, found.causes.map((c) => element("li", c))));
+      right.push(
+        element(
+          "ol",
+          null,
+          { class: "plain" },
+          found.causes.map((c) => element("li", c)),
+        ),
+      );
     }
     const tries = d.remedies || [];
     if (tries.length) {
       right.push(element("h3", "To try, one at a time"));
-      right.push(element("ol", null, { class: "remedies" }, tries.map((t, i) => element("li", null, {}, [
-        element("p", null, {}, [element("strong", words(t.name).replaceAll(",", " + ")), `: ${t.why}`]), paste(facts.commands.remedies[i])]))));
+      right.push(
+        element(
+          "ol",
+          null,
+          { class: "remedies" },
+          tries.map((t, i) =>
+            element("li", null, {}, [
+              element("p", null, {}, [element("strong", words(t.name).replaceAll(",", " + ")), `: ${t.why}`]),
+              paste(facts.commands.remedies[i]),
+            ]),
+          ),
+        ),
+      );
     }
-    if (o.status === "interrupted" && !d.watch) right.push(element("h3", "To go on"), paste(facts.commands.resume));
+    if (o.status === "interrupted" && !d.watch) right.push(element("h3", "To resume it"), paste(facts.commands.resume));
     const others = findingsOf(d).filter((f) => f !== found && !faults.has(f.code));
-    const more = others.length ? [element("h3", "Also found"), element("ul", null, { class: "findings" }, others.map((f) => element("li", null, {}, [
-      badge(f.severity), element("strong", words(f.code)), `: ${f.sentence}`, ...(f.began ? [element("span", ` (since update ${f.began})`, { class: "quiet" })] : []),
-      ...(f.causes.length ? [element("div", `likely because: ${f.causes.join("; or ")}`, { class: "quiet" })] : [])])))] : [];
+    const more = others.length
+      ? [
+          element("h3", "Also found"),
+          element(
+            "ul",
+            null,
+            { class: "findings" },
+            others.map((f) =>
+              element("li", null, {}, [
+                badge(f.severity),
+                element("strong", words(f.code)),
+                `: ${f.sentence}`,
+                ...(f.began ? [element("span", ` (since update ${f.began})`, { class: "quiet" })] : []),
+                ...(f.causes.length
+                  ? [element("div", `likely because: ${f.causes.join("; or ")}`, { class: "quiet" })]
+                  : []),
+              ]),
+            ),
+          ),
+        ]
+      : [];
     if (d.remedy && d.remedy.applies) more.push(...remedy(d.remedy));
-    if (!d.verdict && !left.length && !right.length && !more.length) { host.replaceChildren(); return; }
+    if (!d.verdict && !left.length && !right.length && !more.length) {
+      host.replaceChildren();
+      return;
+    }
     const columns = [left, right].filter((c) => c.length).map((c) => element("div", null, {}, c));
-    host.replaceChildren(element("h2", d.verdict ? "Verdict" : "What happened", { id: "verdict-title" }), element("div", null, { class: "two" }, columns), ...more);
+    host.replaceChildren(
+      element("h2", d.verdict ? "Verdict" : "What happened", { id: "verdict-title" }),
+      element("div", null, { class: "two" }, columns),
+      ...more,
+    );
   }
 
-  function remedy(told) {
-    const rows = Object.entries(told.changed || {}).map(([k, v]) => [k, Array.isArray(v) ? `${shown(k, v[0])} → ${shown(k, v[1])}` : shown(k, v)]);
-    const names = Array.isArray(told.names) ? told.names.join(" + ") : told.names || told.name || "remedy";
-    return [element("h3", `Remedy: ${words(names)}`), ...(told.why ? [element("p", told.why)] : []), ...(rows.length ? [table(rows, { class: "facts" })] : [])];
+  function remedy(record) {
+    const rows = Object.entries(record.changed || {}).map(([k, v]) => [
+      k,
+      Array.isArray(v) ? `${shown(k, v[0])} → ${shown(k, v[1])}` : shown(k, v),
+    ]);
+    const names = Array.isArray(record.names) ? record.names.join(" + ") : record.names || record.name || "remedy";
+    return [
+      element("h3", `Remedy: ${words(names)}`),
+      ...(record.why ? [element("p", record.why)] : []),
+      ...(rows.length ? [table(rows, { class: "facts" })] : []),
+    ];
   }
 
   function checked(facts) {
-    const d = facts.diagnosis, host = byId("checked"), reasons = new Map();
-    if (!d.checked) { host.replaceChildren(); return; }
-    for (const [code, why] of Object.entries(d.unchecked || {})) reasons.set(why, [...(reasons.get(why) || []), words(code)]);
+    const d = facts.diagnosis,
+      host = byId("checked"),
+      reasons = new Map();
+    if (!d.checked) {
+      host.replaceChildren();
+      return;
+    }
+    for (const [code, why] of Object.entries(d.unchecked || {}))
+      reasons.set(why, [...(reasons.get(why) || []), words(code)]);
     const not = Object.keys(d.unchecked || {}).length;
-    host.replaceChildren(element("h2", "What was checked"),
+    host.replaceChildren(
+      element("h2", "What was checked"),
       element("p", `${d.checked.length} rules were applied: ${d.checked.map(words).join(", ")}.`),
-      ...(not ? [element("p", `${not} could not be:`), element("ul", null, { class: "plain" }, [...reasons].map(([why, codes]) => element("li", `${codes.join(", ")}: ${why}`)))] : []));
+      ...(not
+        ? [
+            element("p", `${not} could not be:`),
+            element(
+              "ul",
+              null,
+              { class: "plain" },
+              [...reasons].map(([why, codes]) => element("li", `${codes.join(", ")}: ${why}`)),
+            ),
+          ]
+        : []),
+    );
   }
 
   /** What led to the end of a run that failed, in order. */
   function story(facts, run) {
-    const d = facts.diagnosis, o = d.outcome || {}, e = d.evidence || {}, over = d.first_overflow, host = byId("story"), steps = [];
-    if (!["failed", "given_up"].includes(o.status) && !over) { host.replaceChildren(); return; }
-    const epoch = (at) => { const i = run.attempt.indexOf(at); return i < 0 ? "" : `, in epoch ${run.epoch[i]}`; };
+    const d = facts.diagnosis,
+      o = d.outcome || {},
+      e = d.evidence || {},
+      over = d.first_overflow,
+      host = byId("story"),
+      steps = [];
+    if (!["failed", "given_up"].includes(o.status) && !over) {
+      host.replaceChildren();
+      return;
+    }
+    const epoch = (at) => {
+      const i = run.attempt.indexOf(at);
+      return i < 0 ? "" : `, in epoch ${run.epoch[i]}`;
+    };
     const began = e.scale_fell_from ?? o.first_failed_attempt;
     if (began > 1) {
       const i = run.attempt.findLastIndex((a, k) => a < began && !run.skipped[k]);
-      if (i >= 0) steps.push(["", `Update ${run.attempt[i]}${epoch(run.attempt[i])}: the last that was well before; loss ${number(run.loss[i])}, gradient norm ${number(run.norm[i])}${run.scaled ? `, loss scale ${number(run.scale[i])}` : ""}.`]);
+      if (i >= 0)
+        steps.push([
+          "",
+          `Update ${run.attempt[i]}${epoch(run.attempt[i])}: the last one before that was applied; loss ${number(run.loss[i])}, gradient norm ${number(run.norm[i])}${run.scaled ? `, loss scale ${number(run.scale[i])}` : ""}.`,
+        ]);
     }
     if (over) {
-      const healthy = over.healthy !== null && over.healthy !== undefined ? ` Last well before it: ${over.healthy || "the model"}, at most ${number(over.healthy_max)}.` : "";
-      steps.push(["bad", `${facts.crash ? "In the update that the replay looks at" : "On the weights of the end"}: ${facts.sentence_of_overflow || `${over.module} (${over.kind}) overflows first`}.${healthy && !facts.sentence_of_overflow.includes("last well") ? healthy : ""}`]);
+      const healthy =
+        over.healthy !== null && over.healthy !== undefined
+          ? ` Last finite before it: ${over.healthy || "the model"}, at most ${number(over.healthy_max)}.`
+          : "";
+      steps.push([
+        "bad",
+        `${facts.crash ? "In the update that was replayed" : "On the weights of the end"}: ${facts.sentence_of_overflow || `${over.module} (${over.kind}) overflows first`}.${healthy && !facts.sentence_of_overflow.includes("last finite") ? healthy : ""}`,
+      ]);
     }
     if (e.scale_fell_from !== undefined) {
       const streak = e.skipped_last_in_a_row > 1 ? `, the last ${e.skipped_last_in_a_row} in a row` : "";
-      steps.push(["bad", `Update ${e.scale_fell_from}, in epoch ${e.scale_fell_in_epoch}: the loss scale begins to fall. ${e.skipped_since} of the ${o.attempts - e.scale_fell_from + 1} updates from there on were skipped${streak}.`]);
+      steps.push([
+        "bad",
+        `Update ${e.scale_fell_from}, in epoch ${e.scale_fell_in_epoch}: the loss scale begins to fall. ${e.skipped_since} of the ${o.attempts - e.scale_fell_from + 1} updates from there on were skipped${streak}.`,
+      ]);
     }
-    if (o.first_failed_attempt && o.first_failed_attempt < o.attempts && o.status === "failed") steps.push(["bad", `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`]);
-    if (o.status === "failed" || o.status === "given_up") steps.push(["bad", `Update ${o.attempts}: the run ends: ${o.error}`]);
+    if (o.first_failed_attempt && o.first_failed_attempt < o.attempts && o.status === "failed")
+      steps.push([
+        "bad",
+        `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`,
+      ]);
+    if (o.status === "failed" || o.status === "given_up")
+      steps.push(["bad", `Update ${o.attempts}: the run ends: ${o.error}`]);
     const more = [];
-    const ranges = [...((over || {}).ranges || []), ...["outputs", "targets"].map((k) => (over || {})[k]).filter(Boolean)];
+    const ranges = [
+      ...((over || {}).ranges || []),
+      ...["outputs", "targets"].map((k) => (over || {})[k]).filter(Boolean),
+    ];
     if (ranges.length) {
-      const rows = ranges.map((r) => [r.name, r.shape.join(" × ") || "a number", r.dtype, number(r.min), number(r.max), number(r.absmax), r.nonfinite ? lab.percent(Number(r.nonfinite)) : "none"]);
-      more.push(element("h3", `What went into ${over.module || "the model"}${over.operation ? ` (${over.operation})` : ""}, and what came out`), grid(["tensor", "shape", "type", "min", "max", "largest", "not finite"], rows));
+      const rows = ranges.map((r) => [
+        r.name,
+        r.shape.join(" × ") || "a number",
+        r.dtype,
+        number(r.min),
+        number(r.max),
+        number(r.absmax),
+        r.nonfinite ? lab.percent(Number(r.nonfinite)) : "none",
+      ]);
+      more.push(
+        element(
+          "h3",
+          `What went into ${over.module || "the model"}${over.operation ? ` (${over.operation})` : ""}, and what came out`,
+        ),
+        grid(["tensor", "shape", "type", "min", "max", "largest", "not finite"], rows),
+      );
     }
     const replayed = facts.replay.modules || [];
-    if (replayed.length) more.push(element("h3", "Modules before it, in the order in which they ended (replay)"),
-      grid(["module", "kind", "largest output", "largest gradient"], replayed.map((m) => [m.module || "the model", m.kind, number(m.output), number(m.gradient)])));
-    if (facts.crash) more.push(element("h3", "That update once more, operation by operation"), paste(facts.commands.replay));
-    host.replaceChildren(element("h2", o.status === "failed" || o.status === "given_up" ? "How it came to the end" : "What overflows"), element("div", null, { class: "story" }, [element("ol", null, {}, steps.map(([kind, text]) => element("li", text, { class: kind })))]), ...more);
+    if (replayed.length)
+      more.push(
+        element("h3", "Modules before it, in the order in which they ended (replay)"),
+        grid(
+          ["module", "kind", "largest output", "largest gradient"],
+          replayed.map((m) => [m.module || "the model", m.kind, number(m.output), number(m.gradient)]),
+        ),
+      );
+    if (facts.crash)
+      more.push(element("h3", "That update once more, operation by operation"), paste(facts.commands.replay));
+    host.replaceChildren(
+      element("h2", o.status === "failed" || o.status === "given_up" ? "How it came to the end" : "What overflows"),
+      element("div", null, { class: "story" }, [
+        element(
+          "ol",
+          null,
+          {},
+          steps.map(([kind, text]) => element("li", text, { class: kind })),
+        ),
+      ]),
+      ...more,
+    );
   }
 
-  const grid = (names, rows) => lab.scroll("numbers", element("table", null, { class: "columns" }, [
-    element("thead", null, {}, [element("tr", null, {}, names.map((n) => element("th", n, { scope: "col" })))]),
-    element("tbody", null, {}, rows.map((row) => element("tr", null, {}, row.map((v) => element("td", String(v))))))]));
+  const grid = (names, rows) =>
+    lab.scroll(
+      "numbers",
+      element("table", null, { class: "columns" }, [
+        element("thead", null, {}, [
+          element(
+            "tr",
+            null,
+            {},
+            names.map((n) => element("th", n, { scope: "col" })),
+          ),
+        ]),
+        element(
+          "tbody",
+          null,
+          {},
+          rows.map((row) =>
+            element(
+              "tr",
+              null,
+              {},
+              row.map((v) => element("td", String(v))),
+            ),
+          ),
+        ),
+      ]),
+    );
 
   function ran(facts) {
-    const host = byId("ran"), { config, choices, environment: env } = facts, given = new Set(facts.overrides.map((o) => o.replace(/^[+~]+/, "").split("=")[0]));
-    const fields = (group, value) => Object.entries(value).flatMap(([k, v]) => {
-      if (v && typeof v === "object" && !Array.isArray(v)) return fields(`${group}.${k}`, v);
-      const text = element("code", `${[...group.split(".").slice(1), k].join(".")}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`);
-      if (given.has(`${group}.${k}`) || given.has(`${group}/${k}`)) text.classList.add("given");
-      return text;
-    });
-    const groups = Object.entries(config).filter(([k, v]) => v && typeof v === "object" && !Array.isArray(v) && k !== "remedy");
+    const host = byId("ran"),
+      { config, choices, environment: env } = facts,
+      given = new Set(facts.overrides.map((o) => o.replace(/^[+~]+/, "").split("=")[0]));
+    const fields = (group, value) =>
+      Object.entries(value).flatMap(([k, v]) => {
+        if (v && typeof v === "object" && !Array.isArray(v)) return fields(`${group}.${k}`, v);
+        const text = element(
+          "code",
+          `${[...group.split(".").slice(1), k].join(".")}=${v === null ? "null" : Array.isArray(v) ? `[${v.join(",")}]` : v}`,
+        );
+        if (given.has(`${group}.${k}`) || given.has(`${group}/${k}`)) text.classList.add("given");
+        return text;
+      });
+    const groups = Object.entries(config).filter(
+      ([k, v]) => v && typeof v === "object" && !Array.isArray(v) && k !== "remedy",
+    );
     const rest = Object.entries(config).filter(([k, v]) => (v === null || typeof v !== "object") && k !== "story");
-    const rows = groups.map(([group, value]) => element("tr", null, {}, [element("th", group, { scope: "row" }), element("td", choices[group] || "", given.has(group) ? { class: "given" } : {}), element("td", null, {}, fields(group, value))]));
-    rows.push(element("tr", null, {}, [element("th", "run", { scope: "row" }), element("td", ""), element("td", null, {}, rest.map(([k, v]) => element("code", `${k}=${v}`, given.has(k) ? { class: "given" } : {})))]));
-    const git = (g) => g ? `${(g.commit || "").slice(0, 12)} on ${g.branch}${g.changed_files ? `, ${g.changed_files} changed files` : ", nothing changed"}` : null;
+    const rows = groups.map(([group, value]) =>
+      element("tr", null, {}, [
+        element("th", group, { scope: "row" }),
+        element("td", choices[group] || "", given.has(group) ? { class: "given" } : {}),
+        element("td", null, {}, fields(group, value)),
+      ]),
+    );
+    rows.push(
+      element("tr", null, {}, [
+        element("th", "run", { scope: "row" }),
+        element("td", ""),
+        element(
+          "td",
+          null,
+          {},
+          rest.map(([k, v]) => element("code", `${k}=${v}`, given.has(k) ? { class: "given" } : {})),
+        ),
+      ]),
+    );
+    const git = (g) =>
+      g
+        ? `${(g.commit || "").slice(0, 12)} on ${g.branch}${g.changed_files ? `, ${g.changed_files} changed files` : ", nothing changed"}`
+        : null;
     const packages = env.packages || {};
     const about = [
-      ["folder", facts.folder], ["device", env.device ? `${env.device}: ${env.device_name}` : null],
-      ["processes", env.world_size ? `${env.world_size}, of ${env.threads} threads on ${env.cpus} processors` : null], ["CUDA", env.cuda],
-      ["Python", env.python], ["packages", Object.entries(packages).map(([k, v]) => `${k} ${v}`).join(", ")], ["system", env.system],
-      ["code here", git(env.git)], ["gradlab's code", git(env.gradlab_git) === git(env.git) ? null : git(env.gradlab_git)],
-      ["before it was resumed", env.before ? `Python ${env.before.python}, torch ${(env.before.packages || {}).torch}, ${env.before.device_name}, ${git(env.before.git) || "no git"}` : null],
+      ["folder", facts.folder],
+      ["device", env.device ? `${env.device}: ${env.device_name}` : null],
+      ["processes", env.world_size ? `${env.world_size}, of ${env.threads} threads on ${env.cpus} processors` : null],
+      ["CUDA", env.cuda],
+      ["Python", env.python],
+      [
+        "packages",
+        Object.entries(packages)
+          .map(([k, v]) => `${k} ${v}`)
+          .join(", "),
+      ],
+      ["system", env.system],
+      ["code here", git(env.git)],
+      ["gradlab's code", git(env.gradlab_git) === git(env.git) ? null : git(env.gradlab_git)],
+      [
+        "before it was resumed",
+        env.before
+          ? `Python ${env.before.python}, torch ${(env.before.packages || {}).torch}, ${env.before.device_name}, ${git(env.before.git) || "no git"}`
+          : null,
+      ],
     ].filter(([, v]) => v);
-    const story = config.story && !String(config.story).includes("${") ? [element("p", String(config.story).trim())] : [];
-    host.replaceChildren(element("h2", "What ran"), ...story, facts.diagnosis.watch ? element("p", `${facts.diagnosis.watch.program}, followed by gradlab.watch`) : paste(facts.commands.again),
-      ...(groups.length ? [element("h3", "Configuration"), element("p", "Underlined: given on the command line.", { class: "quiet" }), lab.scroll("configuration", element("table", null, { class: "config" }, [element("tbody", null, {}, rows)]))] : []),
-      element("h3", "Environment"), table(about, { class: "facts" }));
+    const story =
+      config.story && !String(config.story).includes("${") ? [element("p", String(config.story).trim())] : [];
+    host.replaceChildren(
+      element("h2", "What ran"),
+      ...story,
+      facts.diagnosis.watch
+        ? element("p", `${facts.diagnosis.watch.program}, followed by gradlab.watch`)
+        : paste(facts.commands.again),
+      ...(groups.length
+        ? [
+            element("h3", "Configuration"),
+            element("p", "Underlined: given on the command line.", { class: "quiet" }),
+            lab.scroll(
+              "configuration",
+              element("table", null, { class: "config" }, [element("tbody", null, {}, rows)]),
+            ),
+          ]
+        : []),
+      element("h3", "Environment"),
+      table(about, { class: "facts" }),
+    );
   }
 
   return { header, verdict, checked, story, ran, words, shown, table, badge, paste, severity, grid };

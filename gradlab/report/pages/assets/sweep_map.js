@@ -1,16 +1,23 @@
 /* The map: a square a point, with its boundary; a point shows its runs. */
 (() => {
-  const { byId, element, number, percent, css } = lab, { data, state } = sweep, map = data.map;
+  const { byId, element, number, percent, css } = lab,
+    { data, state } = sweep,
+    map = data.map;
   if (!map) return;
-  const canvas = byId("map"), top = canvas.getContext("2d"), tip = byId("tip");
-  const base = document.createElement("canvas"), pen = base.getContext("2d");
-  const nx = map.x.labels.length, ny = map.y.labels.length;
+  const canvas = byId("map"),
+    top = canvas.getContext("2d"),
+    tip = byId("tip");
+  const base = document.createElement("canvas"),
+    pen = base.getContext("2d");
+  const nx = map.x.labels.length,
+    ny = map.y.labels.length;
   const view = { slice: 0, metric: 0, cursor: null };
-  let at = new Map(), box = null;
+  let at = new Map(),
+    box = null;
 
   const slice = () => map.slices[view.slice];
   const metric = () => map.metrics[view.metric];
-  const shown = (m, v) => m.share ? percent(v) : number(v);
+  const shown = (m, v) => (m.share ? percent(v) : number(v));
 
   // --- what is where -------------------------------------------------------------------------------------------
 
@@ -21,7 +28,8 @@
 
   /** The point that a place shows: its own, or in a sparse map its nearest; undefined where nothing was run. */
   function cellAt(row, column) {
-    const own = at.get(row * nx + column), source = slice().source;
+    const own = at.get(row * nx + column),
+      source = slice().source;
     return own || (source ? slice().cells[source[row * nx + column]] : undefined);
   }
 
@@ -41,8 +49,10 @@
     const width = Math.max(canvas.parentElement.clientWidth, 200);
     pen.font = "12px system-ui, sans-serif";
     const widest = (labels) => labels.reduce((w, text) => Math.max(w, pen.measureText(text).width), 0);
-    const left = Math.min(widest(map.y.labels) + (map.y.name ? 34 : 10), width / 2), bottom = Math.min(widest(map.x.labels), 220) + 34;
-    const across = width - left - 10, up = ny === 1 ? 60 : Math.min(Math.max((across * ny) / nx, ny < 12 ? ny * 22 : 60), ny * 72, 620);
+    const left = Math.min(widest(map.y.labels) + (map.y.name ? 34 : 10), width / 2),
+      bottom = Math.min(widest(map.x.labels), 220) + 34;
+    const across = width - left - 10,
+      up = ny === 1 ? 60 : Math.min(Math.max((across * ny) / nx, ny < 12 ? ny * 22 : 60), ny * 72, 620);
     box = { left, top: 6, across, up, w: across / nx, h: up / ny, width, height: up + bottom + 8 };
     const ratio = window.devicePixelRatio || 1;
     base.width = canvas.width = Math.round(width * ratio);
@@ -60,7 +70,10 @@
     const p = tile.getContext("2d");
     p.strokeStyle = css("--hatch");
     p.beginPath();
-    for (const shift of [-8, 0, 8]) { p.moveTo(shift, 8); p.lineTo(shift + 8, 0); }
+    for (const shift of [-8, 0, 8]) {
+      p.moveTo(shift, 8);
+      p.lineTo(shift + 8, 0);
+    }
     p.stroke();
     return pen.createPattern(tile, "repeat");
   }
@@ -69,30 +82,40 @@
   function paint() {
     pen.clearRect(0, 0, box.width, box.height);
     const hatched = hatching();
-    const gap = Math.min(box.w, box.h) > 12 ? 1 : 0, lettered = view.metric === 0 && Math.min(box.w, box.h) >= 16;
+    const gap = Math.min(box.w, box.h) > 12 ? 1 : 0,
+      lettered = view.metric === 0 && Math.min(box.w, box.h) >= 16;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    for (let row = 0; row < ny; row++) for (let column = 0; column < nx; column++) {
-      const cell = cellAt(row, column), value = cell ? cell.values[view.metric] : null;
-      const own = at.has(row * nx + column), kept = !cell || cell.jobs.some((i) => state.shown[i]);
-      pen.globalAlpha = (own || !cell ? 1 : 0.62) * (kept ? 1 : 0.15);
-      pen.fillStyle = value === null ? hatched : colour(value);
-      const [x, y] = gap ? [X(column), Y(row + 1)] : [Math.floor(X(column)), Math.floor(Y(row + 1))];
-      pen.fillRect(x, y, gap ? box.w - gap : Math.ceil(box.w), gap ? box.h - gap : Math.ceil(box.h));
-      pen.globalAlpha = 1;
-      if (lettered && own && value !== null) {
-        const outcome = data.outcomes[value];
-        pen.fillStyle = !kept ? css("--quiet") : outcome.light ? "#fff" : "#000";
-        pen.font = "11px system-ui, sans-serif";
-        pen.fillText(outcome.letter, X(column) + box.w / 2, Y(row) - box.h / 2);
+    for (let row = 0; row < ny; row++)
+      for (let column = 0; column < nx; column++) {
+        const cell = cellAt(row, column),
+          value = cell ? cell.values[view.metric] : null;
+        const own = at.has(row * nx + column),
+          kept = !cell || cell.jobs.some((i) => state.shown[i]);
+        pen.globalAlpha = (own || !cell ? 1 : 0.62) * (kept ? 1 : 0.15);
+        pen.fillStyle = value === null ? hatched : colour(value);
+        const [x, y] = gap ? [X(column), Y(row + 1)] : [Math.floor(X(column)), Math.floor(Y(row + 1))];
+        pen.fillRect(x, y, gap ? box.w - gap : Math.ceil(box.w), gap ? box.h - gap : Math.ceil(box.h));
+        pen.globalAlpha = 1;
+        if (lettered && own && value !== null) {
+          const outcome = data.outcomes[value];
+          pen.fillStyle = !kept ? css("--quiet") : outcome.light ? "#fff" : "#000";
+          pen.font = "11px system-ui, sans-serif";
+          pen.fillText(outcome.letter, X(column) + box.w / 2, Y(row) - box.h / 2);
+        }
       }
-    }
-    for (const [width, style] of [[5, "#fff"], [2.5, "#000"]]) {
+    for (const [width, style] of [
+      [5, "#fff"],
+      [2.5, "#000"],
+    ]) {
       pen.lineWidth = width;
       pen.strokeStyle = style;
       pen.lineCap = "round";
       pen.beginPath();
-      for (const [x0, y0, x1, y1] of slice().boundary) { pen.moveTo(X(x0), Y(y0)); pen.lineTo(X(x1), Y(y1)); }
+      for (const [x0, y0, x1, y1] of slice().boundary) {
+        pen.moveTo(X(x0), Y(y0));
+        pen.lineTo(X(x1), Y(y1));
+      }
       pen.stroke();
     }
     axes();
@@ -102,9 +125,16 @@
     top.clearRect(0, 0, box.width, box.height);
     top.drawImage(base, 0, 0, box.width, box.height);
     const chosen = new Set(state.chosen);
-    const marked = chosen.size ? slice().cells.filter((cell) => cell.jobs.some((i) => chosen.has(i))).map((cell) => [cell.at, 4]) : [];
+    const marked = chosen.size
+      ? slice()
+          .cells.filter((cell) => cell.jobs.some((i) => chosen.has(i)))
+          .map((cell) => [cell.at, 4])
+      : [];
     for (const [[row, column], width] of [...(view.cursor ? [[view.cursor, 2]] : []), ...marked]) {
-      for (const [wide, style] of [[width + 2, css("--paper")], [width, css("--focus")]]) {
+      for (const [wide, style] of [
+        [width + 2, css("--paper")],
+        [width, css("--focus")],
+      ]) {
         top.lineWidth = wide;
         top.strokeStyle = style;
         top.strokeRect(X(column), Y(row + 1), box.w, box.h);
@@ -126,7 +156,9 @@
       pen.restore();
     }
     pen.textAlign = "right";
-    if (map.y.name) for (let i = 0; i < ny; i += every(ny, box.up)) pen.fillText(map.y.labels[i], box.left - 6, Y(i + 0.5), box.left - 34);
+    if (map.y.name)
+      for (let i = 0; i < ny; i += every(ny, box.up))
+        pen.fillText(map.y.labels[i], box.left - 6, Y(i + 0.5), box.left - 34);
     pen.textAlign = "center";
     pen.font = "bold 13px system-ui, sans-serif";
     pen.fillText(map.x.name, box.left + box.across / 2, box.height - 10);
@@ -148,10 +180,18 @@
       });
     } else {
       const { low, high, log, capped } = metric();
-      const ramp = element("span", "", { class: "ramp", style: `background:linear-gradient(90deg, ${lab.VIRIDIS.join(",")})` });
-      parts.push(element("span", shown(metric(), low)), ramp, element("span", shown(metric(), high) + (capped ? " and more" : "")));
+      const ramp = element("span", "", {
+        class: "ramp",
+        style: `background:linear-gradient(90deg, ${lab.VIRIDIS.join(",")})`,
+      });
+      parts.push(
+        element("span", shown(metric(), low)),
+        ramp,
+        element("span", shown(metric(), high) + (capped ? " and more" : "")),
+      );
       if (log) parts.push(element("span", "(logarithmic)", { class: "quiet" }));
-      if (seen.includes("Infinity")) key(element("span", "", { class: "swatch", style: "background:var(--lost)" }), "lost");
+      if (seen.includes("Infinity"))
+        key(element("span", "", { class: "swatch", style: "background:var(--lost)" }), "lost");
     }
     if (slice().cells.length < nx * ny) {
       const text = slice().source ? "paler: not run, as its nearest" : "hatched: not run";
@@ -162,16 +202,22 @@
 
   // --- one point -----------------------------------------------------------------------------------------------
 
-  const name = ([row, column]) => [`${map.x.name} = ${map.x.labels[column]}`].concat(
-    map.y.name ? [`${map.y.name} = ${map.y.labels[row]}`] : []).join(", ");
+  const name = ([row, column]) =>
+    [`${map.x.name} = ${map.x.labels[column]}`]
+      .concat(map.y.name ? [`${map.y.name} = ${map.y.labels[row]}`] : [])
+      .join(", ");
 
-  function told(place) {
+  function describe(place) {
     const cell = cellAt(...place);
     if (!cell) return `${name(place)}\nnot run`;
-    const own = at.has(place[0] * nx + place[1]), jobs = cell.jobs.map((i) => sweep.jobs[i]);
+    const own = at.has(place[0] * nx + place[1]),
+      jobs = cell.jobs.map((i) => sweep.jobs[i]);
     const lines = [name(own ? place : cell.at) + (own ? "" : " (the nearest that was run)")];
     lines.push(`${data.outcomes[cell.values[0]].name}: ${[...new Set(jobs.map((job) => job.verdict))].join(", ")}`);
-    map.metrics.forEach((m, i) => { if (i && cell.values[i] !== null && (m.name !== "stable" || jobs.length > 1)) lines.push(`${m.title}: ${shown(m, cell.values[i])}`); });
+    map.metrics.forEach((m, i) => {
+      if (i && cell.values[i] !== null && (m.name !== "stable" || jobs.length > 1))
+        lines.push(`${m.title}: ${shown(m, cell.values[i])}`);
+    });
     lines.push(`${jobs.length > 1 ? "jobs" : "job"} ${jobs.map((job) => job.job).join(", ")}`);
     return lines.join("\n");
   }
@@ -182,7 +228,15 @@
     byId("boundary").hidden = !boundary.length;
     byId("rows").hidden = !lines.length;
     const names = [map.y.name, "stable up to", "unstable from", "learns up to", "sensitivity", "lowest loss", "at"];
-    byId("edge-rows").replaceChildren(lab.scroll("the edge, row by row", sweep.table(names, lines.map((line, i) => [map.y.labels[i], ...line.map((v) => number(v))]))));
+    byId("edge-rows").replaceChildren(
+      lab.scroll(
+        "the edge, row by row",
+        sweep.table(
+          names,
+          lines.map((line, i) => [map.y.labels[i], ...line.map((v) => number(v))]),
+        ),
+      ),
+    );
   }
 
   // --- what the reader does ------------------------------------------------------------------------------------
@@ -198,8 +252,9 @@
     view.cursor = where;
     tip.hidden = !where;
     if (where) {
-      tip.textContent = told(where);
-      const x = X(where[1] + 1) + 8, wide = tip.offsetWidth;
+      tip.textContent = describe(where);
+      const x = X(where[1] + 1) + 8,
+        wide = tip.offsetWidth;
       tip.style.left = `${x + wide > box.width ? Math.max(X(where[1]) - wide - 8, 0) : x}px`;
       tip.style.top = `${Math.max(Math.min(Y(where[0] + 1), box.height - tip.offsetHeight), 0)}px`;
       if (say) byId("live").textContent = tip.textContent;
@@ -207,7 +262,10 @@
     draw();
   }
 
-  const choose = (where) => { const cell = cellAt(...where); sweep.choose(cell ? cell.jobs : []); };
+  const choose = (where) => {
+    const cell = cellAt(...where);
+    sweep.choose(cell ? cell.jobs : []);
+  };
 
   /** Where the keys begin: at the first point that is chosen. */
   function home() {
@@ -216,13 +274,23 @@
   }
 
   function key(event) {
-    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] }, move = moves[event.key];
-    const began = view.cursor || home(), now = began || [0, 0];
-    if (move) point(began ? [Math.min(Math.max(now[0] + move[0], 0), ny - 1), Math.min(Math.max(now[1] + move[1], 0), nx - 1)] : now, true);
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] },
+      move = moves[event.key];
+    const began = view.cursor || home(),
+      now = began || [0, 0];
+    if (move)
+      point(
+        began
+          ? [Math.min(Math.max(now[0] + move[0], 0), ny - 1), Math.min(Math.max(now[1] + move[1], 0), nx - 1)]
+          : now,
+        true,
+      );
     else if (event.key === "Home" || event.key === "End") point([now[0], event.key === "Home" ? 0 : nx - 1], true);
     else if (event.key === "Enter" || event.key === " ") choose(now);
-    else if (event.key === "Escape") { point(null, false); sweep.choose([]); }
-    else return;
+    else if (event.key === "Escape") {
+      point(null, false);
+      sweep.choose([]);
+    } else return;
     event.preventDefault();
   }
 
@@ -239,7 +307,8 @@
 
   /** What was chosen elsewhere may lie in another slice. */
   function follow() {
-    const [first] = state.chosen, holds = (s) => s.cells.some((cell) => cell.jobs.includes(first));
+    const [first] = state.chosen,
+      holds = (s) => s.cells.some((cell) => cell.jobs.includes(first));
     if (followed === state.chosen || first === undefined) return repaint();
     followed = state.chosen;
     if (holds(slice()) || !map.slices.some(holds)) return repaint();
@@ -272,7 +341,10 @@
     byId("refined").append(...data.cells.map((text) => element("li", text)));
     canvas.addEventListener("mousemove", (event) => point(place(event), false));
     canvas.addEventListener("mouseleave", () => point(null, false));
-    canvas.addEventListener("click", (event) => { const where = place(event); if (where) choose(where); });
+    canvas.addEventListener("click", (event) => {
+      const where = place(event);
+      if (where) choose(where);
+    });
     canvas.addEventListener("blur", () => point(null, false));
     canvas.addEventListener("keydown", key);
     byId("metric").addEventListener("change", (event) => set("metric", Number(event.target.value)));
@@ -285,7 +357,23 @@
     performance.mark("map drawn");
   }
 
-  sweep.linked("metric", () => view.metric ? metric().name : "", (text) => { view.metric = Math.max(map.metrics.findIndex((m) => m.name === text && m.measured), 0); });
-  sweep.linked("slice", () => view.slice || "", (text) => { view.slice = Math.min(Math.max(Math.floor(Number(text)) || 0, 0), map.slices.length - 1); show(); });
+  sweep.linked(
+    "metric",
+    () => (view.metric ? metric().name : ""),
+    (text) => {
+      view.metric = Math.max(
+        map.metrics.findIndex((m) => m.name === text && m.measured),
+        0,
+      );
+    },
+  );
+  sweep.linked(
+    "slice",
+    () => view.slice || "",
+    (text) => {
+      view.slice = Math.min(Math.max(Math.floor(Number(text)) || 0, 0), map.slices.length - 1);
+      show();
+    },
+  );
   sweep.views.push({ begin, show: follow });
 })();

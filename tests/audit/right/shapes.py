@@ -1,4 +1,4 @@
-"""Right loops, each of which asks for one thing to be understood."""
+"""Correct loops, each of which needs one thing to be understood."""
 
 import torch
 from helpers import master_parameters

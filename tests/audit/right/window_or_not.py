@@ -1,4 +1,4 @@
-"""Micro-batches add up where args.accum says so, and elsewhere each is an update of its own."""
+"""Micro-batches add up where args.accum is set; elsewhere each is an update of its own."""
 
 import torch
 from torch import nn

@@ -11,7 +11,7 @@ coverage:  ## lines and branches that the default tests run, in all processes
 
 lint:  ## format check, lint, import contract, types
 	ruff format --check . && ruff check .
-	if grep -q '^\[tool.importlinter\]' pyproject.toml; then lint-imports; fi
+	lint-imports && python .ci/import_circles.py
 	mypy
 
 docs:  ## the documentation as a site, in site/

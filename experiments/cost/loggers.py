@@ -30,8 +30,9 @@ import torch
 
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
+from gradlab.loggers.base import About
 from gradlab.loggers.local import RunFiles
-from gradlab.loggers.options import About, TensorBoardOption, WandbOption
+from gradlab.loggers.options import TensorBoardOption, WandbOption
 from gradlab.loggers.several import Loggers
 from gradlab.train.trainer import Trainer
 

@@ -13,7 +13,7 @@ import torch
 def random_state() -> dict[str, Any]:
     """The state of PyTorch's generators, taken before every update: microseconds."""
     state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # unlike is_available, which asks the driver at every call
+    if torch.cuda.is_initialized():  # unlike is_available, which asks the driver at every call
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 

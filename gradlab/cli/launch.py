@@ -7,7 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import hydra
 from hydra._internal.utils import _run_hydra, get_args_parser
 
 from gradlab.base.command import INTERRUPTED
@@ -20,7 +19,6 @@ from gradlab.config.compose import SILENT
 
 def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
     """Run Hydra on arguments that are read and checked; raises what is wrong with them."""
-    hydra.version.setbase("1.3")
     if not main_rank:
         args.overrides += SILENT
     try:

@@ -15,6 +15,8 @@ from gradlab.diagnosis.options import check_verdict
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+VERSION_BASE = "1.3"
+"""The version of Hydra whose behaviour is meant."""
 SILENT = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
 """Overrides of the ranks that write no files and print nothing."""
 
@@ -29,10 +31,12 @@ def run_stamp() -> str:
 
 def register() -> None:
     """Register the schema with Hydra and the resolvers with OmegaConf."""
+    from hydra import version
     from omegaconf import OmegaConf
 
     from gradlab.config import resolvers
 
+    version.setbase(VERSION_BASE)
     schema.register()
     # cached in the configuration, and with it for the jobs of a sweep that run in other processes
     OmegaConf.register_new_resolver("run_stamp", run_stamp, replace=True, use_cache=True)
@@ -58,5 +62,5 @@ def compose(overrides: list[str], name: str = "config") -> DictConfig:
     if GlobalHydra.instance().is_initialized():
         return hydra.compose(name, overrides)
     register()
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with hydra.initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE):
         return hydra.compose(name, overrides)

@@ -18,7 +18,7 @@ from gradlab.config.remedy_option import Remedy
 from gradlab.config.trainer import TrainerOption
 from gradlab.data.base import Data
 from gradlab.diagnosis.options import DiagnosisOption
-from gradlab.loggers.options import LoggerOption
+from gradlab.loggers.base import LoggerOption
 from gradlab.measure.monitor import Monitor
 from gradlab.models.base import ModelOption
 from gradlab.pitfalls.base import Pitfall

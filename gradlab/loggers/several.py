@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.option import Invalid
-from gradlab.loggers.options import About, LoggerOption, Sink
+from gradlab.loggers.base import About, LoggerOption, RunLogger
 from gradlab.update.recorder import Layers
 
 TOGETHER = 64
@@ -22,7 +22,7 @@ class Loggers:
     """Every logger that `logger=` names, in that order."""
 
     def __init__(self, options: Mapping[str, LoggerOption], about: About) -> None:
-        self.sinks: dict[str, Sink] = {}
+        self.sinks: dict[str, RunLogger] = {}
         self.waiting: list[tuple[dict[str, Any], Layers | None]] = []
         self.logged = time.monotonic()
         for name, option in options.items():
@@ -47,7 +47,7 @@ class Loggers:
         """Log the lines that wait."""
         waiting, self.waiting = self.waiting, []
 
-        def log(sink: Sink) -> None:
+        def log(sink: RunLogger) -> None:
             for line in waiting:
                 sink.log(*line)
 
@@ -59,7 +59,7 @@ class Loggers:
         self.catch_up()
         self.each(lambda sink: sink.finish(content, folder))
 
-    def each(self, do: Callable[[Sink], None]) -> None:
+    def each(self, do: Callable[[RunLogger], None]) -> None:
         """Have every logger do the same; one that cannot is left out from then on."""
         for name, sink in list(self.sinks.items()):
             try:

@@ -29,8 +29,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from gradlab.base.fields import dotted
 from gradlab.base.json_lines import FLUSH_BYTES, FLUSH_SECONDS, number
 from gradlab.loggers import rows
+from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
-from gradlab.loggers.options import About, TensorBoardOption
+from gradlab.loggers.settings import TensorBoardSettings
 from gradlab.loggers.summary import summary
 from gradlab.update.recorder import Layers
 
@@ -52,7 +53,7 @@ MEASURED = ("loss/final", "loss/best", "grad/norm_median", "grad/norm_max", "sur
 class TensorBoardSink:
     """One run of TensorBoard."""
 
-    def __init__(self, option: TensorBoardOption, about: About) -> None:
+    def __init__(self, option: TensorBoardSettings, about: About) -> None:
         self.option, self.about = option, about
         self.names = about.layers.get("names") or []
         self.update = self.next_look = 0

@@ -18,8 +18,8 @@ from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.replay.replay import Overflow
+from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
-from gradlab.loggers.options import About
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.remedies.candidates import remedies

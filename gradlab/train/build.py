@@ -117,7 +117,7 @@ def build_model(
     if config.init_from and not config.resume:
         begin_from(config.init_from, model, device, world)
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
-        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
     return model, called
 

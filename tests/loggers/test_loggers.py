@@ -18,7 +18,8 @@ import torch
 from forked import Commands, Result
 
 from gradlab.base.json_lines import Lines, read_lines
-from gradlab.loggers.options import About, WandbOption
+from gradlab.loggers.base import About
+from gradlab.loggers.options import WandbOption
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.wandb import logger as sink
 from gradlab.loggers.wandb import service
@@ -183,7 +184,8 @@ class Silent:
 TIMED = """
 import json, os, sys, time
 from pathlib import Path
-from gradlab.loggers.options import About, WandbOption
+from gradlab.loggers.base import About
+from gradlab.loggers.options import WandbOption
 began = time.monotonic()
 sink = WandbOption(mode=sys.argv[1], timeout=3).build(About(Path.cwd(), {"seed": 1}, "run"))
 sink.log({"update": 1, "train/loss": 2.0}, None)

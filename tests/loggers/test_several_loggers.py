@@ -12,8 +12,9 @@ from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
+from gradlab.loggers.base import About, LoggerOption
 from gradlab.loggers.local import read_run
-from gradlab.loggers.options import About, LoggerOption, WandbOption
+from gradlab.loggers.options import WandbOption
 from gradlab.loggers.several import TOGETHER, Loggers
 from gradlab.loggers.summary import summary
 from gradlab.runs.job import Job

@@ -16,8 +16,9 @@ from tensorboard.plugins.hparams import metadata
 
 from gradlab.base import errors
 from gradlab.base.json_lines import read_lines
+from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
-from gradlab.loggers.options import About, TensorBoardOption
+from gradlab.loggers.options import TensorBoardOption
 from gradlab.loggers.tensorboard import flat
 
 SMALL = ("data.samples=640", "model.layers=2", "model.width=8", "clip=norm", "expect=any", "trainer.progress=none")

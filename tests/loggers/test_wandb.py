@@ -26,7 +26,8 @@ from gradlab.base.option import Invalid
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.loggers import rows
-from gradlab.loggers.options import About, WandbOption
+from gradlab.loggers.base import About
+from gradlab.loggers.options import WandbOption
 from gradlab.loggers.wandb import folder as place
 from gradlab.loggers.wandb import sweep as wandb_sweep
 from gradlab.loggers.wandb.logger import WandbSink

@@ -20,8 +20,9 @@ from typing import Any
 import gradlab
 from gradlab.base.json_lines import plain
 from gradlab.loggers import rows
+from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
-from gradlab.loggers.options import About, WandbOption
+from gradlab.loggers.settings import WandbSettings
 from gradlab.loggers.summary import summary
 from gradlab.loggers.wandb import folder as place
 from gradlab.loggers.wandb import service
@@ -42,7 +43,7 @@ WAITING = 200_000
 class WandbSink:
     """One W&B run. Lines are handed over by a thread, so that the training does not wait for them."""
 
-    def __init__(self, option: WandbOption, about: About) -> None:
+    def __init__(self, option: WandbSettings, about: About) -> None:
         self.option, self.about = option, about
         self.step, self.logged_at = about.lines, 0
         wanted = service.mode(option.mode)

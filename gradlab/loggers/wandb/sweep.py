@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.loggers.options import WandbOption
+from gradlab.loggers.settings import WandbSettings
 from gradlab.loggers.wandb import folder as place
 from gradlab.loggers.wandb import service
 
@@ -33,7 +33,7 @@ def write(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
         print(f"gradlab: logger wandb could not show the sweep as a whole: {why}", file=sys.stderr, flush=True)
 
 
-def settings_of(folder: Path, jobs: Sequence[str]) -> tuple[WandbOption, str] | None:
+def settings_of(folder: Path, jobs: Sequence[str]) -> tuple[WandbSettings, str] | None:
     """The first job's fields of logger.wandb and its experiment; None where none logs to W&B."""
     import yaml
 
@@ -42,13 +42,13 @@ def settings_of(folder: Path, jobs: Sequence[str]) -> tuple[WandbOption, str] | 
         text = path.read_text() if path.is_file() else ""
         if "\n  wandb:\n" not in text or not (given := (yaml.safe_load(text)["logger"] or {}).get("wandb")):
             continue
-        option = WandbOption(**given)
+        option = WandbSettings(**given)
         hydra = yaml.safe_load((folder / job / ".hydra" / "hydra.yaml").read_text())["hydra"]
         return option, hydra["runtime"]["choices"].get("experiment") or "run"
     return None
 
 
-def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbOption, experiment: str) -> None:
+def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbSettings, experiment: str) -> None:
     """One W&B run in the group of the jobs; a sweep that went on goes on in the same one."""
     import wandb
 

@@ -1,4 +1,4 @@
-"""Data: what each set gives, how an epoch is divided, and the faults that are found before the first update."""
+"""Data: what each set returns, how an epoch is divided, and the errors that are found before the first update."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_order_is_a_permutation_and_pure(samples: int, seed: int, epoch: int) ->
     torch.random.set_rng_state(before)
 
 
-def test_order_leaves_the_global_generator_alone() -> None:
+def test_order_does_not_touch_the_global_generator() -> None:
     before = torch.random.get_rng_state()
     epoch_order(10, 0, 0)
     assert torch.equal(before, torch.random.get_rng_state())
@@ -95,7 +95,7 @@ def test_an_epoch_is_the_same_for_every_world(samples: int) -> None:
     assert sorted(i for w in histories[0] for micro_step in w for i in micro_step) == list(range(samples))
 
 
-def test_a_remainder_may_leave_a_rank_empty_handed() -> None:
+def test_a_rank_may_be_empty_in_a_remainder() -> None:
     order = torch.arange(9)
     assert [b.tolist() for b in window(order, 0, 2, 3, 0, 4)[0]] == [[0, 1], [8]]
     assert [b.tolist() for b in window(order, 0, 2, 3, 3, 4)[0]] == [[6, 7], []]
@@ -107,7 +107,7 @@ def test_a_remainder_may_leave_a_rank_empty_handed() -> None:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Bytes that tell where they stand: position mod 251, which no stride here divides."""
+    """Bytes that encode their position: position mod 251, which no stride here divides."""
     file = tmp_path / "corpus"
     file.write_bytes(bytes(i % 251 for i in range(5000)))
     return file
@@ -203,7 +203,7 @@ def test_text_that_is_not_there(tmp_path: Path) -> None:
         TextData(path=str(tmp_path / "empty")).load(CPU)
 
 
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"x" * 200)
     (tmp_path / "b").write_bytes(b"y" * 200)
     opened = Path.open
@@ -397,7 +397,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("tensor_dataset", Spec("tokens", (4,), "tokens", 25, 25)),
     ],
 )
-def test_custom_data_tells_what_it_is(module: str, name: str, spec: Spec) -> None:
+def test_kinds_of_custom_data_are_inferred(module: str, name: str, spec: Spec) -> None:
     splits = CustomData(target=f"{module}:{name}").load(CPU)
     inputs, targets = whole(splits.train)
     assert splits.spec == spec and inputs.shape == (6, *spec.shape)
@@ -408,7 +408,7 @@ def test_custom_data_tells_what_it_is(module: str, name: str, spec: Spec) -> Non
     check(splits, 1) if name != "arrays" else None
 
 
-def test_custom_data_takes_what_it_is_told(module: str) -> None:
+def test_kinds_of_custom_data_can_be_given(module: str) -> None:
     made = CustomData(target=f"{module}:vectors", kwargs={"n": 9}, outputs=10).load(CPU)
     assert len(made.train) == 9 and made.spec.outputs == 10
     told = CustomData(target=f"{module}:tensor_dataset", inputs="vectors", targets="values").load(CPU)
@@ -416,7 +416,7 @@ def test_custom_data_takes_what_it_is_told(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"target": "ragged"}, r"input 1 has shape \(4,\) but the first \(3,\): pad them"),
         ({"target": "strings"}, "sample 0 does not turn into tensors"),
@@ -431,13 +431,13 @@ def test_custom_data_takes_what_it_is_told(module: str) -> None:
         ({"target": "arrays", "outputs": 4}, "^outputs=4: must be 1, the size of a target"),
     ],
 )
-def test_custom_data_that_does_not_fit(module: str, options: dict[str, object], says: str) -> None:
-    with pytest.raises(Invalid, match=says) as caught:
+def test_custom_data_that_does_not_fit(module: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(Invalid, match=message) as caught:
         CustomData(**{**options, "target": f"{module}:{options['target']}"}).load(CPU)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
-def test_bad_targets_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_targets_have_different_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = f"wants_{tmp_path.name.replace('-', '_')}"
     Path(f"{name}.py").write_text("import not_installed_anywhere\n")
@@ -484,7 +484,7 @@ def faulty(change: str) -> Splits:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ("nan", "=mine: 2 of 9000 training inputs hold NaN or Inf, the first at index 4500"),
         ("label", "=mine: 2 of 9000 training targets are out of [0, 4), the first at index 77"),
@@ -493,8 +493,8 @@ def faulty(change: str) -> Splits:
         ("empty", "=mine: the training set is empty"),
     ],
 )
-def test_faults_are_said_with_their_place(change: str, says: str) -> None:
-    with pytest.raises(Invalid, match=f"^{re.escape(says)}$") as caught:
+def test_faults_are_reported_with_their_index(change: str, message: str) -> None:
+    with pytest.raises(Invalid, match=f"^{re.escape(message)}$") as caught:
         check(faulty(change), 32)
     assert caught.value.field == ""
 

@@ -1,4 +1,4 @@
-"""One look at the gradients finds what plain loops over the parameters find, from 1e-42 to 1e30, whatever they are."""
+"""The one-shot checks find what plain loops over the parameters find, from 1e-42 to 1e30."""
 
 import math
 import subprocess
@@ -145,7 +145,7 @@ def test_scaled_gradients() -> None:
 
 
 def test_nothing_is_fetched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the number of parameters: one list of norms, and what a CPU looks at for nothing."""
+    """For any number of parameters: one list of norms, and what costs nothing to read on a CPU."""
     counts = {"tolist": 0, "item": 0}
     for name in counts:
         real = getattr(torch.Tensor, name)
@@ -169,15 +169,15 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     model[0].weight.grad.fill_(1e3)
     model[2].weight.grad.fill_(float("nan"))
     check_gradients(model)
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "gradient norm: nan, of 12 parameters" and said[2].split() == ["nan", "2.weight"]
-    assert said[3].split() == ["8000", "0.weight"] and said.index("smallest:") == 7 and len(said) == 13
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "gradient norm: nan, of 12 parameters" and output[2].split() == ["nan", "2.weight"]
+    assert output[3].split() == ["8000", "0.weight"] and output.index("smallest:") == 7 and len(output) == 13
     diagnose_gradients(model)
     assert "NaN in 2.weight" in capsys.readouterr().out
     model[2].weight.grad.zero_()
     diagnose_gradients(model)
-    said = capsys.readouterr().out
-    assert "exploding? the norm is 8" in said and "all zeros: 2.weight" in said
+    output = capsys.readouterr().out
+    assert "exploding? the norm is 8" in output and "all zeros: 2.weight" in output
     check_gradients(model, quiet=True)
     assert capsys.readouterr().out == ""
 

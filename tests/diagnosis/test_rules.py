@@ -93,7 +93,7 @@ def test_exploding_needs_the_blow_up_to_end_the_run() -> None:
     assert verdict([*survived, line(200, math.nan, math.nan, True)], "failed", error="no").verdict == "nan_gradient"
 
 
-def test_scale_collapse_is_what_ended_the_run_and_says_where_the_scale_began_to_fall() -> None:
+def test_scale_collapse_ended_the_run_and_its_evidence_has_the_start_of_the_fall() -> None:
     lines = [line(i, 2.0, scale=65536.0) for i in range(1, 60)]
     lines += [line(i, math.nan, math.nan, True, 65536 * 0.5 ** (i - 59)) for i in range(60, 100)]
     lines.insert(63, line(64, 2.0, scale=65536 * 0.5**5))  # one update comes through
@@ -102,7 +102,7 @@ def test_scale_collapse_is_what_ended_the_run_and_says_where_the_scale_began_to_
     assert found.verdict == "scale_collapse" and seen == [60, 1, 40] and found.evidence["skipped_last_in_a_row"] == 36
 
 
-def test_what_could_not_be_checked_is_said() -> None:
+def test_rules_that_could_not_be_checked_are_listed() -> None:
     found = verdict([line(i, 2.0) for i in range(4)])
     assert found.verdict == "healthy" and {"diverged", "vanishing", "stalled"} <= set(found.unchecked)
 
@@ -306,7 +306,7 @@ def test_rule_at_its_threshold(code: str) -> None:
 @pytest.mark.parametrize(
     "code", ["vanishing", "dead_units", "saturated_units", "overclipped", "stalled", "underflow_fp16"]
 )
-def test_a_model_that_learns_is_not_ill(code: str) -> None:
+def test_a_model_that_learns_is_not_unhealthy(code: str) -> None:
     _, over, _ = EDGES[code]
     assert run(**over | {"losses": FALLING}).get(code) != "critical"
 
@@ -324,7 +324,7 @@ def test_order_of_execution_decides_which_layers_are_early() -> None:
     assert diagnose(stream).verdict == "vanishing"
 
 
-def test_the_first_cause_is_the_verdict_and_the_rest_is_told() -> None:
+def test_the_first_cause_is_the_verdict_and_the_rest_are_findings() -> None:
     stream = Stream(Thresholds())
     for i in range(100):
         stream.observe(line(i, 2.0 if i < 60 else math.nan, 10.0 ** max(0, i - 55) if i < 60 else math.nan, i >= 60))
@@ -389,7 +389,7 @@ def test_a_scale_that_still_falls_at_the_end_has_collapsed_and_one_that_settled_
     assert "scale_collapse" not in run(FALLING, scales=settles, skipped=begins, scaled=True)
 
 
-def test_a_head_that_nothing_calls_is_no_broken_graph_and_a_detached_layer_is() -> None:
+def test_an_unused_head_is_no_broken_graph_and_a_detached_layer_is() -> None:
     def severity(called: list[str]) -> str:
         stream = Stream(Thresholds(), NAMES, called=called)
         for i in range(100):
@@ -400,7 +400,7 @@ def test_a_head_that_nothing_calls_is_no_broken_graph_and_a_detached_layer_is() 
 
 
 def test_weights_that_are_not_finite_any_more_are_never_healthy() -> None:
-    """Nobody looked at the gradient, and the update was applied."""
+    """The gradient was not checked, and the update was applied."""
     losses = [2.0 - i / 100 for i in range(60)] + [math.nan] * 3
     assert run(losses)["nan_gradient"] == "critical"
     assert run(losses, **overflow("parameters"))["nan_parameter"] == "critical"
@@ -507,7 +507,7 @@ def test_a_flat_loss_is_no_stall_where_evaluations_fall_or_the_run_was_stopped()
     assert "stalled" not in codes(flat, "interrupted") and "stalled" in codes([*flat, *evaluated(1.9)])
 
 
-def test_of_several_spikes_the_first_is_told_and_those_of_a_run_that_does_not_learn_are_not() -> None:
+def test_of_several_spikes_the_first_is_reported_if_the_run_learns() -> None:
     calm = [2.0 - i / 2000 for i in range(100)]
     losses = [*calm, *[3.5] * 4, *[1.9] * 9, math.nan, *[4.5] * 4, *[1.4] * 40]
     found = verdict([line(i, loss) for i, loss in enumerate(losses, 1)])
@@ -518,5 +518,5 @@ def test_of_several_spikes_the_first_is_told_and_those_of_a_run_that_does_not_le
     assert "loss_spike_recovered" not in run([*[2.0] * 100, *[3.5] * 4, *[2.0] * 40])
 
 
-def test_small_gradients_are_said_to_be_no_fault_only_where_the_run_is_well() -> None:
+def test_small_gradients_are_no_problem_only_in_a_healthy_run() -> None:
     assert "small_but_healthy" not in run(FLAT, 0.9e-6) and "small_but_healthy" not in run(FALLING, 0.9e-6, **FAILED)

@@ -28,7 +28,7 @@ def test_a_few_updates_are_judged_only_beyond_doubt() -> None:
     assert verdict([]).verdict == "healthy" and not verdict([]).unhealthy
 
 
-def test_evaluations_tell_whether_a_model_is_better_than_a_constant_answer() -> None:
+def test_evaluations_decide_whether_a_model_is_better_than_a_constant_answer() -> None:
     """Over the last losses; unless training has come to half of it, by heart."""
 
     def learns(last: float, *evals: float) -> bool:
@@ -42,18 +42,18 @@ def test_evaluations_tell_whether_a_model_is_better_than_a_constant_answer() -> 
     assert learns(0.49, 1.0) and not learns(0.51, 1.0)
 
 
-def test_what_a_run_that_has_not_learnt_has_come_to_is_told() -> None:
-    for losses, constant, says in (
+def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
+    for losses, constant, message in (
         ([2.0 - min(i, 50) / 50 for i in range(100)], 1.04, "the loss (1) is about that of a constant answer (1.04)"),
         (FLAT, None, "improved by 0.0%"),
     ):
         stream = Stream(Thresholds(), NAMES)
         for i, loss in enumerate(losses):
             stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1001.0]})
-        assert says in diagnose(stream, constant=constant).sentence
+        assert message in diagnose(stream, constant=constant).sentence
 
 
-def test_a_run_that_is_too_short_is_not_said_to_be_stuck() -> None:
+def test_a_run_that_is_too_short_is_not_stuck() -> None:
     half = {"half": True, "inspection": Inspection(flushed=0.5)}
     assert (
         run(FLAT[:39], **half)["underflow_fp16"] == "warning" and run(FLAT[:40], **half)["underflow_fp16"] == "critical"
@@ -105,7 +105,7 @@ def test_spikes_of_the_norm_are_beyond_its_spread_and_finite() -> None:
 
 
 @pytest.mark.parametrize("code", ["growing_norm", "decaying_norm"])
-def test_a_trend_goes_in_one_direction(code: str) -> None:
+def test_a_trend_has_one_direction(code: str) -> None:
     there = drift(20.0)
     back = [*there[:10], *reversed(there[10:90]), *there[90:]]
     for norms, found in ((there, True), (back, False)):

@@ -37,7 +37,7 @@ def one(found: Diagnosis, code: str) -> Finding | None:
     return next((f for f in found.findings if f.code == code), None)
 
 
-def test_a_layer_that_died_is_not_said_to_vanish() -> None:
+def test_a_dead_layer_is_not_vanishing() -> None:
     cut = [0.0, 1.0, 1.0, 1.0]
     assert "vanishing" in run(FLAT, layers=cut) and "vanishing" in run(FLAT, layers=cut, inspection=seen(dead=0.99))
     assert "vanishing" in run(FLAT, layers=cut, inspection=seen())
@@ -45,7 +45,7 @@ def test_a_layer_that_died_is_not_said_to_vanish() -> None:
     assert "vanishing" in run(FLAT, layers=STEEP, inspection=seen(dead=1.0)), "something comes through"
 
 
-def test_what_fp16_flushes_to_zero_is_not_said_to_vanish() -> None:
+def test_what_fp16_flushes_to_zero_is_not_vanishing() -> None:
     cut = [0.0, 1.0, 1.0, 1.0]
     assert "vanishing" not in run(FLAT, layers=cut, inspection=Inspection(layer_ratio=999.0))
     assert "vanishing" in run(FLAT, layers=cut, inspection=Inspection(layer_ratio=1001.0))
@@ -61,7 +61,7 @@ def test_vanishing_is_of_weights_that_move_in_a_run_that_did_not_fail() -> None:
     )
 
 
-def test_vanishing_goes_by_finite_norms_and_says_since_when() -> None:
+def test_vanishing_uses_finite_norms_and_has_a_beginning() -> None:
     broken = [math.inf, 1.0, 1.0, 1.0]
     found = one(recorded([broken, broken, STEEP] * 33), "vanishing")
     assert found is not None and found.evidence["late_to_early_ratio"] == 1001.0
@@ -78,7 +78,7 @@ def test_vanishing_over_time_is_of_the_whole_run() -> None:
     assert "vanishing" not in {f.code for f in diagnose(stream).findings}
 
 
-def test_vanishing_cannot_be_told_of_a_short_run_or_of_one_layer() -> None:
+def test_vanishing_cannot_be_checked_in_a_short_run_or_with_one_layer() -> None:
     assert "vanishing" in recorded([STEEP] * 39).unchecked and "vanishing" in recorded([STEEP] * 40).checked
     assert recorded([[1.0]] * 100, names=NAMES[:1]).unchecked["vanishing"] == "the model has one layer"
     stream = Stream(Thresholds(), NAMES[:1])
@@ -145,7 +145,7 @@ def test_an_overflow_of_fp16_is_one_of_the_forward_pass_that_fp32_holds() -> Non
     assert "underflow_fp16" not in run(FLAT, half=True, inspection=Inspection())
 
 
-def test_a_failing_update_that_was_not_run_again_leaves_its_cause_open() -> None:
+def test_without_a_replay_the_cause_of_a_failing_update_is_unchecked() -> None:
     well, failed = [line(i, loss) for i, loss in enumerate(FALLING)], {"status": "failed", "error": "why"}
     assert "nan_input" in verdict(well).checked and "nan_input" in verdict(well, **failed).unchecked
     assert "nan_input" in verdict(well, **failed, overflow=Overflow("forward", "layer", "Linear")).checked
@@ -158,7 +158,7 @@ def test_a_loss_is_at_fault_only_where_it_is_the_first_that_is_not_finite() -> N
     assert found.verdict == "nan_loss" and found.evidence["outputs"] == [-9e3, 9e3] and "targets" not in found.evidence
 
 
-def test_a_gradient_that_is_not_finite_is_told_with_what_is_known() -> None:
+def test_a_gradient_that_is_not_finite_is_reported_with_what_is_known() -> None:
     lines = [line(i, 2.0) for i in range(60)]
     assert verdict(lines, "failed", error="why").sentence == "why"
     told = verdict(lines, "failed", error="why", overflow=Overflow("backward", "layer", "Linear")).sentence
@@ -174,7 +174,7 @@ def test_overclipped_is_to_a_small_part_in_a_run_that_came_to_its_end() -> None:
     assert "clip_idle" not in run(FLAT, skipped=[True] * 100, clips=True), "nothing was applied"
 
 
-def test_no_other_cause_is_told_where_one_is_found_and_a_stopped_run_is_only_ill_if_it_is() -> None:
+def test_fallbacks_are_dropped_and_an_interrupted_run_is_unhealthy_only_if_critical() -> None:
     assert "stalled" in run(FLAT, layers=EVEN) and "stalled" not in run(FLAT, layers=STEEP)
     spiked = [line(i, loss) for i, loss in enumerate(spike(3.0))]
     assert verdict(spiked).verdict == "loss_spike_recovered" and verdict(spiked, "interrupted").verdict == "interrupted"
@@ -183,7 +183,7 @@ def test_no_other_cause_is_told_where_one_is_found_and_a_stopped_run_is_only_ill
     assert verdict(lost[:5], "interrupted").sentence == "stopped after 5 updates"
 
 
-def test_every_diagnosis_comes_with_its_numbers_and_the_rest_is_told_beside_the_verdict() -> None:
+def test_every_diagnosis_has_its_numbers_and_other_findings_besides_the_verdict() -> None:
     found = verdict([line(i, 2.0 + i, 1.0) for i in range(100)], constant=3.0, clips=True)
     assert found.evidence["loss_of_constant_answer"] == 3.0 and found.verdict == "diverged"
     assert {f.code for f in found.findings} == {"diverged", *(f.code for f in remaining(found))}

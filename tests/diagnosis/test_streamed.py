@@ -21,7 +21,7 @@ SMALL = (*SHORT, "model=sigmoid_mlp", "model.width=8", "model.layers=2")
 
 
 class Stream:
-    """Samples that nobody keeps. how: bad ones come by `chance`, at one `index`, or `once`, at some call.
+    """Samples that are not stored. how: bad ones come by `chance`, at one `index`, or `once`, at some call.
 
     Not in the first calls, in which the data are looked at, and the loss and the model are tried.
     """

@@ -1,4 +1,4 @@
-"""A run's loss in three numbers: their definition, and that everything that tells of a run has the same."""
+"""A run's loss in three numbers: their definition, and that all reports of a run have the same."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def test_the_numbers_of_a_stream_are_those_of_its_definition(losses: list[float]
     assert len(found.latest) <= 100
 
 
-def test_a_level_is_no_lucky_batch_and_half_of_a_window_lost_is_a_lost_level() -> None:
+def test_a_level_is_a_median_and_infinite_where_half_of_a_window_is_not_finite() -> None:
     assert Levels([1.0] * 60 + [0.0] + [1.0] * 60).best == 1.0
     assert Levels([9.0] * 80 + [1.0] * 11 + [5.0] * 9).final == 1.0
     assert Levels([1.0] * 91 + [math.nan] * 9).final == 1.0
@@ -41,7 +41,7 @@ def test_a_level_is_no_lucky_batch_and_half_of_a_window_lost_is_a_lost_level() -
 
 
 @pytest.mark.parametrize("updates", [7, 50, 300])
-def test_whatever_tells_of_a_run_tells_the_same_losses(
+def test_everything_that_reports_a_run_reports_the_same_losses(
     updates: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     speed = {"throughput/samples_per_second": 1.0}

@@ -1,4 +1,4 @@
-"""Bytes of an update's tensors against a count by hand, the time of its passes, and what makes them less."""
+"""Bytes of an update's tensors against a manual count, the time of its passes, and what reduces them."""
 
 import time
 from pathlib import Path
@@ -21,7 +21,7 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 11), nn.Sigmoid(), nn.Linear(11, 1))
 
 
-def test_what_is_kept_of_an_mlp_is_its_hidden_activations() -> None:
+def test_an_mlp_saves_its_hidden_activations() -> None:
     """A linear layer keeps its input, tanh and sigmoid their output: of each hidden layer one and the same tensor."""
     model, x = mlp(), torch.randn(13, 5)
     memory = Memory(model)
@@ -83,7 +83,7 @@ def counted(folder: Path, *overrides: str) -> tuple[list[dict], dict[str, float]
     return lines, lines[0]
 
 
-def test_recomputation_and_accumulation_lower_it_and_leave_the_run(tmp_path: Path) -> None:
+def test_recomputation_and_accumulation_lower_it_without_changing_the_run(tmp_path: Path) -> None:
     one, whole = counted(tmp_path / "one", "data.batch_size=16")
     four, parts = counted(tmp_path / "four", "data.batch_size=4", "accumulation.steps=4")
     again, recomputed = counted(tmp_path / "again", "data.batch_size=16", "model.activation_checkpointing=true")
@@ -130,7 +130,7 @@ class Slow(nn.Module):
         return self.linear(x)
 
 
-def test_forward_passes_and_the_rest_are_told_apart() -> None:
+def test_forward_passes_and_the_rest_are_timed_separately() -> None:
     model = Slow()
     passes = Passes(model, torch.device("cpu"))
     began = time.perf_counter()

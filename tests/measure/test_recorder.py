@@ -142,7 +142,7 @@ def dead(model: nn.Sequential, x: torch.Tensor) -> list[float]:
 
 
 @pytest.mark.parametrize("length", [12, 6])
-def test_units_of_a_convolution_are_its_channels_wherever_they_stand(length: int) -> None:
+def test_units_of_a_convolution_are_its_channels_in_any_dimension(length: int) -> None:
     """(B, C, T), with as many steps as channels too; a unit is dead where its channel is zero in all of the batch."""
     torch.manual_seed(0)
     conv, x = kill(nn.Conv1d(3, 6, 3, padding=1), 2), torch.randn(8, 3, length)
@@ -189,7 +189,7 @@ class BackToFront(nn.Module):
 
 @pytest.mark.parametrize("shape", [(4, 3), (4, 5, 3), (4, 3, 2, 2), (4, 3, 1, 1)])
 @pytest.mark.parametrize("odd", [0.0, -3e38, -torch.inf, torch.nan])
-def test_the_largest_magnitude_and_the_dead_units_are_those_of_a_plain_look(shape: tuple[int, ...], odd: float) -> None:
+def test_the_largest_magnitude_and_the_dead_units_equal_a_plain_computation(shape: tuple[int, ...], odd: float) -> None:
     y = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     unit = 1 if len(shape) == 4 else len(shape) - 1
     units = y.movedim(unit, 0)  # (D, ...), a view
@@ -268,7 +268,7 @@ class Functional(nn.Module):
         return x.flatten(1) @ self.weights[0].T @ self.weights[1].T
 
 
-def test_a_model_that_calls_no_module_is_recorded_and_looked_at() -> None:
+def test_a_model_that_calls_no_module_is_recorded_and_inspected() -> None:
     model = Functional()
     with recording_order(model) as called:
         model(torch.randn(2, 64))

@@ -81,7 +81,7 @@ def one_line(error: pytest.ExceptionInfo[Invalid], field: str) -> str:
 
 @pytest.mark.parametrize("spec", ALL_SPECS, ids=lambda spec: f"{spec.inputs}-{spec.targets}")
 @pytest.mark.parametrize("name", FITS)
-def test_fits_the_data_or_says_why_not(name: str, spec: Spec) -> None:
+def test_fits_the_data_or_is_refused_with_the_reason(name: str, spec: Spec) -> None:
     inputs, targets = FITS[name]
     if spec.inputs not in inputs or spec.targets not in targets:
         with pytest.raises(Invalid) as error:
@@ -403,7 +403,7 @@ def test_gradients_vanish_towards_the_input_and_the_remedies_restore_them() -> N
         assert ratio(**remedy) > 1e-2, remedy
 
 
-def test_batch_norm_leaves_no_bias_that_cannot_learn() -> None:
+def test_with_batch_norm_there_is_no_bias() -> None:
     model = build(SigmoidMLPOption(norm="batch"), VECTORS)
     assert all(layer.linear.bias is None for layer in model.layers)
     assert all(layer.linear.bias is not None for layer in build(SigmoidMLPOption(norm="layer"), VECTORS).layers)
@@ -482,7 +482,7 @@ def test_custom_returns_the_logits(nets: str, kind: str) -> None:
     assert model(batch(VECTORS)).shape == (BATCH, CLASSES)
 
 
-def test_custom_without_logits_says_so(nets: str) -> None:
+def test_custom_without_logits_is_refused(nets: str) -> None:
     model = build(CustomOption("mynets:Answers", [9, "none"]), VECTORS)
     with pytest.raises(Invalid) as error:
         model(batch(VECTORS))
@@ -490,7 +490,7 @@ def test_custom_without_logits_says_so(nets: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "kwargs", "field", "says"),
+    ("target", "kwargs", "field", "message"),
     [
         ("mynets:Nest", {}, "target", "mynets has no Nest"),
         ("mynets.deeper:Net", {}, "target", "no module mynets.deeper"),
@@ -504,10 +504,10 @@ def test_custom_without_logits_says_so(nets: str) -> None:
         ("mynets:Net", {"width": 9, "body": {"target": "torch.nn:Linear"}}, "kwargs.body.kwargs", "in_features"),
     ],
 )
-def test_bad_targets_are_refused_in_a_line(nets: str, target: str, kwargs: dict, field: str, says: str) -> None:
+def test_bad_targets_are_refused_in_a_line(nets: str, target: str, kwargs: dict, field: str, message: str) -> None:
     with pytest.raises(Invalid) as error:
         CustomOption(target, kwargs=kwargs).build(VECTORS)
-    assert says in one_line(error, field)
+    assert message in one_line(error, field)
 
 
 @pytest.mark.parametrize("target", ["", "mynets.Net"])

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ WRONG: dict[str, Callable[[list[torch.Tensor]], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_the_gradient_that_the_optimizer_uses(tmp_path: Path, name: str) -> None:
-    """By hand from the micro-batches' own gradients; and the measured ratios are those of the two ways by hand."""
+    """Computed from the micro-batches' own gradients; the measured ratios are those of the two computations."""
     begun = fallen(tmp_path, name, *EACH[name], *SGD)
     g = plain_gradients(begun)
     clips = isinstance(begun.config.clip, NormClip)
@@ -184,8 +185,8 @@ def test_unscaled_accumulation_is_a_larger_rate_for_sgd_and_nothing_for_adam(
     assert lines[-1]["pitfall/update_ratio"] == pytest.approx(expected if expected == 4 else 1, rel=0.5)
 
 
-def test_clip_after_step_clips_what_is_spent(tmp_path: Path) -> None:
-    """The real clipping runs, and the gradients it leaves have its norm; clip_before_backward leaves them whole."""
+def test_clip_after_step_clips_gradients_already_used(tmp_path: Path) -> None:
+    """The real clipping runs, and afterwards the gradients have its norm; clip_before_backward does not change them."""
     left = {}
     for name in ("clip_after_step", "clip_before_backward"):
         begun = fallen(tmp_path, name, *FOUR, *CLIPS, *SGD, every=0)
@@ -238,7 +239,7 @@ def plain_run(
 def test_trajectories_with_a_loss_scale_are_those_of_the_recipe_with_the_mistake(
     tmp_path: Path, name: str, kind: str
 ) -> None:
-    """The effective threshold is max_norm / scale, not max_norm * scale: SGD all but stops, Adam hardly notices."""
+    """The effective threshold is max_norm / scale, not max_norm * scale: SGD nearly stops, Adam hardly changes."""
     scale = 2.0**12
     precision = (*FP16, f"precision.init_scale={scale}", "optimizer.lr=0.01")
     chosen = SGD if kind == "sgd" else ("optimizer=adam",)
@@ -349,7 +350,7 @@ LARGE = (*TINY, *FP16, *SGD, "optimizer.lr=0.01", f"precision.init_scale={2.0**3
 """A scale whose gradients overflow at first; 24 updates."""
 
 
-def test_live_lock_keeps_the_scale_and_skips_for_ever(tmp_path: Path) -> None:
+def test_live_lock_keeps_the_scale_and_always_skips(tmp_path: Path) -> None:
     for name in ("live_lock", None):
         fallen(tmp_path / str(name), name, *LARGE).run()
     wrong, right = updates(tmp_path / "live_lock"), updates(tmp_path / "None")
@@ -368,7 +369,7 @@ def test_step_past_scaler_applies_what_overflowed(tmp_path: Path) -> None:
     assert not math.isfinite(wrong.impact.seen["pitfall/distance"][0])
 
 
-def test_without_a_look_at_the_gradients_a_nan_reaches_the_weights(tmp_path: Path) -> None:
+def test_without_a_check_of_the_gradients_a_nan_reaches_the_weights(tmp_path: Path) -> None:
     nan = (*TINY, "model.target=nets:NaNAt", "+model.kwargs.at=4", "trainer.epochs=1")
     wrong, right = (fallen(tmp_path / str(name), name, *nan, every=0) for name in ("no_monitoring", None))
     wrong.run()
@@ -394,7 +395,7 @@ def test_measuring_changes_nothing(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_measuring_puts_back_batch_norm_and_the_history_of_norms(tmp_path: Path, every: int) -> None:
+def test_measuring_restores_batch_norm_and_the_history_of_norms(tmp_path: Path, every: int) -> None:
     normed = (
         *("model=sigmoid_mlp", "model.layers=2", "model.norm=batch", "data.samples=32", "data.batch_size=4"),
         *("accumulation.steps=2", "clip=autoclip", "clip.history=5", "optimizer=sgd"),
@@ -406,8 +407,8 @@ def test_measuring_puts_back_batch_norm_and_the_history_of_norms(tmp_path: Path,
     assert ["pitfall/distance" in line for line in updates(tmp_path / "n")] == [k % every == 0 for k in range(4)]
 
 
-def test_a_right_update_that_halts_does_not_halt_the_run(tmp_path: Path) -> None:
-    """The model's third forward pass, of the second update tried in the right way, gives NaN; the wrong one is well."""
+def test_a_correct_update_that_halts_does_not_halt_the_run(tmp_path: Path) -> None:
+    """The model's third forward pass, of the second correct update, returns NaN; the wrong update is finite."""
     nan = (*TINY, *SGD, "model.target=nets:NaNAt", "+model.kwargs.at=3", "trainer.epochs=1")
     begun = fallen(tmp_path, "needless_clip", *nan)
     begun.run()
@@ -438,17 +439,32 @@ def test_every_pitfall_is_tried_here_or_on_two_ranks() -> None:
     assert set(EACH) | RANKS == set(options("pitfall")) and not set(EACH) & RANKS
 
 
+@pytest.fixture(scope="module")
+def correct(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[set[str], Any]]:
+    """Runs without a pitfall, each once: the attributes of the update, and the final state."""
+
+    @cache
+    def ended(*overrides: str) -> tuple[set[str], Any]:
+        folder = tmp_path_factory.mktemp("correct")
+        run = fallen(folder, None, *overrides)
+        attributes = set(vars(run.update))
+        run.run()
+        return attributes, of_the_run(load(folder))
+
+    return lambda *overrides: ended(*(o for o in overrides if "pitfall" not in o))
+
+
 @pytest.mark.parametrize("name", EACH)
-def test_each_replaces_one_function_and_differs_from_the_right_run(tmp_path: Path, name: str) -> None:
-    wrong, right = (fallen(tmp_path / str(n), n, *EACH[name], *SGD) for n in (name, None))
+def test_each_replaces_one_function_and_differs_from_the_correct_run(
+    tmp_path: Path, name: str, correct: Callable[..., tuple[set[str], Any]]
+) -> None:
+    wrong, (attributes, right) = fallen(tmp_path, name, *EACH[name], *SGD), correct(*EACH[name], *SGD)
     assert vars(wrong.update).keys() & vars(Update).keys() == {OPTIONS["pitfall", name].replaces}  # type: ignore
-    assert vars(wrong.update).keys() - vars(right.update).keys() == {OPTIONS["pitfall", name].replaces}  # type: ignore
+    assert vars(wrong.update).keys() - attributes == {OPTIONS["pitfall", name].replaces}  # type: ignore
     if name == "no_monitoring":
         return  # without a NaN there is nothing to see
     wrong.run()
-    right.run()
-    states = [of_the_run(load(tmp_path / str(n))) for n in (name, None)]
-    assert differences(*states), "the mistake shows"
+    assert differences(of_the_run(load(tmp_path)), right), "the mistake shows"
 
 
 IDLE = {
@@ -465,14 +481,14 @@ IDLE = {
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_a_pitfall_that_cannot_act_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_pitfall_without_effect_is_refused(tmp_path: Path, name: str) -> None:
     overrides, text = IDLE[name]
     with pytest.raises(Invalid) as error:
         fallen(tmp_path, name, *(overrides if set(TINY) <= set(overrides) else (*TINY, *overrides)))
     assert str(error.value) == f"pitfall={name}: needs {text}"
 
 
-def test_a_typo_in_a_name_is_told_in_a_line() -> None:
+def test_a_typo_in_a_name_is_one_line() -> None:
     with pytest.raises(Exception) as error:
         composed("+pitfall=unscaled_acumulation")
     told = explain(error.value) or ""
@@ -480,7 +496,7 @@ def test_a_typo_in_a_name_is_told_in_a_line() -> None:
     assert told.startswith(meant) and "\n" not in told
 
 
-def test_a_field_without_a_pitfall_is_told_in_a_line() -> None:
+def test_a_field_without_a_pitfall_is_one_line() -> None:
     with pytest.raises(Exception) as error:
         composed("pitfall.measure_every=1")
     assert (explain(error.value) or "").startswith("a field of a group that is null: append one option first")

@@ -76,7 +76,7 @@ def test_norm_coefficient_takes_tensors_of_thresholds() -> None:
     assert got[:3].tolist() == [1.0, 1.0, 0.25] and got[3].isnan()
 
 
-def test_value_equals_torch_and_says_whether_it_acted() -> None:
+def test_value_equals_torch_and_reports_whether_it_acted() -> None:
     model, reference = model_with_gradients(), model_with_gradients()
     clipped = ValueClip(0.5).clip_(gradients_of(model), {})
     before = flat(reference).norm()

@@ -24,7 +24,7 @@ TINY = 2.0**-25  # half of its smallest subnormal
 
 
 class Spy(TorchDispatchMode):
-    """Records each op with its operands' dtypes; entered before `FastGemm` it sees what that one passes on."""
+    """Records each op with its operands' dtypes; entered before `FastGemm` it sees the ops that `FastGemm` calls."""
 
     def __init__(self) -> None:
         super().__init__()

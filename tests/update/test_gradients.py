@@ -27,7 +27,7 @@ def test_norm_equals_float64_at_any_magnitude(sizes: list[int], exponent: float,
     assert got == pytest.approx(reference(tensors), rel=1e-5, abs=1e-45)
 
 
-def test_finite_gradients_of_1e30_have_a_finite_norm_where_torch_gives_infinity() -> None:
+def test_finite_gradients_of_1e30_have_a_finite_norm_where_torch_returns_infinity() -> None:
     tensors = [torch.full((100,), 1e30), torch.full((3,), 1e-30)]
     assert torch.isinf(torch.nn.utils.get_total_norm(tensors))
     assert total_norm(tensor_norms(tensors)).item() == pytest.approx(1e31, rel=1e-6)
@@ -52,7 +52,7 @@ def test_missing_empty_and_zero_gradients() -> None:
     assert measure(["a"], [p[0]]).total.item() == 0
 
 
-def test_scaling_multiplies_every_element_and_leaves_them_alone_at_one() -> None:
+def test_scaling_multiplies_every_element_and_does_nothing_at_one() -> None:
     tensors = [torch.tensor([1.0, -2.0]), torch.tensor([[3.0]])]
     gradients = Gradients([], [], tensors, torch.zeros(2), torch.zeros(()))
     gradients.scale_(torch.tensor(0.5, dtype=torch.float64))

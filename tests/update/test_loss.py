@@ -130,17 +130,17 @@ def test_auto_fits_the_data(spec: Spec, wanted: type[Loss]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "spec", "says"),
+    ("loss", "spec", "message"),
     [
         (CrossEntropy(), VALUES, "=cross_entropy: needs classes or tokens, but the data provides values"),
         (MeanSquaredError(), CLASSES, "=mse: needs values, but the data provides classes"),
         (BinaryCrossEntropy(), TOKENS, "=bce: needs values, but the data provides tokens"),
     ],
 )
-def test_a_loss_that_does_not_fit_the_data(loss: Loss, spec: Spec, says: str) -> None:
+def test_a_loss_that_does_not_fit_the_data(loss: Loss, spec: Spec, message: str) -> None:
     with pytest.raises(Invalid) as caught:
         loss.resolve(spec)
-    assert str(caught.value) == says
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("loss", [MeanSquaredError(), BinaryCrossEntropy()])
@@ -149,7 +149,7 @@ def test_shapes_are_never_broadcast(loss: Loss) -> None:
         loss(torch.zeros(6), torch.zeros(6, 1))
 
 
-def test_cross_entropy_says_what_shape_it_needs() -> None:
+def test_cross_entropy_names_the_shape_it_needs() -> None:
     with pytest.raises(Invalid, match=r"needs outputs of shape \(6, 7, C\), but the model returns \(6, 5\)"):
         CrossEntropy()(torch.zeros(6, 5), torch.zeros(6, 7, dtype=torch.int64))
 
@@ -182,7 +182,7 @@ def test_custom_losses_of_samples_and_means(module: str) -> None:
     assert total.dtype == torch.float32
 
 
-def test_custom_losses_that_are_none(module: str) -> None:
+def test_wrong_custom_losses_are_refused(module: str) -> None:
     for name, gives in (("pairs", r"\(6, 2\)"), ("number", "float")):
         loss = CustomLoss(target=f"{module}:{name}").resolve(VALUES)
         with pytest.raises(Invalid, match=rf"must return a tensor of shape \(6,\) or \(\), but returned {gives}"):

@@ -89,7 +89,7 @@ def plain_loop(
     dtype: torch.dtype | None,
     max_norm: float,
 ) -> tuple[list[float], list[float]]:
-    """What anyone would write: autocast, GradScaler, mean over the window, unscale, clip, step, update."""
+    """The usual loop: autocast, GradScaler, mean over the window, unscale, clip, step, update."""
     scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16, init_scale=2.0**12)
     losses, norms = [], []
     for batches in windows:
@@ -138,7 +138,7 @@ def overflowing(x: torch.Tensor) -> torch.Tensor:
 
 
 def everything(update: Update, model: torch.nn.Module) -> list[torch.Tensor]:
-    """All that only an applied update may move."""
+    """The state that only an applied update may change."""
     state = [v for s in update.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
     tensors = [*model.parameters(), *model.buffers(), *state, *update.clip_state.values(), update.applied]
     return [t.detach().clone().nan_to_num(nan=-1.0) for t in tensors]
@@ -156,7 +156,7 @@ OPTIMIZERS: list[Callable[[bool], OptimizerOption]] = [
 @pytest.mark.parametrize("clip", [NoClip(), AutoClip(history=5), ZClip(warmup=2)], ids=["none", "autoclip", "zclip"])
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 def test_a_skipped_update_moves_nothing_but_the_scale(make, how: str, clip: Clip, first: bool) -> None:
-    """The run with a skipped update ends with bitwise the weights of the run that never met it."""
+    """The run with a skipped update ends with bitwise the weights of the run without it."""
     x, y = samples(12)
     ends = []
     for meets in (True, False):
@@ -193,7 +193,7 @@ def test_a_gradient_that_is_not_finite_halts_fp32_for_good() -> None:
 
 
 @pytest.mark.parametrize("precision", [FP32("skip"), BF16("skip")], ids=["fp32", "bf16"])
-def test_or_is_skipped_where_that_is_wanted(precision: PrecisionOption) -> None:
+def test_a_gradient_that_is_not_finite_is_skipped_if_configured(precision: PrecisionOption) -> None:
     x, y = samples(8)
     model = net()
     update = update_of(model, precision=precision)
@@ -308,7 +308,7 @@ def test_noise_that_is_not_finite_is_not_applied() -> None:
     assert update([MicroBatch(x, y)]).skipped.item() == 1 and torch.equal(weights(model), before)
 
 
-def test_a_buffer_that_the_model_replaces_is_put_back_too() -> None:
+def test_a_buffer_that_the_model_replaces_is_restored_too() -> None:
     class Average(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -362,7 +362,7 @@ COUNTED = {"all": 0}
 def test_the_mean_over_ranks_is_the_gradient_of_the_mean_over_the_window(
     samples_in_epoch: int, batch_size: int, steps: int, ranks: int, seed: int
 ) -> None:
-    """Every window of an epoch, remainders and ranks with nothing left included; DDP averages over the ranks."""
+    """Every window of an epoch, remainders and empty ranks included; DDP averages over the ranks."""
     x, y = samples(samples_in_epoch, seed)
     y[torch.rand(len(y), generator=torch.Generator().manual_seed(seed)) < 0.3] = -100
     order, cursor = epoch_order(samples_in_epoch, seed, 0), 0

@@ -1,4 +1,4 @@
-"""Textbook losses: equal to their stable twins where both are numbers, and where they stop being so."""
+"""Textbook losses: equal to their stable forms where both are numbers, and where they stop being so."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_stable_poisson_loss_is_right_far_below_zero() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stable", [False, True])
-def test_the_option_sums_what_its_function_gives(kind: str, stable: bool) -> None:
+def test_the_option_sums_what_its_function_returns(kind: str, stable: bool) -> None:
     loss = UnstableLoss(kind=kind, stable=stable)
     if KINDS[kind].targets == "classes":
         outputs, targets = torch.randn(6, 5), torch.randint(5, (6,))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_training_the_naive_loss_ends_the_run_and_the_stable_twin_learns(kind: str, tmp_path: Path) -> None:
+def test_in_training_the_naive_loss_ends_the_run_and_the_stable_form_learns(kind: str, tmp_path: Path) -> None:
     experiment = f"+experiment=nan_loss_{kind}"
     run = trainer(tmp_path / "naive", experiment)
     assert run.run().status == "failed"

@@ -46,14 +46,14 @@ def without_launcher(text: str) -> list[str]:
 
 
 def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path: Path) -> None:
-    """Eight jobs of two seeds, half of which explode: files, results and verdicts; each can be replayed and resumed."""
-    grid = ("optimizer.lr=0.01,100", "clip.max_norm=1e9,0.1", "seed=0,1")
+    """Jobs of two seeds, some of which explode: files, results and verdicts; each can be replayed and resumed."""
+    grid = ("optimizer.lr=0.01,100", "clip.max_norm=1e9", "seed=0,1")
     alone, lanes = both(gradlab, tmp_path, *EXPLODING, *grid)
     assert (alone.code, lanes.code) == (0, 0), lanes.err
-    assert "8 jobs as lanes of 1 programs, 0 one by one" in lanes.out
+    assert "4 jobs as lanes of 1 programs, 0 one by one" in lanes.out
     basic, vectorized = tmp_path / "basic", tmp_path / "vectorized"
     assert files(vectorized) == files(basic)
-    for job in range(8):
+    for job in range(4):
         mine, its = vectorized / str(job), basic / str(job)
         for name in ("config.yaml", "overrides.yaml"):
             assert (mine / ".hydra" / name).read_text() == (its / ".hydra" / name).read_text()
@@ -68,13 +68,13 @@ def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path:
             its["exit_code"],
         )
     verdicts = [row["verdict"] for row in rows(vectorized)]
-    assert verdicts[4] == verdicts[5] == "exploding" and 2 <= verdicts.count("exploding") < 8
-    assert replay([str(vectorized / "4")]) == 0 == replay([str(basic / "4")])
-    told = [json.loads((f / "4" / "replay.json").read_text()) for f in (vectorized, basic)]
+    assert verdicts[0] == "healthy" and verdicts[2] == verdicts[3] == "exploding"
+    assert replay([str(vectorized / "2")]) == 0 == replay([str(basic / "2")])
+    told = [json.loads((f / "2" / "replay.json").read_text()) for f in (vectorized, basic)]
     assert told[0]["attempt"] == told[1]["attempt"] and told[0]["first"]["module"] == told[1]["first"]["module"]
-    again = gradlab("resume=vectorized/2", "trainer.epochs=3", cwd=tmp_path)
+    again = gradlab("resume=vectorized/0", "trainer.epochs=3", cwd=tmp_path)
     assert again.code == 0, again.err
-    assert Left(vectorized / "2").diagnosis["outcome"]["epochs_completed"] == 3
+    assert Left(vectorized / "0").diagnosis["outcome"]["epochs_completed"] == 3
 
 
 def test_jobs_that_are_refused_are_refused_as_by_hydras_launcher(gradlab: Commands, tmp_path: Path) -> None:

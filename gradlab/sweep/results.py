@@ -1,4 +1,4 @@
-"""One row a job of a sweep, from its folder alone, whatever wrote it: results.csv, and what maps are made of."""
+"""One row per job of a sweep, read from its folder, whatever launcher ran it: results.csv, and the input of maps."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def class_of(job: RunRecord, numbers: dict[str, Any]) -> str:
 
 
 def why(job: RunRecord) -> str:
-    """What ended the run, or else what was seen."""
+    """The error that ended the run, else the sentence of its diagnosis."""
     return job.outcome.get("error") or job.diagnosis.get("sentence") or "left no diagnosis.json"

@@ -1,7 +1,7 @@
-"""Going on with a sweep that was interrupted: which jobs have finished, and the command that it began with.
+"""Resuming an interrupted sweep: which jobs have finished, and the command that started it.
 
-A job has finished when its diagnosis.json, which is written whole or not at all, gives an answer under the overrides
-that it is to run under. All others run from their beginning.
+A job has finished when its diagnosis.json, which is written whole or not at all, holds a verdict under the overrides
+that it is to run under. All others run from the beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRITTEN = (
     *("checkpoint.pt", "crash.pt", "diagnosis.json", "layers.jsonl", "metrics.jsonl", "report.html", "figures"),
     *("environment.json", "replay.json", "wandb", "tensorboard"),
 )
-"""What a run leaves, beside what Hydra writes: nothing of it may be taken for that of the next run in the folder."""
+"""What a run leaves, beside what Hydra writes: it must not be mistaken for files of the next run in the folder."""
 
 
 def resuming() -> bool:
@@ -35,14 +35,14 @@ def resuming() -> bool:
 
 
 def finished(folder: Path, overrides: list[str]) -> int | None:
-    """Exit code of the job that has given its answer in this folder, under these overrides; None: it has to run.
+    """Exit code of the job that finished in this folder under these overrides; None: it has to run.
 
-    An interruption is no answer; nor is an error, since its cause may have been mended.
+    An interrupted job has not finished; nor has one that ended in an error, since its cause may have been fixed.
     """
     run = RunRecord(folder)
     code = run.diagnosis.get("exit_code")
     ended = (run.verdict is not None or run.refused) and type(code) is int and code != INTERRUPTED
-    return code if ended and run.diagnosis.get("overrides") == identity(overrides) else None
+    return int(code) if ended and run.diagnosis.get("overrides") == identity(overrides) else None
 
 
 def finished_or_clear(folder: Path, overrides: list[str], world: World) -> int | None:
@@ -64,14 +64,14 @@ def clear(folder: Path) -> None:
 
 
 def refused_before(folder: Path, overrides: list[str]) -> bool:
-    """Whether the job in this folder was refused for what its command says: it would be again."""
+    """Whether the job in this folder was refused for its overrides: it would be refused again."""
     found = RunRecord(folder).diagnosis
     same = found.get("overrides") == identity(overrides)
     return same and found.get("verdict") is None and found.get("exit_code") == WRONG
 
 
 def count_finished(folder: Path, planned: list[list[str]]) -> tuple[int, int]:
-    """How many of a sweep's jobs have finished, and how many of the others are wrong by themselves."""
+    """How many of a sweep's jobs have finished, and how many of the others were refused for their overrides."""
     jobs = {tuple(identity(job)) for job in planned}
     done, refused = set(), set()
     for run in SweepRecord(folder).jobs:
@@ -86,33 +86,32 @@ def count_finished(folder: Path, planned: list[list[str]]) -> tuple[int, int]:
 
 
 def remaining(folder: Path, planned: list[list[str]]) -> str | None:
-    """What is said of a sweep's jobs that have not finished, and how to run those that can be; None: all have."""
+    """A message about the jobs that have not finished, and how to run those that can run; None: all have finished."""
     (done, refused), jobs = count_finished(folder, planned), len({tuple(identity(job)) for job in planned})
     if done == jobs:
         return None
     parts = [f"{done} of {jobs} jobs have finished"]
     if refused:
-        says = "1 is wrong by itself" if refused == 1 else f"{refused} are wrong by themselves"
-        parts.append(f"{says} and would be refused again")
+        parts.append(f"{refused} {'was' if refused == 1 else 'were'} refused and would be refused again")
     if done + refused < jobs:
         parts.append(f"the others run with: {command([f'resume={folder}'])}")
     return "; ".join(parts)
 
 
 def original_command(folder: Path, given: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Of the command that began a sweep: flags, overrides, and those that make it go on; given: those given now.
+    """The flags and overrides of the command that started a sweep, and the overrides that resume it.
 
-    Where its jobs run may be another place now; what they are may not.
+    given: overrides given now, which may change where the jobs run, but not the jobs. Raises `Invalid`.
     """
     hydra = SweepRecord(folder).hydra
     try:
         task, others = hydra["overrides"]["task"], hydra["overrides"]["hydra"]
         sources, name = hydra["runtime"]["config_sources"], hydra["job"]["config_name"]
     except (KeyError, TypeError):
-        raise Invalid("resume", folder, "its multirun.yaml cannot be read; begin the sweep anew") from None
+        raise Invalid("resume", folder, "its multirun.yaml cannot be read; start the sweep again") from None
     changed = [o for o in given if not o.startswith(("hydra/", "hydra."))]
     if changed:
-        raise Invalid("resume", folder, f"a sweep goes on as it began; {' '.join(changed)} would make it another")
+        raise Invalid("resume", folder, f"a sweep is resumed as it was started; {' '.join(changed)} would change it")
     mine = [o.partition("=")[0].lstrip("+") for o in given]
     others = [o for o in others if o not in SILENT]  # every rank writes multirun.yaml, and rank 0 not always last
     replaced = {"hydra.mode", "hydra.sweep.dir", "hydra.callbacks.gradlab.goes_on", *mine}

@@ -143,18 +143,18 @@ def test_jobs_that_are_wrong_by_themselves_are_told_apart_and_not_advised_to_run
         (tmp_path / str(i) / ".hydra").mkdir()
         (tmp_path / str(i) / ".hydra" / "overrides.yaml").write_text(f"- seed={i}\n")
     others = f"the others run with: python -m gradlab resume={tmp_path}"
-    wrong = "1 is wrong by itself and would be refused again"
+    wrong = "1 was refused and would be refused again"
     assert remaining(tmp_path, jobs) == f"1 of 4 jobs have finished; {wrong}; {others}"
     assert remaining(tmp_path, jobs[:2]) == f"1 of 2 jobs have finished; {wrong}"
     assert remaining(tmp_path, [jobs[0], jobs[2]]) == f"1 of 2 jobs have finished; {others}"
     assert remaining(tmp_path, jobs[:1]) is None
 
 
-def test_a_sweep_with_a_wrong_job_says_that_resuming_is_no_help(gradlab: Commands, tmp_path: Path) -> None:
+def test_resuming_is_not_offered_for_a_job_that_was_refused(gradlab: Commands, tmp_path: Path) -> None:
     given = ["-m", *SHORT, "expect=any", "clip=norm", "clip.max_norm=-1,1", "hydra.sweep.dir=sweep"]
     result = gradlab(*given, cwd=tmp_path)
     assert result.code == 2 and "resume=" not in result.out, result
-    assert "1 of 2 jobs have finished; 1 is wrong by itself and would be refused again" in result.out
+    assert "1 of 2 jobs have finished; 1 was refused and would be refused again" in result.out
 
 
 def test_the_command_of_a_sweep_is_found_again_but_for_where_and_how_its_jobs_ran(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.parametrize("launcher", [HERE, JOBLIB, SUBMITIT])
-def test_ctrl_c_ends_it_with_what_there_is_and_how_to_go_on(
+def test_ctrl_c_ends_it_with_what_there_is_and_how_to_resume(
     gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str
 ) -> None:
     code, said = stopped(gradlab, tmp_path, [*SWEEP, need(launcher)], 1, signal.SIGINT, group=True)
@@ -296,7 +296,7 @@ def overrides(job: Path) -> list[str]:
     return (job / ".hydra" / "overrides.yaml").read_text().splitlines()
 
 
-def test_errors_run_again_once_their_cause_is_mended(gradlab: Commands, tmp_path: Path) -> None:
+def test_errors_run_again_once_their_cause_is_fixed(gradlab: Commands, tmp_path: Path) -> None:
     net = tmp_path / "nets_of_mine.py"
     (tmp_path / "data_of_mine.py").write_text(
         "import torch\ndef make():\n    return torch.randn(32, 64), torch.arange(32) % 10\n"
@@ -329,11 +329,11 @@ def test_remedies_that_do_not_apply_and_those_applied_are_left_as_they_are(gradl
 
 
 WRONG = {
-    "resume=sweep trainer.epochs=2": "a sweep goes on as it began; trainer.epochs=2 would make it another",
+    "resume=sweep trainer.epochs=2": "a sweep is resumed as it was started; trainer.epochs=2 would change it",
     "resume=sweep hydra/launcher=nope": "hydra/launcher=nope: must be one of ",
     "resume=empty": "resume=empty: must be the folder of a run or of a sweep",
-    "resume=torn": "resume=torn: its multirun.yaml cannot be read; begin the sweep anew",
-    "resume=other": "resume=other: its multirun.yaml cannot be read; begin the sweep anew",
+    "resume=torn": "resume=torn: its multirun.yaml cannot be read; start the sweep again",
+    "resume=other": "resume=other: its multirun.yaml cannot be read; start the sweep again",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gradlab.base.command import key
 
 Point = tuple[str, ...]
-"""Overrides of one job, less those that a search sets."""
+"""Overrides of one job, without those that a search sets."""
 
 
 def axes(points: Sequence[Point]) -> dict[str, list[str]]:

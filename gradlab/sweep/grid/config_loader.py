@@ -19,7 +19,7 @@ from gradlab.sweep.grid.job_config import JobConfig
 
 
 class SweepConfigLoader:
-    """A Hydra configuration loader whose sweeps are composed quickly; everything else is the loader's own."""
+    """A Hydra configuration loader whose sweeps are composed quickly; everything else is delegated to it."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -34,14 +34,14 @@ class SweepConfigLoader:
         return getattr(self.loader, name)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
-        """The configuration of a job like this one: to compose a job is to check it, and this is for that."""
+        """The configuration of a job like this one: used to check jobs: composing is the check."""
         key, values = self.kind([self.parsed(override) for override in sweep_overrides])
         if key in self.known and all((key, str(value.input_line)) in self.good for value in values):
             return self.known[key].whole
         return self.compose(master_config, sweep_overrides).whole
 
     def kind(self, parsed: Sequence[Override]) -> tuple[tuple[str, ...], list[Override]]:
-        """What jobs have in common that are composed once, and the values in which they differ."""
+        """What the jobs that are composed once have in common, and the values in which they differ."""
         values = [o for o in parsed if self.is_value(o)]
         return tuple(str(o.key_or_group) if o in values else str(o.input_line) for o in parsed), values
 
@@ -57,7 +57,7 @@ class SweepConfigLoader:
         named = sorted(str(o.input_line) for o in parsed if o.key_or_group not in parts.exclude_keys)
         try:
             composed.set_values(values, overrides, parts.item_sep.join(named).replace("=", parts.kv_sep))
-        except OmegaConfBaseException:  # Hydra has its own words for it
+        except OmegaConfBaseException:  # Hydra raises its own error
             del self.known[key]
             return JobConfig(self.loader.load_sweep_config(master, list(overrides)), values)
         self.good |= {(key, str(value.input_line)) for value in values}

@@ -25,7 +25,7 @@ HYDRA_DIFFERS = ("overrides", "job", "runtime")
 
 
 class JobConfig:
-    """What Hydra makes of a job's overrides. Jobs that differ in values only take turns in the same object."""
+    """What Hydra composes from a job's overrides. Jobs that differ in values only use the same object in turn."""
 
     def __init__(self, whole: DictConfig, values: Sequence[Override]) -> None:
         """values: the overrides that set a plain value; in another job the same fields, with other values."""
@@ -40,11 +40,11 @@ class JobConfig:
             OmegaConf.set_struct(node, False)
         raw: Any = OmegaConf.to_container(self.task, resolve=False)
         self.follow = {name for name, value in raw.items() if "${" in repr(value)}
-        """Fields that take something from others."""
+        """Fields that interpolate others."""
         self.differ = self.follow | {str(override.key_or_group).split(".")[0] for override in values}
         """Fields in which jobs may differ."""
         self.texts: dict[str, str] = {}
-        """Fields as they stand in the jobs' files, of this configuration and of Hydra's."""
+        """The text of fields in the jobs' files, of this configuration and of Hydra's."""
         self.stale = set[str]()
         """Fields that were set since the configuration was made."""
         self.values = [str(override.input_line) for override in values]
@@ -84,7 +84,7 @@ class JobConfig:
         self.values, self.overrides, self.name, self.filled = lines, overrides, dirname, False
 
     def activate(self, number: int) -> Path:
-        """Number the job, as Hydra's launchers do, and make it the one that is asked for; returns its folder."""
+        """Number the job, as Hydra's launchers do, and make it the current one of HydraConfig; returns its folder."""
         self.number, self.filled = number, False
         HydraConfig.instance().cfg = self.hydra  # type: ignore[assignment]
         if self.sweep_dir is None or self.reads_hydra or any("${hydra" in line for line in self.values):
@@ -92,7 +92,7 @@ class JobConfig:
         return self.sweep_dir / str(number)
 
     def fill_hydra(self) -> Path:
-        """Put into Hydra's part what it says of the job, which takes longer than the values; returns its folder."""
+        """Fill Hydra's part with what describes the job, which takes longer than the values; returns its folder."""
         hydra, self.filled = self.hydra.hydra, True
         hydra.overrides.task, hydra.job.override_dirname = list(self.overrides), self.name
         hydra.job.id = hydra.job.num = self.number
@@ -105,7 +105,7 @@ class JobConfig:
         return Path(folder)
 
     def config(self) -> tuple[Config, dict[str, Any]]:
-        """The job's configuration as objects and as plain values, made anew only where it was changed."""
+        """The job's configuration as objects and as plain values, built again only where it changed."""
         if self.typed is None:
             self.typed = to_config(self.task)
             self.plain = OmegaConf.to_container(self.task, resolve=True)  # type: ignore[assignment]
@@ -162,4 +162,4 @@ def bare(node: Any) -> Any:
 
 def text(node: Any) -> str:
     """As OmegaConf.to_yaml writes it."""
-    return yaml.dump(bare(node), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=Dumper)
+    return str(yaml.dump(bare(node), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=Dumper))

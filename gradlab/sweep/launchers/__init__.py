@@ -1,1 +1,1 @@
-"""Jobs of a sweep in other processes."""
+"""Jobs of a sweep in other processes, and round by round."""

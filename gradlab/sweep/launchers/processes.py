@@ -1,4 +1,4 @@
-"""Jobs of a sweep in processes of their own: joblib's, and submitit's here or on a cluster."""
+"""Jobs of a sweep in other processes: joblib's, and submitit's on this machine or a cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from omegaconf import DictConfig
 PARENT = os.getppid()
 """The process that started this one."""
 BEGAN: int | None = None
-"""The process that began the sweep under way, where it is this one."""
+"""This process, if it started the running sweep."""
 
 
 def launcher() -> str:
-    """Name of the launcher of the job under way if another process began the sweep; else nothing."""
+    """The launcher's name if another process started the sweep of the running job; else empty."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -27,7 +27,7 @@ def launcher() -> str:
 
 
 def enter() -> None:
-    """What a process of its own does before each job."""
+    """Prepare a launched process for its next job."""
     if not launcher():
         return
     if launcher() == "joblib" and not any(t.name == follow.__name__ for t in threading.enumerate()):
@@ -36,14 +36,14 @@ def enter() -> None:
 
 
 def follow() -> None:
-    """End with the process that started this one: joblib's would wait for ever, with all that they hold in memory."""
+    """End with the process that started this one: joblib's workers would wait forever and keep their memory."""
     while os.getppid() == PARENT:
         time.sleep(0.5)
     os._exit(1)
 
 
 def threads() -> int | None:
-    """CPU threads of a job that names none; null: PyTorch's choice. joblib shares out the cores by itself."""
+    """CPU threads of a job that names none; null: PyTorch's choice. joblib divides the cores itself."""
     from hydra.core.hydra_config import HydraConfig
 
     if not launcher().startswith("submitit"):
@@ -52,12 +52,12 @@ def threads() -> int | None:
 
 
 def progress(mode: str) -> str:
-    """What a job says as it goes: nothing where several write to one terminal; submitit's each have a file."""
+    """The job's progress mode: none where several jobs share a terminal; with submitit each has a file."""
     return "none" if mode == "auto" and launcher() == "joblib" else mode
 
 
 def prepare(config: DictConfig) -> None:
-    """Of a sweep that begins. submitit_local starts all jobs at once: it gets as many as there are cores for."""
+    """Called when a sweep starts. submitit_local starts all jobs at once, so it is given one batch per set of cores."""
     global BEGAN
     BEGAN = os.getpid()
     name, sweeper = config.hydra.runtime.choices["hydra/launcher"], config.hydra.sweeper

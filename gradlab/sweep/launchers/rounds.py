@@ -1,4 +1,4 @@
-"""Jobs of a round: those that ran before are read, the others go to a launcher. Free of Hydra but for its launcher."""
+"""The jobs of one round of a search: finished ones are read, the others launched."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gradlab.sweep.search.judge import FinishedJob, read
 from gradlab.sweep.search.rounds import Interrupted
 
 LaunchJobs = Callable[[list[list[str]], int], Sequence[Any]]
-"""Runs jobs of these overrides under the numbers from the one given, and returns Hydra's account of each."""
+"""Runs jobs with these overrides, numbered from the given number; returns Hydra's JobReturn of each."""
 
 
 class RoundLauncher:
-    """Numbers jobs in the order in which they are asked for, and keeps what was seen of every list of overrides."""
+    """Numbers jobs in the order in which they are asked for, and keeps the result of each list of overrides."""
 
     def __init__(
         self, launch: LaunchJobs, check: Callable[[list[list[str]]], None], folder: Path, world: World | None = None
     ) -> None:
-        """check: raises if jobs cannot be composed. folder: the sweep's; what it holds already is not run again."""
+        """check: raises if jobs cannot be composed. folder: the sweep's; jobs finished in it are not run again."""
         self.launch, self.check, self.folder, self.world = launch, check, folder, world or World()
         self.seen: dict[Point, FinishedJob] = {}
         self.returned: list[Sequence[Any]] = []
@@ -33,15 +33,15 @@ class RoundLauncher:
         self.next = max(self.numbers.values(), default=-1) + 1
 
     def check_kinds(self, jobs: list[Point]) -> None:
-        """Raises if jobs cannot be composed; of those that differ in numbers only, one is looked at."""
+        """Raises if jobs cannot be composed; of those that differ in numbers only, one is checked."""
         kinds = {tuple(key(o) if is_number(o.partition("=")[2]) else o for o in job): job for job in jobs}
         self.check([list(job) for job in kinds.values()])
 
     def run(self, jobs: list[Point]) -> list[FinishedJob]:
-        """What was seen of each job. Raises `Interrupted` if one of them was."""
+        """The result of each job. Raises `Interrupted` if a job was interrupted."""
         todo = [job for job in dict.fromkeys(jobs) if job not in self.seen]
         if todo and not self.returned:
-            self.check([list(job) for job in todo])  # one round is enough to tell a wrong command
+            self.check([list(job) for job in todo])  # a wrong command shows in the first round
         for job in todo:
             if job not in self.numbers:
                 self.numbers[job], self.next = self.next, self.next + 1
@@ -53,11 +53,11 @@ class RoundLauncher:
         first = self.numbers[batch[0]]
         if self.world.main:
             for job in self.begun & set(batch):
-                clear(self.folder / str(self.numbers[job]))  # what a killed run has left
+                clear(self.folder / str(self.numbers[job]))  # files of a killed run
         self.world.barrier()
         returned = self.launch([list(job) for job in batch], first)
         self.returned.append(returned)
-        codes = [one.return_value for one in returned]  # raises what a launcher kept to itself
+        codes = [one.return_value for one in returned]  # raises an exception that the launcher stored
         folders = [folder_of(one) or self.folder / str(first + i) for i, one in enumerate(returned)]
         told = self.world.broadcast([read(path) for path in folders] if self.world.main else None)
         for job, path, one in zip(batch, folders, told, strict=True):
@@ -73,7 +73,7 @@ def folder_of(returned: Any) -> Path | None:
 
 
 def consecutive(jobs: Sequence[Point], numbers: dict[Point, int]) -> Iterator[list[Point]]:
-    """Jobs whose numbers follow each other, in one list: a launcher counts from the first."""
+    """Lists of jobs with consecutive numbers: a launcher counts up from the first."""
     batch: list[Point] = []
     for job in jobs:
         if batch and numbers[job] != numbers[batch[-1]] + 1:
@@ -85,7 +85,7 @@ def consecutive(jobs: Sequence[Point], numbers: dict[Point, int]) -> Iterator[li
 
 
 def earlier_jobs(folder: Path) -> tuple[dict[Point, int], dict[Point, FinishedJob]]:
-    """Numbers of the jobs that an interrupted sweep has begun, and what was seen of those that ended."""
+    """Numbers of the jobs that an interrupted sweep started, and the results of those that finished."""
     import yaml
 
     numbers: dict[Point, int] = {}

@@ -1,4 +1,4 @@
-"""The axes of a map: which fields of a sweep it is over, and where their values stand."""
+"""The axes of a map: which fields of the sweep, and the positions of their values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Axis:
 
     @property
     def places(self) -> np.ndarray:
-        """(n,): where its values stand on a scale on which it is even."""
+        """(n,): positions of its values on the axis' own scale."""
         if not self.numeric:
             return np.arange(len(self.values), dtype=float)
         values = np.array(self.values, dtype=float)

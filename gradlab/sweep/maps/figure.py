@@ -31,7 +31,8 @@ def save(figure: Any, path: Path) -> list[Path]:
     figure.draw_without_rendering()  # which is what lays it out
     figure.set_layout_engine("none")
     figure.canvas.print_png(png)
-    FigureCanvasSVG(figure).print_svg(svg)
+    vector: Any = FigureCanvasSVG(figure)
+    vector.print_svg(svg)
     plt.close(figure)
     return [png, svg]
 

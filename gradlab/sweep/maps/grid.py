@@ -1,4 +1,4 @@
-"""A sweep as a grid: two axes chosen, repeats of a point brought together, the other fields as slices."""
+"""A sweep as a grid: two axes, the repeats of each point together, the other fields as slices."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ METRICS = {
 SHARES = ("clip/fraction", "survived", "stable")
 """From 0 to 1; the others on a logarithmic scale."""
 CAP = 1.5
-"""Losses above this much of the initial one are all the same colour: how lost a lost run is tells nothing."""
+"""Losses above this much of the initial one are all the same colour: how far a lost run diverged does not matter."""
 
 
 @dataclass
 class MapPoint:
-    """One point: its repeats brought together."""
+    """One point of a map: its repeats under several seeds."""
 
     jobs: list[Row]
 

@@ -1,4 +1,4 @@
-"""What a map says in words: a row's edge and sensitivity, and which point to use."""
+"""The summary of each row of a map (edge, sensitivity), and the recommended point."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RISKIER = (
     *("optimizer.lr", "clip.max_norm", "clip.max_value", "clip.factor", "noise.eta"),
     *("model.gain", "model.layers", "model.depth", "data.length"),
 )
-"""Fields of which more is less stable, as far as they go: beyond what was stable there is an edge to be found."""
+"""Fields of which more is less stable, so that an edge lies beyond the largest stable value."""
 AS_GOOD = 0.05
-"""Losses that differ by less than this part are as good."""
+"""Losses that differ by less than this fraction count as equal."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def summarize_rows(grid: Grid, margin: float = MARGIN) -> list[RowSummary]:
 def picked(
     x: np.ndarray, learnt: np.ndarray, loss: np.ndarray, ends: RowEdge, learns: RowEdge, margin: float, log: bool
 ) -> tuple[int | None, float]:
-    """The largest value that learns and keeps the margin below the edge; if none does, the smallest that learns;
-    if no edge is known, that of the lowest loss. And what room it has.
+    """The recommended column and its distance to the edge: the largest value that learns and keeps the margin below
+    the edge; if none does, the smallest that learns; if no edge is known, the one of the lowest loss.
 
     On a linear axis the margin is one value of the sweep.
     """
@@ -143,7 +143,7 @@ def keeps(row: RowSummary, margin: float, under: str, x: Axis) -> str:
 
 
 def open_end(found: RowEdge, x: Axis) -> str:
-    """Where the edge may be of a row that has none towards larger values."""
+    """Where the edge may lie in a row that has none towards larger values."""
     first, last = label(x.values[0]), label(found.stable)
     if found.stable != x.values[-1]:
         return f"nothing above {x.name}={last} was judged"

@@ -66,7 +66,7 @@ def spans(flags: np.ndarray) -> list[tuple[int, int]]:
 
 
 def widths(places: np.ndarray) -> np.ndarray:
-    """(n,): how much of its axis each place stands for: to the middle of its neighbours, and at an end as far out."""
+    """(n,): width of axis per value: half-way to each neighbour, and at an end as far outwards."""
     if len(places) < 2:
         return np.ones(len(places))
     gaps = np.diff(places)

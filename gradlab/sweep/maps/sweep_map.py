@@ -1,4 +1,4 @@
-"""From the rows of a sweep to its map: map.json, figures, and what is printed; report.html shows it too."""
+"""The map of a sweep from its rows: map.json, figures, and the printed table; report.html shows it too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for edges: one line of values for each point of the other axes and each seed, all of them at once."""
+"""The search for edges: one line of values for each point of the other axes and each seed, all in the same rounds."""
 
 from __future__ import annotations
 

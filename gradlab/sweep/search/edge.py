@@ -16,7 +16,7 @@ Known = Mapping[int, bool | None]
 
 @dataclass(frozen=True)
 class Edge:
-    """What is known of an edge: positions of the last stable and of the first lost value."""
+    """An edge as far as it is known: positions of the last stable and of the first lost value."""
 
     stable: int | None
     """None: no value tried was stable."""
@@ -25,7 +25,7 @@ class Edge:
     again: tuple[int, ...] = ()
     """Stable ones beyond it: there is more than one edge, and this is the first."""
     before: tuple[int, ...] = ()
-    """Ones that are not stable although the edge is further on."""
+    """Lost ones on the stable side of the edge."""
 
 
 def edge(known: Known) -> Edge:
@@ -43,7 +43,7 @@ def edge(known: Known) -> Edge:
 
 
 def ask(known: Known, on: Lattice) -> list[int]:
-    """Positions to try next; none if the edge is known, or cannot be."""
+    """Positions to try next; none if the edge is known, or cannot be found."""
     if not known:
         return opening(on)
     found = edge(known)
@@ -61,7 +61,7 @@ def fresh(wanted: Iterable[int], known: Known) -> list[int]:
 
 
 def opening(on: Lattice) -> list[int]:
-    """Both bounds, and what a round has room for in between; else the origin."""
+    """Both bounds and as many positions between as a round has room for; without bounds the origin."""
     if on.first is None or on.last is None:
         return [0]
     return sorted({on.first, on.last, *between(on.first, on.last, on.points - 1)})
@@ -75,7 +75,7 @@ def outwards(known: Known, on: Lattice, sign: int) -> list[int]:
     tried = max(judged, key=lambda p: p * sign)
     bound = on.last if sign > 0 else on.first
     refused = [p for p in known if p * sign > tried * sign]
-    if refused:  # values that the field does not allow: how far is it allowed?
+    if refused:  # values that the field does not allow: where does the allowed range end?
         nearest = min(refused, key=lambda p: p * sign)
         return between(min(tried, nearest), max(tried, nearest), on.points)
     reach = [sign * offset for offset in on.offsets] if bound is None else [bound]
@@ -85,12 +85,12 @@ def outwards(known: Known, on: Lattice, sign: int) -> list[int]:
 
 
 def between(low: int, high: int, count: int) -> list[int]:
-    """So many positions inside, evenly; fewer where there are fewer."""
+    """`count` positions strictly between, evenly spaced; fewer where there are fewer."""
     return sorted({low + (high - low) * i // (count + 1) for i in range(1, count + 1)} - {low, high})
 
 
 def gaps(known: Known, checks: int) -> list[int]:
-    """What has to be tried so that no part of the range stays untried that is wider than 1/(checks + 1) of it."""
+    """Positions to try so that no untried part of the range is wider than 1/(checks + 1) of it."""
     tried = sorted(p for p, s in known.items() if s is not None)
     if not checks or len(tried) < 2:
         return []

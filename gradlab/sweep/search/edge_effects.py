@@ -1,4 +1,4 @@
-"""By how much a field moves the edges of others, under the same seed."""
+"""By how much the value of a named axis moves the edge, under the same seed."""
 
 from __future__ import annotations
 

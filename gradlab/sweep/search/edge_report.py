@@ -1,4 +1,4 @@
-"""Edges over seeds, what moves them, and how they are said: edges.json, edges.csv and a table."""
+"""The report of a boundary search: edges over seeds and what moves them, as edges.json, edges.csv and tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown(position: float, lines: Sequence[SearchLine], on: Lattice) -> str:
 
 
 def remarks(line: SearchLine, on: Lattice) -> list[str]:
-    """What is to be known of an edge besides where it is."""
+    """Remarks about an edge besides its position."""
     e, known = line.edge, line.known
     tried = [p for p, s in known.items() if s is not None]
     unjudged = [p for p, s in known.items() if s is None]
@@ -119,7 +119,7 @@ def report(folder: Path, search: BoundarySearch, ended: str | None) -> None:
         writer.writeheader()
         writer.writerows(r | {"says": "; ".join(r["says"])} for r in rows)
     unit = "to within" if on.linear else "to a factor of"
-    kind = {"stable": "completed, nothing lost", "learns": "stable, not ill, and the loss fell"}[option.judge]
+    kind = {"stable": "completed, nothing lost", "learns": "stable, healthy, and the loss fell"}[option.judge]
     size = abs(on.step) if on.linear else max(on.step, 1 / on.step)
     print()
     cells = [[r["point"], *r["shown"], f"{r['seeds']}", f"{r['runs']}"] for r in rows]
@@ -142,5 +142,5 @@ def report(folder: Path, search: BoundarySearch, ended: str | None) -> None:
         print()
         table.show(title, names, cells)
     if ended:
-        print(f"the search is not complete: {ended}; it goes on with {command([f'resume={folder}'])}")
+        print(f"the search is not complete: {ended}; resume it with {command([f'resume={folder}'])}")
     print(f"edges: {folder / 'edges.csv'}", flush=True)

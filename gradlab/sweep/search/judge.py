@@ -1,4 +1,4 @@
-"""What a search makes of a run: whether it was stable, from its diagnosis.json alone."""
+"""How a search judges a run: whether it was stable, from its diagnosis.json alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradlab.runs.outcome_class import LOST
 from gradlab.runs.record import RunRecord
 
 ERROR = "no verdict"
-"""Class of a run that gave none."""
+"""Class of a run without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_cod
 
 
 def lost(told: dict[str, Any]) -> bool:
-    """Whether a critical finding says that the run is lost; others, such as stalled, are ills of a stable run."""
+    """Whether a critical finding means that the run is lost; others, such as stalled, are of stable runs."""
     return any(f["code"] in LOST and f["severity"] == "critical" for f in told.get("findings", []))
 
 
 def stable(told: dict[str, Any]) -> bool | None:
-    """Whether a run came to its end with nothing lost; None without a verdict."""
+    """Whether a run completed with nothing lost; None without a verdict."""
     status = (told.get("outcome") or {}).get("status")
     if not told.get("verdict") or status in (None, "interrupted"):
         return None
@@ -53,7 +53,7 @@ def stable(told: dict[str, Any]) -> bool | None:
 
 
 def learns(told: dict[str, Any]) -> bool | None:
-    """Whether a stable run is not ill and learns."""
+    """Whether a stable run is healthy and learns."""
     return stable(told) and not told["ill"] and outcome_class.learns(told)
 
 

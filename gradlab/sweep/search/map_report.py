@@ -1,4 +1,4 @@
-"""A refined map as it is written and said: cells.json, and how many runs it took."""
+"""The report of a refined map: cells.json, and how many runs it took."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIXED = "mixed"
 
 
 def of_map(search: MapSearch, one: RefinedMap) -> dict[str, Any]:
-    """What cells.json says of a map; positions count from 0 to resolution along each axis."""
+    """A map as cells.json holds it; positions count from 0 to resolution along each axis."""
     o = search.option
     found = list(leaves(one.tried, o.resolution, o.coarse))
     return {
@@ -37,7 +37,7 @@ def of_map(search: MapSearch, one: RefinedMap) -> dict[str, Any]:
 
 
 def cell_class(cell: Cell, one: RefinedMap) -> str | None:
-    """The class of a cell; `mixed` of one with a boundary in it, None of one that was not reached."""
+    """The class of a cell; `mixed` of one with a boundary in it, None of one that was not tried."""
     if cell.agree:
         return str(one.tried[cell.i, cell.j])
     return MIXED if all(corner in one.tried for corner in cell.corners) else None
@@ -59,13 +59,13 @@ def dense(one: dict[str, Any], resolution: int) -> list[list[str | None]]:
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-    """What is said of a map."""
+    """What is printed of a map."""
     runs, grid = found["runs"], found["grid"]
     classes = ", ".join(f"{count} {name}" for name, count in sorted(found["classes"].items()))
     lines = [f"{runs} runs of the {grid} of the full grid: {1 - runs / grid:.1%} saved ({classes})"]
     if found["checked"]:
         says = f"{found['wrong']} of {found['checked']} points checked at random among {found['skipped']} skipped ones"
-        says += f" were otherwise than their cells said: at most {found['wrong_at_most']:.1%} of those are (95%)"
+        says += f" differ from their cells: at most {found['wrong_at_most']:.1%} of those are (95%)"
         lines.append(says + "; the cells around them were refined after that" * bool(found["wrong"]))
     if len(found["classes"]) == 1:
         lines.append("all of one class: the boundary is elsewhere, or narrower than a cell of the coarse grid")
@@ -75,7 +75,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
 
 
 def report(folder: Path, search: MapSearch, ended: str | None) -> None:
-    """Write cells.json and say what it took."""
+    """Write cells.json and print how many runs it took."""
     o = search.option
     maps = [of_map(search, one) for one in search.maps]
     settings = {"resolution": o.resolution, "coarse": o.coarse, "judge": o.judge, "ended": ended}
@@ -86,5 +86,5 @@ def report(folder: Path, search: MapSearch, ended: str | None) -> None:
         for text in sentences(found):
             print(f"  {found['point']}: {text}" if len(maps) > 1 else f"  {text}")
     if ended:
-        print(f"the map is not complete: {ended}; it goes on with {command([f'resume={folder}'])}")
+        print(f"the map is not complete: {ended}; resume it with {command([f'resume={folder}'])}")
     print(f"cells: {folder / 'cells.json'}", flush=True)

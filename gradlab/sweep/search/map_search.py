@@ -79,7 +79,7 @@ class RefinedMap:
 
 
 class MapSearch:
-    """Asks for corners of cells until every boundary is as fine as it was asked for, then checks what it skipped."""
+    """Asks for corners of cells until every boundary has the resolution asked for, then checks skipped points."""
 
     def __init__(self, option: QuadtreeOption, points: Sequence[Point], whole: set[str] | None = None) -> None:
         self.option = option
@@ -92,7 +92,9 @@ class MapSearch:
                 raise Invalid(axis.field, ",".join(swept[axis.field]), "is an axis of the map already")
             rounded = round(axis.low), round(axis.high)
             if axis.field in (whole or set()) and (axis.low, axis.high) != rounded:
-                raise Invalid(axis.field, f"{axis.low:g}:{axis.high:g}", "must be whole numbers: that is what it takes")
+                raise Invalid(
+                    axis.field, f"{axis.low:g}:{axis.high:g}", "must be whole numbers, as the field's values are"
+                )
         self.x, self.y = (FieldRange(a.field, a.low, a.high, a.linear, a.field in (whole or set())) for a in found)
         fixed = dict.fromkeys(without(point, self.x.field, self.y.field) for point in points)
         self.maps = [RefinedMap(point) for point in fixed]

@@ -14,13 +14,13 @@ PLUGINS = "hydra_plugins.gradlab_sweepers"
 
 @dataclass
 class Rounds:
-    """What both have: other axes are given as in any sweep, and jobs are launched round by round."""
+    """Fields of both sweepers: other axes are given as in any sweep, and jobs are launched round by round."""
 
     _target_: str = ""
     params: Optional[Dict[str, str]] = None  # noqa: UP006
     """Overrides that a file gives, as those of Hydra's own sweeper."""
     max_runs: Optional[int] = None
-    """Runs at most, those of an interrupted sweep included; what is then not known is said."""
+    """Runs at most, those of an interrupted sweep included; what is then unknown is reported."""
 
     def __post_init__(self) -> None:
         require(self.max_runs is None or self.max_runs >= 1, "max_runs", self.max_runs, "null or >= 1")
@@ -52,7 +52,7 @@ class BoundaryOption(Rounds):
     seeds: Optional[List[int]] = None  # noqa: UP006
     """An edge for each; null: those of seed=..."""
     judge: str = "stable"
-    """stable: came to its end and lost nothing. learns: and is not ill, and learns by its diagnosis."""
+    """stable: completed and nothing lost. learns: also healthy, and learns by its diagnosis."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,11 +85,11 @@ class QuadtreeOption(Rounds):
     y: str = "clip.max_norm:1e-3:100"
     """As x."""
     coarse: int = 16
-    """Cells a side that are all looked at."""
+    """Cells per side that are all tried."""
     resolution: int = 256
-    """Cells a side at the boundary: coarse times a power of two."""
+    """Cells per side at the boundary: coarse times a power of two."""
     checks: int = 50
-    """Runs at places that were skipped, drawn at random, to tell how often the map is wrong; 0: none."""
+    """Runs at places that were skipped, drawn at random, to measure how often the map is wrong; 0: none."""
     judge: str = "stable"
     """What has to agree: stable, learns, or the verdict."""
 

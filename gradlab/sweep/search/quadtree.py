@@ -1,7 +1,7 @@
 """A grid over two axes, refined where neighbours differ. Pure functions of the points tried so far.
 
 Points (i, j) are the corners of n x n cells, 0 <= i, j <= n. A cell is split in four while points on its border or
-inside it differ, those included that its neighbours needed: so a boundary that enters through a side is followed too.
+inside it differ, those included that its neighbours needed: so a boundary that enters through a side is refined too.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def skipped(tried: Tried, cells: Sequence[Cell]) -> dict[Corner, Hashable]:
 
 
 def sample(places: Sequence[Corner], count: int, seed: int = 0) -> list[Corner]:
-    """So many of them at random, the same ones every time."""
+    """`count` of them at random, the same ones every time."""
     return sorted(Random(seed).sample(sorted(places), min(count, len(places))))
 
 

@@ -1,4 +1,4 @@
-"""What a sweep that decides round by round consists of. Free of Hydra: overrides in, what was seen of them back."""
+"""A search: a sweep that decides round by round which jobs to run next. Needs no Hydra: overrides in, results out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradlab.sweep.grid.axes import Point
 from gradlab.sweep.search.judge import FinishedJob
 
 RunRound = Callable[[list[Point]], list[FinishedJob]]
-"""Runs a job for each list of overrides, at once as far as the launcher can, and says what was seen of each."""
+"""Runs a job for each list of overrides, in parallel as far as the launcher can, and returns the result of each."""
 
 
 class Interrupted(Exception):
@@ -17,16 +17,16 @@ class Interrupted(Exception):
 
 
 class Search(Protocol):
-    """Asks for jobs until it knows enough. What it asks depends on what it was told alone: it can be repeated."""
+    """Ask-and-tell: asks for jobs until it knows enough. Jobs depend on the results alone: it can be repeated."""
 
     def ask(self) -> list[Point]:
         """Jobs of the next round; none when it is done."""
 
     def tell(self, seen: Sequence[FinishedJob]) -> None:
-        """What became of the jobs asked for last, or of the first of them."""
+        """The results of the jobs asked for last, or of the first of them."""
 
     def progress(self) -> str:
-        """How far it is, in a few words."""
+        """Progress in a few words."""
 
 
 def conduct(
@@ -36,9 +36,9 @@ def conduct(
     say: Callable[[str], None],
     check: Callable[[list[Point]], None] = lambda jobs: None,
 ) -> str | None:
-    """Round after round until the search is done; returns why it ended before, if it did.
+    """Round after round until the search is done; returns why it ended early, if it did.
 
-    check: raises if jobs of the first round cannot be run, before anything is said.
+    check: raises if jobs of the first round cannot be run, before anything is printed.
     """
     made = 0
     for number, jobs in enumerate(rounds(search), 1):

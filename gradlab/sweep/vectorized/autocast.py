@@ -1,4 +1,4 @@
-"""Autocast for lanes: vmap takes some functions apart before autocast sees them, so their arguments are cast here."""
+"""Autocast for lanes: vmap decomposes some functions before autocast sees them, so their arguments are cast here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lowered(*tensors: Tensor | None) -> list[Tensor | None]:
 
 
 def as_autocast(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments as autocast, where it is on, would hand them to this function: vmap takes some apart before it can."""
+    """Arguments as autocast, where it is on, would pass them to this function: vmap decomposes some before it can."""
     kind = next((x.device.type for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), "cpu")
     if not torch.is_autocast_enabled(kind) or (func in WIDENED_ON_CUDA and kind != "cuda"):
         return args, kwargs

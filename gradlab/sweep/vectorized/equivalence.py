@@ -1,4 +1,4 @@
-"""Whether lanes compute what a job alone does, seen in a forward and backward pass of both."""
+"""Whether lanes compute what a single run does, compared in one forward and backward pass of both."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def dtypes(module: nn.Module) -> Iterator[list[tuple[str, str]]]:
 
 
 def near(slopes: Sequence[Tensor], wanted: Sequence[Tensor], bound: float) -> bool:
-    """Whether a gradient is as near to another; one that is not finite tells nothing."""
+    """Whether a gradient is as near to another; one that is not finite cannot be compared."""
     norm = sum(w.double().square().sum() for w in wanted)
     apart = sum((s.double() - w.double()).square().sum() for s, w in zip(slopes, wanted, strict=True))
     return not norm < float("inf") or bool(apart <= bound**2 * norm)

@@ -1,4 +1,4 @@
-"""Runs as lanes: each keeps its own books as if it ran alone, and its arithmetic is done with that of the others."""
+"""A run as a lane: it keeps its own records as if it ran alone; its arithmetic is done together with other lanes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradlab.train.trainer import Trainer
 
 
 class HostValues:
-    """What a lane measured in one update, on the host already."""
+    """The measurements of one update of a lane, already on the host."""
 
     def __init__(self, values: list[float]) -> None:
         self.values = values
@@ -24,7 +24,7 @@ class HostValues:
 
 
 class Lane(Trainer):
-    """A run whose updates and evaluations are made for it."""
+    """A run whose updates and evaluations are computed by its stack."""
 
     restore: Callable[[Lane], None]
     """Writes its weights and the state of its update back into it; the stack sets it."""
@@ -46,7 +46,7 @@ class Lane(Trainer):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Whatever is raised inside ends this lane, and no other; `ask` then is None."""
+        """An exception inside ends this lane and no other; `ask` is then None."""
         self.ask = None
         try:
             try:
@@ -63,7 +63,7 @@ class Lane(Trainer):
             self.asks = self.course()
             self.ask = next(self.asks, None)
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Move to the next thing to do; `ask` is None at the end of the run."""
         with self.guarded():
             self.ask = next(self.asks, None)
@@ -82,7 +82,7 @@ class Lane(Trainer):
         super().hold()
 
     def take(self, attempt: Attempt, following: int) -> None:
-        """Take in what the stack measured of this lane's update."""
+        """Record what the stack measured in this lane's update."""
         self.update.attempts += 1
         self.cursor, self.outcome.epoch = following, self.epoch + 1
         with self.guarded():

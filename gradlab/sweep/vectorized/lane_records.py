@@ -1,4 +1,4 @@
-"""What is recorded of the parameters of many lanes at once, and each lane's part of it.
+"""Measurements of the parameters of many lanes at once, and each lane's part of them.
 
 L lanes, T time steps
 """

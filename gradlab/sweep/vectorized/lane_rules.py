@@ -52,7 +52,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None
         rows, keys, values = (t.float().flatten(0, 2) for t in (q, k, v))  # (L*B*H, T, D)
         mask = torch.full((steps, keys.shape[1]), -torch.inf, device=q.device).triu_(1) if causal else None
         weights = multiplied(rows * (scale or q.shape[-1] ** -0.5), keys.mT, mask).softmax(-1)
-        return multiplied(weights, values).unflatten(0, q.shape[:3]).to(q.dtype)
+        out: Tensor = multiplied(weights, values).unflatten(0, q.shape[:3]).to(q.dtype)
+        return out
 
 
 @vmap_rule
@@ -63,8 +64,9 @@ def batch_norm(
     """x (L, B, C, ...): channels of all lanes side by side. PyTorch's own rule fails on halves with fp32 statistics."""
     lanes, _, channels = x.shape[:3]
     of_channels = [t if t is None else t.reshape(lanes * channels) for t in (mean, var, weight, bias)]
-    out = F.batch_norm(x.transpose(0, 1).flatten(1, 2), *of_channels, training, momentum, eps)  # type: ignore
-    return out.unflatten(1, (lanes, channels)).transpose(0, 1)
+    out: Tensor = F.batch_norm(x.transpose(0, 1).flatten(1, 2), *of_channels, training, momentum, eps)  # type: ignore
+    out = out.unflatten(1, (lanes, channels))
+    return out.transpose(0, 1)
 
 
 @vmap_rule
@@ -72,8 +74,9 @@ def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | Non
     """x (L, B, C, ...), as for batch norm."""
     lanes, _, channels = x.shape[:3]
     of_channels = [t if t is None else t.reshape(lanes * channels) for t in (weight, bias)]
-    out = F.group_norm(x.transpose(0, 1).flatten(1, 2), lanes * groups, *of_channels, eps)  # type: ignore
-    return out.unflatten(1, (lanes, channels)).transpose(0, 1)
+    out: Tensor = F.group_norm(x.transpose(0, 1).flatten(1, 2), lanes * groups, *of_channels, eps)  # type: ignore
+    out = out.unflatten(1, (lanes, channels))
+    return out.transpose(0, 1)
 
 
 class LaneRules(TorchFunctionMode):

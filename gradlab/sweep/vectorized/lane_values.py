@@ -52,5 +52,5 @@ class FlatTensors:
         self.matrix[lane] = torch.cat([tensor.flatten() for tensor in tensors])
 
     def keep(self, index: torch.Tensor) -> None:
-        """Go on with these lanes only."""
+        """Keep these lanes only."""
         self.matrix = self.matrix[index]

@@ -1,4 +1,4 @@
-"""What the machine has, and what it is asked to do: memory, processes."""
+"""Memory and processes of this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 
 def keep_memory() -> None:
-    """Let the allocator keep what it was given. glibc hands large tensors back to the system and faults them in again,
-    which costs a stack of lanes up to half of its time. Elsewhere this does nothing."""
+    """Let the allocator keep freed memory. glibc returns large tensors to the system and faults them in again, which
+    costs a stack of lanes up to half of its time. Without glibc this does nothing."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD

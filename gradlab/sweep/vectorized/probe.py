@@ -17,7 +17,7 @@ from gradlab.sweep.vectorized.stacked_update import Batch
 
 
 class ProbeResult(NamedTuple):
-    """What is learnt of a program from one micro-batch."""
+    """What one micro-batch shows about a program."""
 
     used: list[str]
     """Names of the parameters that get a gradient."""
@@ -28,7 +28,7 @@ class ProbeResult(NamedTuple):
 
 
 class Alone(NamedTuple):
-    """A micro-batch, and what a job alone makes of it."""
+    """A micro-batch, and what a single run computes from it."""
 
     inputs: Tensor
     targets: Tensor
@@ -62,7 +62,7 @@ def probe(jobs: Sequence[Job]) -> ProbeResult:
         raise refuse(f"cannot be trained under vmap: {' '.join(str(error).split())[:200]}") from None
     for (name, kind), (_, wanted) in zip(kinds, told.kinds):
         if kind != wanted:
-            raise refuse(f"gives {kind} under vmap in {name or 'its outputs'}, and {wanted} alone")
+            raise refuse(f"returns {kind} under vmap in {name or 'its outputs'}, and {wanted} alone")
     for name, old in told.before.items():
         if torch.equal(told.after[name], old) != torch.equal(update.buffers[name][0], old):
             raise refuse(f"replaces its buffer {name}, which has no effect under vmap")

@@ -1,4 +1,4 @@
-"""Groups of jobs as programs: how many lanes at once, in which process, and what is left to run one by one."""
+"""Jobs that are one program: what they share, and into which chunks of lanes they are divided."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Program:
     def __init__(
         self, jobs: Sequence[PlannedJob], loaded: dict[str, Any] | None = None, views: Views = NO_VIEWS
     ) -> None:
-        """loaded: data of other programs, and the place for this one's.
+        """loaded: the data of other programs, to which this one's is added.
 
         views: of each job's run. Raises `Invalid` for jobs that are no lanes.
         """
@@ -74,7 +74,7 @@ class Program:
         return data
 
     def job(self, planned: PlannedJob) -> Job:
-        """A job whose trainer is a lane. What it has to say stands in its folder."""
+        """A job whose trainer is a lane. It prints nothing: its results are in its folder."""
         planned.config.trainer.progress = "none"
         make = functools.partial(Lane, data=self.data)
         return Job(
@@ -92,7 +92,7 @@ class Program:
     def chunks(self, workers: int, lanes: int | None, memory: float | None) -> list[list[int]]:
         """Places of the jobs that are trained together.
 
-        workers: processes among which to share them. lanes: of one chunk at most; None: some chunks for each process,
+        workers: processes that share them. lanes: of one chunk at most; None: some chunks for each process,
         so that all are busy to the end and a sweep that is killed loses little. memory: GiB of all processes; None:
         half of what is free.
         """
@@ -119,7 +119,7 @@ class Program:
     def run(self, places: Sequence[int], ended: Callable[[int, int], None], beat: Callable[[int], None]) -> None:
         """Train these of the jobs together. A job that cannot begin fails, and not the others.
 
-        ended: is told of each job's end, by its place, and its exit code. beat: of updates made.
+        ended: gets the place and exit code of each job that ended. beat: gets the number of updates made.
         """
         begun: dict[int, int] = {}
         jobs = []
@@ -140,11 +140,11 @@ class Program:
                 told: Any = lambda job, code: ended(begun[id(job)], code)  # noqa: E731
                 Stack(jobs, told, lost, self.used, beat, self.width).run()
         del jobs
-        gc.collect()  # a lane, its job and its stack know each other: unasked, they would stay for many chunks
+        gc.collect()  # a lane, its job and its stack refer to each other: without this they would stay for many chunks
 
 
 def dealt(units: list[list[int]], size: int) -> list[list[int]]:
-    """Parts of at most `size`, each with units from all over: in a grid, some of which end early."""
+    """Parts of at most `size`, each with units from the whole grid: runs that end early are spread over all."""
     parts: list[list[int]] = [[] for _ in range(-(-sum(map(len, units)) // size))]
     for unit in units:
         min(parts, key=len).extend(unit)
@@ -153,13 +153,13 @@ def dealt(units: list[list[int]], size: int) -> list[list[int]]:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """What jobs say would be said by hundreds at once; it stands in their folders."""
+    """Suppress what jobs print: hundreds would print it at once, and it is in their folders."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
 
 
 def failed(planned: PlannedJob, error: BaseException) -> int:
-    """Say why a job could not run, and leave word of it; returns its exit code."""
+    """Report why a job could not run, and write its diagnosis.json; returns its exit code."""
     message = explain(error, planned.folder)
     shown = f"gradlab: {message}" if message else "".join(traceback.format_exception(error))
     print(f"job {planned.number}: {shown}", file=sys.stderr, flush=True)

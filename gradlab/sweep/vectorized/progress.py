@@ -1,4 +1,4 @@
-"""How far a sweep is: a live line in a terminal, plain lines elsewhere."""
+"""Progress of a sweep: a live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PLAIN_SECONDS = 10.0
 
 
 class SweepProgress:
-    """Counts jobs that have ended, and updates, which tell how long the rest will take."""
+    """Counts ended jobs, and updates, from which the remaining time is estimated."""
 
     def __init__(self, jobs: int, updates: int) -> None:
         """updates: of all jobs, if none ends early."""
@@ -20,7 +20,7 @@ class SweepProgress:
         self.live = sys.stdout.isatty()
 
     def made(self, updates: int) -> None:
-        """So many updates more, over all lanes."""
+        """Count updates, over all lanes."""
         self.tried += updates
         self.show()
 

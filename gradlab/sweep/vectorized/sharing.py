@@ -16,7 +16,7 @@ Members = list[tuple[float, int]]
 
 
 def apart(config: Any) -> str:
-    """What tells runs of one program apart, but for the threshold of their clip; runs that share it begin as one."""
+    """What runs of one program differ in, except the threshold of their clip; runs with the same begin as one row."""
     clip = {k: v for k, v in vars(config.clip).items() if k != config.clip.threshold}
     parts = (config.seed, config.optimizer, config.schedule, config.precision, config.noise, config.model, clip)
     return repr((*parts, config.init_from, config.pretrain))
@@ -36,7 +36,7 @@ def rows(configs: Sequence[Any]) -> list[Members]:
 def split(rows: list[Members], reach: Sequence[float]) -> tuple[list[Members], list[int]]:
     """Part those whose thresholds their row's gradient passes. reach: the least threshold that leaves each row alone.
 
-    Returns the new rows, and of which old row each goes on. A row that is not finite is not applied, and stays.
+    Returns the new rows, and the old row that each continues. A row that is not finite is not applied, and stays.
     """
     kept, made, origin = [], list[Members](), list[int]()
     for i, (row, r) in enumerate(zip(rows, reach, strict=True)):

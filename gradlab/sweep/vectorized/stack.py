@@ -1,4 +1,4 @@
-"""Lanes trained together: whatever each of them asks for next is done for all.
+"""Lanes trained together: updates and evaluations of all lanes at once.
 
 L lanes
 """
@@ -35,7 +35,7 @@ def pack(stats: Stats, rows: int, origin: Tensor | None) -> Tensor:
 
 
 class Stack:
-    """Lanes that are at the same place of their runs, until each has ended."""
+    """Lanes at the same position of their runs, until each has ended."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Stack:
         beat: Callable[[int], None] = lambda updates: None,
         width: int | None = None,
     ) -> None:
-        """jobs: their trainers are `Lane`s. ended: is told of each job's end and its exit code; beat: of updates made.
+        """jobs: their trainers are `Lane`s. ended: gets each ended job and its exit code; beat: the number of updates.
 
-        lost: is told of what ended a job that is no failure of training, and gives the exit code.
+        lost: gets an exception that is no failure of training, and returns the job's exit code.
         used: names of the parameters that get a gradient; default: all. width: rows that go through the model together.
         """
         self.jobs, self.ended, self.lost, self.beat = list(jobs), ended, lost, beat
@@ -74,7 +74,7 @@ class Stack:
                 self.one_update()
 
     def close(self) -> None:
-        """Finish the jobs whose lanes have ended, and go on with the others."""
+        """Finish the jobs whose lanes have ended, and keep the others."""
         done = [i for i, lane in enumerate(self.lanes) if lane.ask is None]
         if not done:
             return
@@ -86,7 +86,7 @@ class Stack:
         self.jobs, self.lanes = [self.jobs[i] for i in left], [self.lanes[i] for i in left]
 
     def end(self, job: Job, lane: Lane) -> int:
-        """Close a lane's books; returns the job's exit code."""
+        """Close a lane's files and finish its job; returns the exit code."""
         try:
             lane.outcome.seconds = time.monotonic() - lane.began
             lane.close()
@@ -159,7 +159,7 @@ class Stack:
             for i, row in zip(lanes, rows, strict=True):
                 self.lanes[i].evaluated(found[wanted.index(row)])
         for i in lanes:
-            self.lanes[i].go_on()
+            self.lanes[i].advance()
 
     @torch.no_grad()
     def measured(self, lanes: Tensor, lead: Lane, batches: int | None = None) -> list[dict[str, float]]:

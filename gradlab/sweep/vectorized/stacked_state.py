@@ -1,4 +1,4 @@
-"""Runs that train together: all that a lane alone keeps, with a dimension of lanes, of which some may go on alone.
+"""The state of many runs that train together: all that `Update` keeps, with a dimension of lanes.
 
 L lanes (runs that differ in numbers only; here those of one row are one), P parameters, N elements of all parameters
 """
@@ -103,7 +103,7 @@ class StackedState(Update):
         return {lane: i for i, row in enumerate(self.rows) for _, lane in row}
 
     def without(self, lanes: set[int]) -> None:
-        """Go on without these lanes."""
+        """Remove these lanes."""
         left = [[member for member in row if member[1] not in lanes] for row in self.rows]
         self.rows = [row for row in left if row]
         if len(self.rows) < len(left) and self.rows:
@@ -117,7 +117,7 @@ class StackedState(Update):
             setattr(self.clip, str(self.clip.threshold), torch.tensor(lowest, dtype=torch.float64, device=self.device))
 
     def keep(self, index: Tensor) -> None:
-        """Go on with these rows, which may be some of them, or some more than once."""
+        """Keep these rows, which may be some of them, or some more than once."""
         self.option, self.clip, self.noise, self.schedule = (
             select_lanes(option, index) for option in (self.option, self.clip, self.noise, self.schedule)
         )

@@ -1,4 +1,4 @@
-"""Processes that train lanes: each is handed one chunk of jobs after the other, and tells what becomes of them."""
+"""Worker processes that train lanes: each receives one chunk of jobs after the other and reports their ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 BEAT = 0.5
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 
 
 @dataclass
@@ -28,17 +28,17 @@ class Chunk:
 
 
 Work = Callable[[Chunk, Callable[[int, int], None], Callable[[int], None]], None]
-"""Trains a chunk: is handed what to call with each job (its place) and its exit code, and with updates made since."""
+"""Trains a chunk. Gets two callbacks: (place, exit code) of each job that ended, and the number of updates made."""
 
 
 class Orphan(Exception):
-    """The process that hands out the work is gone."""
+    """The parent process is gone."""
 
 
 def serve(work: Work, pipe: Connection) -> None:
-    """A worker's life: ask, train, tell, until there is nothing left."""
+    """The loop of a worker: ask for a chunk, train it, report, until there is none left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
-    gc.freeze()  # what was there before is not looked through again and again
+    gc.freeze()  # objects of the parent need no collection
     parent, last, updates = os.getppid(), time.monotonic(), 0
 
     def beat(made: int) -> None:
@@ -54,7 +54,7 @@ def serve(work: Work, pipe: Connection) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError, Orphan):
         while True:
             pipe.send(("ready",))
-            while not pipe.poll(1.0):  # this process too holds the other end: it would wait for ever
+            while not pipe.poll(1.0):  # this process holds the other end too: recv would wait forever
                 if os.getppid() != parent:
                     return
             chunk: Chunk | None = pipe.recv()
@@ -71,7 +71,7 @@ def serve(work: Work, pipe: Connection) -> None:
 
 
 class Workers:
-    """Some processes, forked from this one: they share what it has composed, and nothing is sent but numbers."""
+    """Processes forked from this one: they share what it has composed, and only numbers are sent."""
 
     def __init__(self, work: Work, number: int) -> None:
         context = multiprocessing.get_context("fork")
@@ -90,7 +90,7 @@ class Workers:
         updates: Callable[[int], None],
         lost: Callable[[Chunk, list[int], str], None],
     ) -> None:
-        """Hand out all chunks. ended: a job and its exit code; lost: the jobs of a chunk that have no end, and why."""
+        """Distribute all chunks. ended: gets a job and its exit code; lost: jobs that did not end, and why."""
         waiting, at = list(chunks), dict[Any, Chunk]()
         left: dict[Any, list[int]] = {}
         open_: set[Any] = set(self.pipes)

@@ -41,13 +41,14 @@ def finished(folder: Path, overrides: list[str]) -> int | None:
     """
     run = RunRecord(folder)
     code = run.diagnosis.get("exit_code")
-    ended = (run.verdict is not None or run.refused) and type(code) is int and code != INTERRUPTED
-    return int(code) if ended and run.diagnosis.get("overrides") == identity(overrides) else None
+    if type(code) is not int or code == INTERRUPTED or not (run.verdict is not None or run.refused):
+        return None
+    return code if run.diagnosis.get("overrides") == identity(overrides) else None
 
 
 def finished_or_clear(folder: Path, overrides: list[str], world: World) -> int | None:
     """Exit code of a job that has finished; else its folder is cleared, and None."""
-    code = world.broadcast(finished(folder, overrides))
+    code: int | None = world.broadcast(finished(folder, overrides))
     if code is None and world.main:
         clear(folder)
     return code

@@ -2,6 +2,9 @@
 
 Every module is plain PyTorch that can be imported alone: `gradlab.update.step` for one update, `gradlab.update.clip`,
 `gradlab.update.precision` and the others for its parts. The command is `python -m gradlab`.
+
+The modules beside this one are commands, such as `python -m gradlab.list`, and names that scripts import, such as
+`gradlab.clip`: a few lines each. Everything else is in the packages.
 """
 
 from __future__ import annotations

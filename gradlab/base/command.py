@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Do the work; what a user did wrong is said in a line."""
+    """Do the work; a mistake of the user is reported in a line."""
     try:
         return work()
     except Exception as error:

@@ -20,7 +20,7 @@ class World:
 
     @property
     def main(self) -> bool:
-        """Whether this is the rank that writes files and speaks."""
+        """Whether this is the rank that writes files and prints."""
         return self.rank == 0
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ MORE = {
 
 
 class Usage(ValueError):
-    """A command line that cannot be read; the message says all."""
+    """A command line that cannot be read; the message is complete."""
 
 
 def explain(error: BaseException, folder: Path | None = None) -> str | None:

@@ -13,7 +13,7 @@ from gradlab.base.option import Invalid
 def load_object(field: str, target: str) -> Any:
     """Import `package.module:Name`; the working directory is searched too, as under `python -m`.
 
-    Raises `Invalid` with one line that tells apart: no colon, no such module, a module that fails on its own
+    Raises `Invalid` with one line that distinguishes: no colon, no such module, a module that fails on its own
     imports or while it runs, and no such attribute.
     """
     module_name, colon, attribute = target.partition(":")

@@ -1,4 +1,4 @@
-"""Put off `import torch` (seconds) until its first use, so that errors in the configuration are said at once.
+"""Put off `import torch` (seconds) until its first use, so that errors in the configuration are reported at once.
 
 `importlib.util.LazyLoader` does not serve: before Python 3.12 the import statement reads `__spec__`, which loads.
 """

@@ -73,7 +73,7 @@ def write(run: RunRecord, found: list[Advice]) -> None:
     (run.path / "advice.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
-def tell(run: RunRecord, found: list[Advice]) -> list[str]:
+def summary(run: RunRecord, found: list[Advice]) -> list[str]:
     lines = [f"== {run.path}"]
     for advice in found:
         lines.append(f"{advice.about}: {advice.says}")
@@ -101,5 +101,5 @@ def work(arguments: list[str]) -> int:
     for run in [record_for_advice(folder) for folder in args.folders]:
         found = advise(run, args.batch, args.world_size, args.hours)
         write(run, found)
-        print(*tell(run, found), sep="\n")
+        print(*summary(run, found), sep="\n")
     return 0

@@ -1,4 +1,4 @@
-"""`python -m gradlab.replay FOLDER`: the update that ended a run, once more, with a look at every operation."""
+"""`python -m gradlab.replay FOLDER`: the update that ended a run, run again, operation by operation."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
 def replay(arguments: list[str]) -> int:
     p = Parser("python -m gradlab.replay", description=DESCRIPTION, epilog=EPILOG)
     p.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of a run that failed")
-    says = "look for the first output or gradient beyond this, finite or not; without it, for what its type cannot hold"
-    p.add_argument("--max", type=float, default=None, metavar="NUMBER", help=says)
+    about = (
+        "look for the first output or gradient beyond this, finite or not; without it, for what its type cannot hold"
+    )
+    p.add_argument("--max", type=float, default=None, metavar="NUMBER", help=about)
     p.add_argument("--all", action="store_true", help="show every module, not only the last ones before the failure")
     args = p.parse_args(arguments)
     require(args.max is None or args.max > 0, "--max", args.max, "> 0")

@@ -112,7 +112,7 @@ def chosen(group: str, name: str) -> DictConfig:
     """A group's option with its defaults."""
     cls = OPTIONS.get((group, name))
     made: DictConfig = (
-        OmegaConf.structured(cls)  # what its file says too, and at once
+        OmegaConf.structured(cls)  # as in its file, without reading it
         if cls
         else compose([f"{'+' * (group in APPENDED)}{group}={name}"])[group]
     )
@@ -194,11 +194,11 @@ def treated(cfg: DictConfig, given: list[str], untreated: Config | None = None) 
 
 
 def record(names: list[str], changed: dict[str, list[Any]], why_not: str | None = None) -> dict[str, Any]:
-    """What diagnosis.json says of a job's remedies."""
+    """The entry `remedy` of diagnosis.json."""
     return {"names": names, "changed": changed, "applies": why_not is None, "why_not": why_not}
 
 
-def told(record: dict[str, Any]) -> str:
+def summary(record: dict[str, Any]) -> str:
     """The change in one line."""
     return f"remedy {label(record['names'])}: {changes(record['changed']) or 'nothing is changed'}"
 

@@ -11,7 +11,7 @@ from gradlab.base.option import require
 
 _shipped = overrides_parser.create_functions
 DIGITS = 4
-"""Significant digits of a point, as far as they tell all points apart."""
+"""Significant digits of a point, as long as they keep all points distinct."""
 
 
 def points(start: float, stop: float, num: int) -> list[float]:

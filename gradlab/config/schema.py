@@ -56,7 +56,7 @@ class Config:
     seed: int = 0
     """Decides the initial weights, the order of the data, dropout and noise."""
     expect: Optional[str] = None
-    """null: fail if the run is ill; a verdict: fail unless the run's is that one; any: never fail."""
+    """null: fail if the run is unhealthy; a verdict: fail unless the run's is that one; any: never fail."""
     pretrain: Optional[str] = None
     """An experiment whose final weights this run begins with; it is run once, and kept under outputs/pretrained/."""
     init_from: Optional[str] = None

@@ -42,7 +42,7 @@ class RunLogger(Protocol):
         """Take in one line of metrics.jsonl, in order, and what was recorded of layers then."""
 
     def finish(self, told: dict[str, Any], folder: Path) -> None:
-        """Take in what diagnosis.json in the run's folder says; of a run that ended without one, its outcome alone."""
+        """Take in the content of diagnosis.json; of a run that ended without one, its outcome alone."""
 
 
 @dataclass

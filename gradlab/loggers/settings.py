@@ -70,7 +70,7 @@ class TensorBoardSettings(LoggerOption):
     """TensorBoard's event files, in the run's folder."""
 
     layers_every: int = 50
-    """Updates between two looks at the layers, of those that `monitor` records; 0: none. Metrics are logged always."""
+    """Updates between two records of the layers, of those that `monitor` makes; 0: none. Metrics are logged always."""
     max_layers: int = 50
     """Parameters at most that have curves of their own, evenly by depth; histograms are over all."""
     figures: bool = False

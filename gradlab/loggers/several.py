@@ -31,7 +31,7 @@ class Loggers:
             except Invalid:
                 raise
             except Exception as error:
-                told(name, error)
+                report_failure(name, error)
             else:
                 self.sinks |= {name: sink} if sink is not None else {}
 
@@ -66,10 +66,10 @@ class Loggers:
                 do(sink)
             except Exception as error:
                 del self.sinks[name]
-                told(name, error)
+                report_failure(name, error)
 
 
-def told(name: str, error: Exception) -> None:
+def report_failure(name: str, error: Exception) -> None:
     """Say once that a logger failed."""
     why = " ".join(str(error).split())[:200] or type(error).__name__
-    print(f"gradlab: logger {name} failed, and the run goes on without it: {why}", file=sys.stderr, flush=True)
+    print(f"gradlab: logger {name} failed, and the run continues without it: {why}", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from typing import Any
 from gradlab.base.command import INTERRUPTED, identity
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
-from gradlab.config.remedy import told
+from gradlab.config.remedy import summary
 from gradlab.config.schema import Config, choices
 from gradlab.data.check import pieces
 from gradlab.diagnosis.diagnose import Stream, diagnose
@@ -109,7 +109,7 @@ class Job(Sink):
         if self.config.story:
             self.progress.say(self.config.story.strip())
         if self.remedy:
-            self.progress.say(told(self.remedy))
+            self.progress.say(summary(self.remedy))
         self.progress.total = self.trainer.planned
         self.progress.start()
         return self.end(self.trainer.run)

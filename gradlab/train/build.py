@@ -79,7 +79,7 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
 
 
 def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list[str]:
-    """One forward pass of two samples: a model that does not fit its data says so here, not in the run.
+    """One forward pass of two samples: a model that does not fit its data is refused here, not in the run.
 
     Returns the names of its modules in the order in which they are called.
     """
@@ -94,14 +94,14 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, Invalid):
             raise
-        says = f"fails on inputs of shape {tuple(inputs.shape)}: {' '.join(str(error).split())[:200]}"
-        raise Invalid("model", name, says) from error
+        why = f"fails on inputs of shape {tuple(inputs.shape)}: {' '.join(str(error).split())[:200]}"
+        raise Invalid("model", name, why) from error
     finally:
         model.train(training)
         randomness.set_random_state(state)
     if data.spec.targets in ("classes", "tokens") and outputs.shape[-1] < data.spec.outputs:
-        says = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
-        raise Invalid("model", name, says)
+        why = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
+        raise Invalid("model", name, why)
     return called
 
 
@@ -123,7 +123,7 @@ def build_model(
 
 
 def begin_from(given: str, model: torch.nn.Module, device: torch.device, world: World) -> None:
-    """Load a checkpoint's weights on rank 0, whose DDP hands to the others; all ranks learn whether they fit."""
+    """Load a checkpoint's weights on rank 0; DDP sends them to the others. All ranks learn whether they fit."""
     refused = None
     if world.main:
         path = Path(given)
@@ -209,5 +209,5 @@ def check_batch_norm(model: torch.nn.Module, samples: int, batch_size: int, worl
     rest = samples % (batch_size * world_size)
     if batch_size == 1 or (rest and rest // world_size <= 1):
         which = "every micro-batch" if batch_size == 1 else "the last micro-batch of an epoch"
-        says = f"leaves {which} one sample on a rank, which batch norm cannot normalise: take another, or no batch norm"
-        raise Invalid("data.batch_size", batch_size, f"{says} (the set has {samples} samples)")
+        why = f"leaves {which} one sample on a rank, which batch norm cannot normalise: take another, or no batch norm"
+        raise Invalid("data.batch_size", batch_size, f"{why} (the set has {samples} samples)")

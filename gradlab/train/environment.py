@@ -65,7 +65,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name, as far as the system tells."""
+    """The processor's name, as far as the system reports it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -86,9 +86,9 @@ def git(folder: str) -> dict[str, Any] | None:
         "--untracked-files=no",
     ]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.splitlines()
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return None
-    told = dict(line[2:].split(" ", 1) for line in said if line.startswith("# branch."))
-    changed = sum(not line.startswith("#") for line in said)
-    return {"commit": told.get("branch.oid"), "branch": told.get("branch.head"), "changed_files": changed}
+    branch = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    changed = sum(not line.startswith("#") for line in lines)
+    return {"commit": branch.get("branch.oid"), "branch": branch.get("branch.head"), "changed_files": changed}

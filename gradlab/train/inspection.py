@@ -37,7 +37,7 @@ def inspect(trainer: TrainerState) -> Inspection | None:
 def find_overflow(trainer: TrainerState) -> Overflow | None:
     """Run the first update of the last streak of failures again, and name the module that overflowed first.
 
-    Where none was skipped, as where nobody looked at the gradients, it is the last update.
+    Where none was skipped, as where the gradients were not checked, it is the last update.
     """
     first = trainer.streak or trainer.latest
     if first is None or not runs_alone(trainer):

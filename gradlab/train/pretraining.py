@@ -27,7 +27,7 @@ from gradlab.train.trainer import Trainer
 def pretrained(config: Config, world: World) -> str:
     """Folder of the final weights of the experiment that `pretrain` names: run once, then found again.
 
-    The key is the whole configuration and the versions that decide the numbers. Rank 0 runs it, alone; DDP hands its
+    The key is the whole configuration and the versions that decide the numbers. Rank 0 runs it, alone; DDP sends its
     weights to the others.
     """
     name = config.pretrain

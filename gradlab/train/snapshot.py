@@ -54,8 +54,8 @@ def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     given = trainer.config.resume
     load_weights("resume", given, trainer.module, state)
     if len(state["random"]) != trainer.world.size:
-        says = f"was written by {len(state['random'])} ranks, and continues exactly only on as many"
-        raise Invalid("resume", given, says)
+        why = f"was written by {len(state['random'])} ranks, and continues exactly only on as many"
+        raise Invalid("resume", given, why)
     try:
         trainer.update.load_state_dict(state["update"])
     except Invalid:
@@ -97,7 +97,7 @@ def copied(value: Any) -> Any:
 def save_crash(trainer: TrainerState, error: str) -> None:
     """crash.pt: what reproduces the first update of the final streak of failures.
 
-    None is written where an update came through at the end and nothing was held: the loss scale was still above 1.
+    None is written where an update came through at the end and no copy was kept: the loss scale was still above 1.
     """
     first = trainer.streak
     held = (

@@ -49,7 +49,7 @@ class Trainer(TrainerState):
         self.impact = Impact(config.pitfall, self.update) if config.pitfall else None
         self.under_way: deque[Attempt] = deque()
         self.low = False
-        """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that they can be held."""
+        """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that it can be copied."""
         self.warned = 1.0
         self.first_loss = math.nan
         self.lost = 0
@@ -194,7 +194,7 @@ class Trainer(TrainerState):
         self.judge(v, skipped, attempt.epoch + 1)
 
     def judge(self, v: dict[str, float], skipped: bool, epoch: int) -> None:
-        """Raise where the run must not go on; warn while the scale is on its way down."""
+        """Raise where the run must end; warn while the scale is on its way down."""
         p, attempts, scale = self.config.precision, self.outcome.attempts, v["next_scale"]
         where = f"update {attempts}, epoch {epoch}"
         if skipped and p.stops:
@@ -267,7 +267,7 @@ class Trainer(TrainerState):
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes at most held: by tensors on a CUDA device, by the process on a CPU."""
+    """Peak memory in bytes: by tensors on a CUDA device, by the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -105,8 +105,8 @@ def test_every_logger_is_told_everything_and_one_that_fails_costs_nothing(
     named = about.layers["names"]
     assert {len(layers["grad/layer"]) for _, layers in local if layers} == {len(named)}
     assert capsys.readouterr().err.splitlines() == [
-        "gradlab: logger absent failed, and the run goes on without it: full",
-        "gradlab: logger bad failed, and the run goes on without it: no network",
+        "gradlab: logger absent failed, and the run continues without it: full",
+        "gradlab: logger bad failed, and the run continues without it: no network",
     ]
     reference = trainer(tmp_path / "quiet", *SMALL)
     reference.run()

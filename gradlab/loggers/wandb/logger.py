@@ -1,8 +1,8 @@
-"""Weights & Biases. Whatever happens to its service, the training goes on, and ends no later than the time-out.
+"""Weights & Biases. Whatever happens to its service, training continues, and ends no later than the time-out.
 
 A line of metrics.jsonl is a step of the history, numbered alike; charts are over `update`, which a skipped update
 repeats. A resumed run continues the same W&B run, without the lines that it holds already. Offline each part is a file
-of its own with the same id, and `wandb sync` sends them in order; what was begun offline goes on offline until then.
+of its own with the same id, and `wandb sync` sends them in order; what was begun offline continues offline until then.
 What is not possible: W&B takes no lines back, so a run that is resumed with other values keeps the lines that it had
 logged after its checkpoint; and offline parts are one run only once they are sent.
 """
@@ -41,7 +41,7 @@ WAITING = 200_000
 
 
 class WandbSink:
-    """One W&B run. Lines are handed over by a thread, so that the training does not wait for them."""
+    """One W&B run. Lines are sent by a thread, so that the training does not wait for them."""
 
     def __init__(self, option: WandbSettings, about: About) -> None:
         self.option, self.about = option, about
@@ -49,10 +49,10 @@ class WandbSink:
         wanted = service.mode(option.mode)
         parts = place.earlier(about.folder) if about.config.get("resume") and wanted != "disabled" else []
         if wanted == "online" and any(map(place.waits, parts)):
-            log.warning("an earlier part of this W&B run waits for `wandb sync`: it goes on offline")
+            log.warning("an earlier part of this W&B run waits for `wandb sync`: it continues offline")
             wanted = "offline"
         for part in filter(place.waits, parts):
-            place.mend(part)
+            place.repair(part)
         self.run = service.begin(wanted, option.timeout, self.settings(), **self.identity(parts))
         if about.live and not self.run.offline:
             service.tell(self.run)

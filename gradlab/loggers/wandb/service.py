@@ -46,7 +46,7 @@ def mode(wanted: str) -> str:
 
 
 def answers(url: str, seconds: float) -> bool:
-    """Whether a server answers, whatever it says."""
+    """Whether a server answers, whatever the answer."""
     try:
         urllib.request.urlopen(url, timeout=seconds).close()
     except urllib.error.HTTPError:
@@ -72,7 +72,7 @@ def within(seconds: float, action: Callable[[], Any]) -> bool:
 def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) -> Any:
     """A W&B run, offline where its server does not answer in time."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at exit its reporter waits 30 s for a dead network
-    os.environ.setdefault("WANDB_SILENT", "true")  # what is to be said of it, gradlab says
+    os.environ.setdefault("WANDB_SILENT", "true")  # gradlab prints what matters itself
     import wandb
 
     quiet: dict[str, Any] = {"silent": True, "console": "off", "symlink": False, "disable_job_creation": True}

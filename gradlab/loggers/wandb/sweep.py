@@ -20,7 +20,7 @@ FIGURES = 40
 
 
 def write(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """From what a sweep has left in its folder, where its jobs logged to W&B; what fails is said in a line.
+    """From what a sweep has left in its folder, where its jobs logged to W&B; failures are reported in a line.
 
     rows: of results.csv.
     """
@@ -49,7 +49,7 @@ def settings_of(folder: Path, jobs: Sequence[str]) -> tuple[WandbSettings, str] 
 
 
 def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbSettings, experiment: str) -> None:
-    """One W&B run in the group of the jobs; a sweep that went on goes on in the same one."""
+    """One W&B run in the group of the jobs; a resumed sweep continues in the same one."""
     import wandb
 
     parts = place.earlier(folder)

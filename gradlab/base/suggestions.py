@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import fields
 
 from gradlab.base.option import FIELDS, OPTIONS
 
@@ -55,7 +54,7 @@ def full_names(field: str) -> list[str]:
     """Every `group.field`; with the options that have it, where not all of its group do."""
     found: dict[str, list[str]] = {}
     for (group, name), cls in OPTIONS.items():
-        if group in FIELDS and field in (f.name for f in fields(cls)):
+        if group in FIELDS and field in getattr(cls, "__dataclass_fields__", {}):
             within = f"logger.{name}" if group == "logger" else group
             found.setdefault(f"{within}.{field}", []).append(name)
     usual = {name: options for name, options in found.items() if not name.startswith("pitfall.")}

@@ -34,7 +34,7 @@ def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A headless browser, for `browser.opened`."""
     from browser import launched

@@ -163,7 +163,7 @@ def test_a_bad_job_does_not_end_the_sweep(gradlab: Commands, tmp_path: Path) -> 
     result = gradlab("-m", *SHORT, "expect=any", "clip=norm", "clip.max_norm=1,-1,2", cwd=tmp_path)
     assert result.code == 2 and result.err == "gradlab: clip.max_norm=-1.0: must be > 0\n", result
     (sweep,) = runs(tmp_path)
-    rows = list(csv.DictReader((sweep / "results.csv").open()))
+    rows = list(csv.DictReader((sweep / "results.csv").read_text().splitlines(True)))
     assert [row["exit_code"] for row in rows] == ["0", "2", "0"]
     assert [row["job"] for row in rows] == ["0", "1", "2"] and "clip.max_norm=-1" in rows[1]["overrides"]
     assert rows[1]["verdict"] == "" and all(row["verdict"] for row in (rows[0], rows[2]))
@@ -179,7 +179,7 @@ def test_a_fault_in_a_users_code_does_not_end_the_sweep(gradlab: Commands, tmp_p
     mine = ["model=custom", "model.target=nets_of_mine:net", "data=custom", "data.target=data_of_mine:make"]
     kinds = "+model.kwargs.kind=exit,fault,good"
     result = gradlab("-m", *mine, kinds, "expect=any", "trainer.epochs=1", "trainer.progress=none", cwd=tmp_path)
-    rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").open()))
+    rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").read_text().splitlines(True)))
     assert [row["exit_code"] for row in rows] == ["1", "1", "0"] and result.code == 1, result
     assert "sys.exit(3)" in result.err and "ZeroDivisionError" in result.err
 
@@ -226,7 +226,9 @@ def test_resume_keeps_configuration_and_folder(gradlab: Commands, tmp_path: Path
     assert runs(tmp_path) == [] and torch.equal(weights(tmp_path / "short"), weights(tmp_path / "a=b c"))
     assert gradlab("resume='a=b c'", cwd=tmp_path).code == 0
     updates = [
-        json.loads(line)["update"] for line in (tmp_path / "short" / "metrics.jsonl").open() if "train/loss" in line
+        json.loads(line)["update"]
+        for line in (tmp_path / "short" / "metrics.jsonl").read_text().splitlines()
+        if "train/loss" in line
     ]
     assert updates == [1, 2, 3, 4]
     counted = json.loads((tmp_path / "short" / "diagnosis.json").read_text())["evidence"]["updates"]
@@ -322,7 +324,7 @@ def test_under_torchrun_an_error_is_said_once_and_a_bad_job_does_not_end_the_swe
     sweep = ["-m", *SHORT, "expect=any", "data.batch_size=16,100000,32"]
     result = gradlab.torchrun(2, "-m", "gradlab", *sweep, cwd=tmp_path)
     assert result.code == 1 and result.err.count("data.batch_size=100000: must be at most 64") == 1, result.err
-    rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").open()))
+    rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").read_text().splitlines(True)))
     assert [row["exit_code"] for row in rows] == ["0", "2", "0"] and len(runs(tmp_path)) == 1
     assert "Traceback" not in result.err
 

@@ -263,7 +263,7 @@ def test_a_run_records_what_its_remedy_changed_and_resumes_with_it(gradlab: Comm
     ran = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml")
     assert (ran.optimizer.lr, ran.model.activation, ran.expect) == (0.1, "relu", "any")
     assert gradlab("resume=run", "trainer.epochs=2", cwd=tmp_path).code == 0
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {line["lr"] for line in lines if "lr" in line} == {0.1} and lines[-1]["epoch"] == 2
 
 

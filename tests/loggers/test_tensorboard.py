@@ -135,6 +135,7 @@ def test_a_killed_run_that_was_resumed_has_every_update_once(gradlab: Commands, 
     overrides = ("logger=tensorboard", "trainer.epochs=90", "trainer.checkpoint_every=137", "hydra.run.dir=r")
     process = gradlab.start(*SMALL, *overrides, cwd=tmp_path)
     folder = tmp_path / "r"
+    wait_for((folder / "checkpoint.pt").is_file, process)
     wait_for(lambda: sum(p.stat().st_size for p in folder.glob("tensorboard/*")) > 10_000, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -250,9 +250,9 @@ def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp
     assert best["clip_fraction"] is not None and rows["none"]["first_failing"] <= rows["none"]["updates"] + 1
     assert rows["higher_lr"]["judgement"] in ("no effect", "worse")
     assert rows["layer_norm"]["judgement"] == "does not apply" and "model.norm" in rows["layer_norm"]["why"]
-    written = list(csv.DictReader((sweep / "comparison.csv").open()))
+    written = list(csv.DictReader((sweep / "comparison.csv").read_text().splitlines(True)))
     assert [row["remedy"] for row in written] == list(rows) and written[0]["judgement"] == "baseline"
-    results = list(csv.DictReader((sweep / "results.csv").open()))
+    results = list(csv.DictReader((sweep / "results.csv").read_text().splitlines(True)))
     assert [row["verdict"] for row in results].count("does not apply") == 3
     table = result.out[result.out.index("remedies, ") :]
     assert table.index("none ") < table.index("cured") < table.index("does not apply")

@@ -126,7 +126,7 @@ def test_a_ready_sweep_needs_no_flag_and_expects_anything_wherever_it_stands(
     result = gradlab(*given[::order], cwd=tmp_path)
     assert result.code == 0, result
     (sweep,) = runs(tmp_path)
-    rows = list(csv.DictReader((sweep / "results.csv").open()))
+    rows = list(csv.DictReader((sweep / "results.csv").read_text().splitlines(True)))
     assert [next(o for o in row["overrides"].split() if "lr=" in o) for row in rows] == [
         "optimizer.lr=0.01",
         "optimizer.lr=1.0",

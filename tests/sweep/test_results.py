@@ -189,7 +189,7 @@ def test_a_sweep_writes_what_its_metrics_say(gradlab: Commands, tmp_path: Path) 
     assert result.code == 0, result
     (folder,) = tmp_path.glob("outputs/run/sweep*")
     rows = read(folder)
-    written = list(csv.DictReader((folder / "results.csv").open()))
+    written = list(csv.DictReader((folder / "results.csv").read_text().splitlines(True)))
     assert [w["job"] for w in written] == ["0", "1", "2", "3"]
     assert [(float(w["optimizer.lr"]), float(w["clip.max_norm"])) for w in written] == [
         (0.3, 1.0),

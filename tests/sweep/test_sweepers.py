@@ -112,7 +112,7 @@ def test_the_edge_within_a_bracket_is_that_of_plain_gradient_descent(gradlab: Co
         assert f"optimizer.lr={tried['value']}" in (folder / ".hydra" / "overrides.yaml").read_text()
         assert (folder / "metrics.jsonl").is_file()
         assert (folder / "checkpoint.pt").is_file() or (folder / "crash.pt").is_file()
-    rows = list(csv.DictReader((here / "edge" / "results.csv").open()))
+    rows = list(csv.DictReader((here / "edge" / "results.csv").read_text().splitlines(True)))
     assert len(rows) == point["runs"] and (here / "edge" / "multirun.yaml").is_file()
     shown = result.out.splitlines()
     assert shown[-1] == "all of it: edge" and not any(line.startswith(" job ") for line in shown)

@@ -35,7 +35,7 @@ def files(folder: Path) -> list[str]:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / "results.csv").open()))
+    return list(csv.DictReader((folder / "results.csv").read_text().splitlines(True)))
 
 
 def without_launcher(text: str) -> list[str]:
@@ -80,16 +80,16 @@ def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path:
 def test_jobs_that_are_refused_are_refused_as_by_hydras_launcher(gradlab: Commands, tmp_path: Path) -> None:
     """As they are planned (lr), as they begin (init_from); the others run."""
     base = ("model=sigmoid_mlp", "data.batch_size=64", "expect=any", "trainer.updates=3", "trainer.epochs=1")
-    grid = ("init_from=null,nowhere.pt", "optimizer.lr=0.1,0.2,-1")
+    grid = ("init_from=null,nowhere.pt", "optimizer.lr=0.1,-1")
     alone, lanes = both(gradlab, tmp_path, *base, *grid)
     assert alone.code == lanes.code == 2
     kinds = [(row["verdict"], row["exit_code"]) for row in rows(tmp_path / "vectorized")]
     assert kinds == [(row["verdict"], row["exit_code"]) for row in rows(tmp_path / "basic")]
-    assert [code for _, code in kinds] == ["0", "0", "2", "2", "2", "2"]
-    for job in range(6):
+    assert [code for _, code in kinds] == ["0", "2", "2", "2"]
+    for job in range(4):
         mine, its = (Left(tmp_path / name / str(job)) for name in ("vectorized", "basic"))
         assert mine.files == its.files
-        if job >= 2:
+        if job >= 1:
             assert mine.diagnosis == its.diagnosis
     assert "init_from=nowhere.pt: no such file" in lanes.err and "optimizer.lr=-1.0: must be > 0" in lanes.err
     assert "Traceback" not in lanes.err
@@ -218,8 +218,8 @@ def alive(process: int) -> bool:
 
 
 def begun(folder: Path, jobs: int) -> bool:
-    """Whether so many jobs have written some of their metrics, which are flushed now and then."""
-    return sum(p.stat().st_size > 0 for p in folder.glob("sweep/*/metrics.jsonl")) >= jobs
+    """Whether so many jobs have begun to train."""
+    return len(list(folder.glob("sweep/*/metrics.jsonl"))) >= jobs
 
 
 def gone(processes: list[int], seconds: float = 20) -> bool:
@@ -231,7 +231,7 @@ def gone(processes: list[int], seconds: float = 20) -> bool:
 
 def test_a_process_that_is_killed_loses_its_jobs_and_no_others(gradlab: Commands, tmp_path: Path) -> None:
     """Of two chunks that run at once; the other ends well, and resuming runs the lost one again."""
-    short = [a.replace("trainer.epochs=100000", "trainer.epochs=8") for a in SWEEP]
+    short = [a.replace("trainer.epochs=100000", "trainer.epochs=4") for a in SWEEP]
     process = gradlab.start(*short, "hydra.launcher.workers=2", "hydra.launcher.lanes=2", cwd=tmp_path, joined=True)
     wait_for(lambda: begun(tmp_path, 4), process)
     victim = children(process.pid)[0]

@@ -179,7 +179,7 @@ def test_a_kill_while_writing_leaves_the_old_checkpoint_and_nothing_that_stays(t
 LONG = (
     *EVERYTHING,
     "trainer.epochs=1000",
-    "trainer.updates=200",
+    "trainer.updates=100",
     "trainer.checkpoint_every=2",
     "trainer.evaluate_every=7",
 )
@@ -211,7 +211,7 @@ def test_interrupted_then_killed_then_resumed_from_the_command_line(gradlab: Com
     process.kill()
     process.communicate(timeout=120)
     update = load(folder)["update"]
-    assert update["attempts"] >= 2 and update["applied"] < 200, "of the first updates some are skipped"
+    assert update["attempts"] >= 2 and update["applied"] < 100, "of the first updates some are skipped"
 
     process = gradlab.start(f"resume={folder}", cwd=tmp_path, joined=True)
     said = process.communicate(timeout=120)[0]

@@ -6,7 +6,7 @@ test:  ## the default tests (minutes)
 slow:  ## the tests that take longer
 	pytest -m slow
 
-coverage:  ## lines and branches that the default tests run, in all processes
+coverage:  ## lines and branches that the default tests run
 	pytest --cov
 
 lint:  ## format check, lint, import contract, types

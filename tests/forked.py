@@ -124,9 +124,8 @@ class Commands:
         return json.loads(self.process.stdout.readline())
 
     def close(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait(10)
+        with self.process:  # it ends with its input
+            pass
 
 
 def torchrun_environment(ranks: int, port: int) -> dict[str, str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
-from gradlab.update.recorder import Layers
+if TYPE_CHECKING:
+    from gradlab.update.recorder import Layers  # which imports PyTorch
 
 
 @dataclass

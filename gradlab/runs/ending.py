@@ -1,4 +1,4 @@
-"""How a run ends: its diagnosis, what was expected, the summary that is printed, and the exit code."""
+"""How a run ends: diagnosis.json, and the summary that is printed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ from gradlab.remedies.candidates import Try
 from gradlab.runs.measured import lost_at, measured
 from gradlab.runs.record import RunRecord
 from gradlab.train.outcome import Outcome
-
-
-def judge(expect: str | None, diagnosis: Diagnosis) -> tuple[int, str]:
-    """Exit code (0 as expected, 1 not) and its sentence."""
-    seen = diagnosis.verdict
-    if expect == "any":
-        return 0, ""
-    if expect is None:
-        return int(diagnosis.unhealthy), f"the run is unhealthy: {seen}" if diagnosis.unhealthy else ""
-    return int(seen != expect), f"expected {expect}, {'and saw it' if seen == expect else f'saw {seen}'}"
 
 
 def write(

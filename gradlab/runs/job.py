@@ -23,7 +23,7 @@ from gradlab.loggers.local import read_run
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.remedies.candidates import remedies
-from gradlab.runs import ending
+from gradlab.runs import ending, expectation
 from gradlab.runs.record import RunRecord
 from gradlab.runs.summary import ended
 from gradlab.train import checkpoint, environment
@@ -140,7 +140,7 @@ class Job(Sink):
             diagnosis, overflow = self.diagnose(outcome)
         finally:
             self.progress.finish(self.trainer.outcome.applied)
-        code, expectation = ending.judge(self.config.expect, diagnosis)
+        code, sentence = expectation.judge(self.config.expect, diagnosis)
         code = self.world.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.world.main:
             return code, {}
@@ -154,7 +154,7 @@ class Job(Sink):
         content = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
         self.views.page(self.folder, self.trainer.plain_config)
         lines = ending.summary_lines(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
-        lines += [expectation] * bool(expectation)
+        lines += [sentence] * bool(sentence)
         ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code, content
 

@@ -1,4 +1,5 @@
-"""What a run left in its folder, as one object: `RunRecord`. Nothing else in gradlab reads the folders of runs.
+"""What a run left in its folder, as one object: `RunRecord`. What lists, shows, compares and judges runs reads
+their folders by it alone.
 
 A part that is missing reads as empty, and so does one that cannot be read: see `FolderFiles`.
 """

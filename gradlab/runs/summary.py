@@ -11,7 +11,7 @@ from gradlab.base.json_lines import number
 from gradlab.base.lock import locked
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.remedies.candidates import Try
-from gradlab.runs import ending
+from gradlab.runs import ending, expectation
 from gradlab.runs.record import BROKEN, KILLED, PRETRAINED, RUNNING, RunRecord, made
 from gradlab.train.outcome import Outcome
 
@@ -63,8 +63,8 @@ def ended(run: RunRecord) -> Summary:
             run.path,
             [made(Try, t) for t in content.get("remedies") or []],
         )
-    code, expectation = ending.judge(run.fields.get("expect"), diagnosis)
-    return Summary(lines + [expectation] * bool(expectation), content.get("exit_code", code) == 0)
+    code, sentence = expectation.judge(run.fields.get("expect"), diagnosis)
+    return Summary(lines + [sentence] * bool(sentence), content.get("exit_code", code) == 0)
 
 
 def unended(run: RunRecord) -> list[str]:

@@ -1,7 +1,7 @@
 """ONE optimizer update. Read `Update.__call__`: the order of its lines is the correct order.
 
 The lanes of a sweep inherit this order, and all arithmetic that works on tensors with a dimension of lanes
-(`gradlab.sweep.vectorized.stacked_update`).
+(`gradlab.sweep.vectorized.lane_update`).
 
 Nothing here waits for the device. Whether an update is applied is decided on the device, and the host reads it later:
 the number of applied updates, which the schedule reads, and the learning rate are tensors.

@@ -20,7 +20,7 @@ from gradlab.base.option import Invalid
 from gradlab.cli.arguments import parse
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import VERDICTS
-from gradlab.runs import ending
+from gradlab.runs import expectation
 from gradlab.sweep.results import read
 
 WRONG = {
@@ -120,13 +120,13 @@ def test_exit_codes_say_whether_the_run_ended_as_expected(gradlab: Commands, tmp
 def test_judgement() -> None:
     for seen in VERDICTS:
         diagnosis = Diagnosis(seen, "")
-        assert ending.judge(None, diagnosis)[0] == 0
+        assert expectation.judge(None, diagnosis)[0] == 0
         for severity in SEVERITIES:
             found = Diagnosis(seen, "", findings=[Finding(seen, severity, "")])
-            assert ending.judge(None, found)[0] == (severity == "critical")
-        assert ending.judge("any", diagnosis) == (0, "")
+            assert expectation.judge(None, found)[0] == (severity == "critical")
+        assert expectation.judge("any", diagnosis) == (0, "")
         for expected in VERDICTS:
-            assert ending.judge(expected, diagnosis)[0] == (expected != seen)
+            assert expectation.judge(expected, diagnosis)[0] == (expected != seen)
 
 
 def test_suggested_commands_can_be_pasted(gradlab: Commands, tmp_path: Path) -> None:

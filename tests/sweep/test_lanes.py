@@ -17,8 +17,8 @@ from gradlab.measure.record import Record, totals
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.lane_gradients import LaneGradients, lane_norms
 from gradlab.sweep.vectorized.lane_records import LaneRecord
+from gradlab.sweep.vectorized.lane_update import Batch, StackedUpdate
 from gradlab.sweep.vectorized.lane_values import FlatTensors, select_lanes, stack_options
-from gradlab.sweep.vectorized.stacked_update import Batch, StackedUpdate
 from gradlab.train import build
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradlab.base.command import INTERRUPTED, key
 from gradlab.base.distributed import World
+from gradlab.runs.record import RunRecord
 from gradlab.sweep.grid.axes import Point, is_number
 from gradlab.sweep.resume import clear, finished
 from gradlab.sweep.search.judge import FinishedJob, read
@@ -86,20 +87,14 @@ def consecutive(jobs: Sequence[Point], numbers: dict[Point, int]) -> Iterator[li
 
 def earlier_jobs(folder: Path) -> tuple[dict[Point, int], dict[Point, FinishedJob]]:
     """Numbers of the jobs that an interrupted sweep started, and the results of those that finished."""
-    import yaml
-
     numbers: dict[Point, int] = {}
     seen: dict[Point, FinishedJob] = {}
     for stored in folder.glob("*/.hydra/overrides.yaml"):
         path = stored.parent.parent
-        try:
-            overrides = yaml.safe_load(stored.read_text()) or []
-        except yaml.YAMLError:
+        if not path.name.isdigit() or not (overrides := RunRecord(path).typed):
             continue
-        if not path.name.isdigit() or not isinstance(overrides, list):
-            continue
-        job = tuple(map(str, overrides))
+        job = tuple(overrides)
         numbers[job] = int(path.name)
-        if finished(path, list(job)) is not None:
+        if finished(path, overrides) is not None:
             seen[job] = FinishedJob(path.name, read(path))
     return numbers, seen

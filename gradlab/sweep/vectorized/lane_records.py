@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradlab.measure.record import late_to_early, ratios
 from gradlab.sweep.vectorized.lane_gradients import lane_norms
-from gradlab.sweep.vectorized.stacked_update import StackedUpdate
+from gradlab.sweep.vectorized.lane_update import StackedUpdate
 from gradlab.update.gradients import Gradients
 from gradlab.update.recorder import Layers, Recorder
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from gradlab.base.option import Invalid
 from gradlab.runs.job import Job
 from gradlab.sweep.vectorized.equivalence import NEAR, drawn, dtypes, near, plain_state, same_in_double
+from gradlab.sweep.vectorized.lane_update import Batch
 from gradlab.sweep.vectorized.stack import Stack
-from gradlab.sweep.vectorized.stacked_update import Batch
 
 
 class ProbeResult(NamedTuple):

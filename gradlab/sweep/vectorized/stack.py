@@ -19,7 +19,7 @@ from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.lane import HostValues, Lane
 from gradlab.sweep.vectorized.lane_records import LaneRecord, RowRecord
 from gradlab.sweep.vectorized.lane_rules import lane_rules
-from gradlab.sweep.vectorized.stacked_update import Batch, StackedUpdate
+from gradlab.sweep.vectorized.lane_update import Batch, StackedUpdate
 from gradlab.train import build
 from gradlab.update.recorder import Recorder
 from gradlab.update.step import Stats

@@ -90,14 +90,16 @@ def test_a_clip_and_a_rule_of_a_folder_of_ones_own_take_part_in_a_run(outside: P
 def test_help_lists_options_of_plugins_and_imports_none_of_them(outside: Path) -> None:
     (outside / "broken.py").write_text('@option("clip", "broken")\nclass Broken: ...\n')
     said = gradlab(outside, "--help", plugins="mine,broken", path=str(outside / "site")).stdout
-    assert "agc autoclip broken halve none norm per_layer theirs value zclip\n" in said
+    listed = next(line.split() for line in said.splitlines() if line.split()[:1] == ["clip"])
+    assert {"norm", "broken", "halve", "theirs"} <= set(listed)
 
 
 def test_nothing_is_imported_that_its_user_did_not_name(outside: Path) -> None:
     ended = gradlab(outside, *RUN, "clip=halve")
     assert ended.returncode == 2
     assert ended.stderr.startswith("gradlab: clip=halve: ")
-    assert ended.stderr.endswith("must be one of agc, autoclip, none, norm, per_layer, value, zclip\n")
+    allowed = ended.stderr.rpartition("must be one of ")[2]
+    assert "norm" in allowed and "halve" not in allowed
 
 
 def test_an_installed_package_names_its_plugins_itself(outside: Path) -> None:

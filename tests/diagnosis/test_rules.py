@@ -7,6 +7,7 @@ import statistics
 import pytest
 import torch
 
+from gradlab.base.option import OPTIONS, Invalid
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.history import Recent
@@ -14,6 +15,8 @@ from gradlab.diagnosis.inspection import Inspection, ModuleOutput
 from gradlab.diagnosis.options import CODES, Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
+from gradlab.diagnosis.rules.norm import Exploding
+from gradlab.diagnosis.rules.rule import Rule, rule
 
 
 def line(attempt: int, loss: float, norm: float = 1.0, skipped: bool = False, scale: float = 1.0) -> dict:
@@ -520,3 +523,9 @@ def test_of_several_spikes_the_first_is_reported_if_the_run_learns() -> None:
 
 def test_small_gradients_are_no_problem_only_in_a_healthy_run() -> None:
     assert "small_but_healthy" not in run(FLAT, 0.9e-6) and "small_but_healthy" not in run(FALLING, 0.9e-6, **FAILED)
+
+
+def test_two_rules_cannot_have_one_position() -> None:
+    with pytest.raises(Invalid, match="position of its own: 60"):
+        rule("another", position=Exploding.position)(type("Another", (Rule,), {}))
+    assert ("rule", "another") not in OPTIONS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
-from gradlab.base.option import option, require
+from gradlab.base.option import OPTIONS, Invalid, option, require
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
@@ -15,9 +15,15 @@ T = TypeVar("T", bound="type[Rule]")
 
 
 def rule(code: str, position: int) -> Callable[[T], T]:
-    """Register a rule: its finding's code, and its position in the order of causes (gradlab's own count by tens)."""
+    """Register a rule: its finding's code, and its position in the order of causes (gradlab's own count by tens).
+
+    Raises `Invalid` for a position that another rule has: the verdict would depend on the order of imports.
+    """
 
     def register(cls: T) -> T:
+        for (group, name), other in OPTIONS.items():
+            if group == "rule" and name != code and getattr(other, "position", None) == position:
+                raise Invalid("rule", code, f"must have a position of its own: {position} is that of {name}")
         cls.code, cls.position = code, position
         option("rule", code)(cls)
         return cls

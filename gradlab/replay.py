@@ -1,4 +1,4 @@
-"""`python -m gradlab.replay`: the update that ended a run, once more, operation by operation."""
+"""`python -m gradlab.replay`: the update that ended a run, replayed operation by operation."""
 
 import sys
 

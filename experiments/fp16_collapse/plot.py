@@ -24,7 +24,7 @@ UPDATES = 205
 STYLES: dict[str, dict[str, Any]] = {
     "healthy": {"marker": "o", "color": "C0", "linestyle": "none", "label": "completes"},
     "scale_collapse": {"marker": "x", "color": "C3", "linestyle": "none", "label": "scale collapses"},
-    "diverged": {"marker": "s", "color": "C1", "linestyle": "none", "label": "completes, but ill"},
+    "diverged": {"marker": "s", "color": "C1", "linestyle": "none", "label": "completes, unhealthy"},
 }
 
 

@@ -97,8 +97,13 @@ def field_of_null(error: BaseException) -> str | None:
     """`pitfall.measure_every=1` without +pitfall, or where +pitfall is swept: Hydra then begins without one."""
     if "Unexpected type for root: NoneType" not in str(error):
         return None
+    trace, field = error.__traceback__, "pitfall"
+    while trace is not None:  # the message does not name the field; Hydra's frame that applies the override does
+        field = getattr(trace.tb_frame.f_locals.get("override"), "key_or_group", field)
+        trace = trace.tb_next
     return (
-        "a field of a group that is null: append one option first, such as +pitfall=no_clip (several, swept, are none)"
+        f"{field}: its group has no option chosen; choose one first, such as +pitfall=no_clip "
+        "(a sweep over +pitfall= does not count)"
     )
 
 

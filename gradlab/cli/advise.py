@@ -19,7 +19,7 @@ from gradlab.base.option import require
 from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import failure_advice, finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
-from gradlab.diagnosis.advice.max_norm import clip_advice, settled
+from gradlab.diagnosis.advice.max_norm import clip_advice, steady_norms
 from gradlab.runs.advice_facts import (
     applied_before_failure,
     architecture,
@@ -39,7 +39,7 @@ def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours:
     """All advice that the run's measurements allow."""
     config, failure = run.config, failed_at(run)
     failed = failure is not None or run.verdict in ("exploding", "diverged")
-    part = settled([line["grad/norm"] for line in applied_before_failure(run)], failed)
+    part = steady_norms([line["grad/norm"] for line in applied_before_failure(run)], failed)
     clip = {"name": run.choices.get("clip")} | (config.get("clip") or {})
     clipped = run.updates[-1].get("clip/fraction") if run.updates else None
     summed = (config.get("loss") or {}).get("reduction") == "sum"

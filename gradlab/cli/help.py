@@ -10,7 +10,7 @@ from gradlab.base import components
 from gradlab.base.errors import APPENDED, EXTRAS
 
 COMMANDS = (
-    ("python -m gradlab +experiment=fp16_collapse", "a failure, live, with its cause and its cure"),
+    ("python -m gradlab +experiment=fp16_collapse", "a failure, live, with its cause and its fix"),
     ("python -m gradlab model=lstm clip=norm seed=3", "any combination of the groups below"),
     ("python -m gradlab -m clip=none,norm optimizer.lr=1e-3,1e-2", "a sweep: every combination, one folder each"),
     ("python -m gradlab +sweep=lr_max_norm model=lstm", "a ready-made sweep, a folder for each of its jobs"),
@@ -53,7 +53,7 @@ def help_text() -> str:
     lines += wrapped(f"Other fields: {FIELDS}", columns)
     for sentence in OTHERS:
         lines += wrapped(sentence, columns)
-    codes = "0 ended as expected, 1 failed or something else was seen, 2 the command was wrong"
+    codes = "0 ended as expected, 1 failed or something else was seen, 2 the command was wrong, 130 interrupted"
     return "\n".join([*lines, *wrapped(f"Exit code: {codes}.", columns)])
 
 

@@ -76,8 +76,8 @@ def conclude(folder: Path) -> None:
 
 
 def print_paths(page: Path | None, folder: Path) -> None:
-    """Where the page is, and all of it."""
-    print(*([f"report: {page}"] if page else []), f"all of it: {folder}", sep="\n", flush=True)
+    """Print the paths of the report and of the sweep's folder."""
+    print(*([f"report: {page}"] if page else []), f"folder: {folder}", sep="\n", flush=True)
 
 
 def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:

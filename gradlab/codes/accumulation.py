@@ -113,7 +113,7 @@ for x, y in loader:
         name="zero-grad-in-window",
         severity="error",
         message="gradients are zeroed for each micro-batch: only the last one of the window reaches the step",
-        why="The other micro-batches are computed for nothing.",
+        why="The computation of the other micro-batches is wasted.",
         measured="the gradient is a third of the right one, and its cosine with it 0.81.",
         pitfall="zero_grad_in_window",
         wrong="""

@@ -1,4 +1,4 @@
-"""The fields of `trainer=`; the run itself is in trainer.py."""
+"""The fields of `trainer=`; the run itself is in gradlab/train/trainer.py."""
 
 from __future__ import annotations
 

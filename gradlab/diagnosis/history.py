@@ -11,8 +11,6 @@ from gradlab.diagnosis.series import Recent, Samples
 from gradlab.measure.levels import Levels
 from gradlab.update.clip import layers_of
 
-EARLY = 5
-"""Updates that count as the beginning."""
 KEPT = 200
 """Latest values of a series that are kept, for medians and spreads."""
 

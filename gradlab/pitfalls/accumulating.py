@@ -23,8 +23,8 @@ Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor
 class UnscaledAccumulation(Pitfall):
     """The losses of n micro-batches are not divided by n: the gradient is n times too large.
 
-    Under SGD that is a learning rate n times too high; Adam cancels it, but for eps, clipping and weight decay. The
-    second of the ten well-known pitfalls.
+    Under SGD that is a learning rate n times too high; Adam cancels it, but for eps, clipping and weight decay.
+    Pitfall 2 of source "GM" in experiments/README.md.
     """
 
     replaces = "backward"
@@ -140,7 +140,7 @@ class ClipEachMicroBatch(Pitfall):
 class MissingZeroGrad(Pitfall):
     """Gradients are never cleared: each update adds to all those before, like a momentum of 1.
 
-    A resumed run begins without them. The fifth of the ten well-known pitfalls.
+    A resumed run begins without them. Pitfall 5 of source "GM" in experiments/README.md.
     """
 
     replaces = "zero_grad"

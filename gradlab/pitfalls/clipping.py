@@ -23,7 +23,7 @@ Clipping = Callable[["Gradients"], Clipped]
 class NoClipping(Pitfall):
     """A run that needs clipping has none: one steep update moves the weights to where gradients are steeper still.
 
-    The first of the ten well-known pitfalls: the gradients explode, and only the learning rate gets the blame.
+    Pitfall 1 of source "GM" in experiments/README.md: the gradients explode, and only the learning rate gets the blame.
     """
 
     replaces = "clip_"
@@ -38,7 +38,7 @@ class NoClipping(Pitfall):
 class ValueClipping(Pitfall):
     """Elements are clamped where the whole gradient should be scaled: its direction changes.
 
-    The sixth of the ten well-known pitfalls.
+    Pitfall 6 of source "GM" in experiments/README.md.
     """
 
     max_value: float = 0.5
@@ -77,7 +77,7 @@ class _OtherNorm(Pitfall):
 class NeedlessClip(_OtherNorm):
     """A run that is healthy without clipping, such as a ResNet's, is clipped: its steps become shorter.
 
-    The seventh of the ten well-known pitfalls.
+    Pitfall 7 of source "GM" in experiments/README.md.
     """
 
     needs = (UNCLIPPED,)
@@ -88,7 +88,7 @@ class NeedlessClip(_OtherNorm):
 class ClipTooTight(_OtherNorm):
     """max_norm is far below the usual norm: nearly every gradient is cut to the same length.
 
-    The size of the gradient no longer matters. The tenth of the ten well-known pitfalls.
+    The size of the gradient no longer matters. Pitfall 10 of source "GM" in experiments/README.md.
     """
 
     max_norm: float = 0.01
@@ -99,7 +99,7 @@ class ClipTooTight(_OtherNorm):
 class ClipAfterStep(Pitfall):
     """Clipping runs after optimizer.step(): the weights have already moved by the whole gradient.
 
-    The third of the ten well-known pitfalls.
+    Pitfall 3 of source "GM" in experiments/README.md.
     """
 
     replaces = "clip_"

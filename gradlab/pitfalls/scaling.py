@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ClipBeforeUnscale(Pitfall):
     """Clipping before the loss scale s is divided out: the true gradient is clipped to max_norm / s.
 
-    Under SGD steps shrink by up to s; under Adam only as far as eps matters. The logged norm is the scaled one. The
-    fourth of the ten well-known pitfalls.
+    Under SGD steps shrink by up to s; under Adam only as far as eps matters. The logged norm is the scaled one.
+    Pitfall 4 of source "GM" in experiments/README.md.
     """
 
     replaces = "unscale"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class NoMonitoring(Pitfall):
     """Gradients are not checked before the step: a NaN or an infinity is applied, and the weights are lost.
 
-    The eighth of the ten well-known pitfalls.
+    Pitfall 8 of source "GM" in experiments/README.md.
     """
 
     replaces = "found_inf"

@@ -28,7 +28,7 @@ def synchronised(right: Backward, window: Sequence[MicroBatch], i: int, weight: 
 class SyncEveryMicroBatch(Pitfall):
     """Accumulation under DDP without no_sync: the same gradient, all-reduced n times an update instead of once.
 
-    The ninth of the ten well-known pitfalls.
+    Pitfall 9 of source "GM" in experiments/README.md.
     """
 
     replaces = "backward"

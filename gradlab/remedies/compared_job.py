@@ -30,7 +30,7 @@ class ComparedJob:
     rest: tuple[str, ...]
     """Its other overrides: only runs that share them are compared."""
     verdict: str | None = None
-    ill: bool | None = None
+    unhealthy: bool | None = None
     """None of a run without a verdict, or that was interrupted."""
     why_not: str | None = None
     """Why the remedy does not apply."""
@@ -79,8 +79,8 @@ def compared_job(folder: Path, job: str) -> ComparedJob:
     found.why_not, found.changed = run.remedy.get("why_not"), run.remedy.get("changed") or {}
     if run.verdict is None or run.status is None:
         return found
-    found.ill = run.verdict not in HEALTHY if run.status != "interrupted" else None
+    found.unhealthy = run.verdict not in HEALTHY if run.status != "interrupted" else None
     found.measured, found.planned = measure(run.lines), run.diagnosis["planned"]
     found.completed = run.status == "completed"
-    found.survived = 1.0 if found.ill is False else found.value("updates") / max(found.planned, 1)
+    found.survived = 1.0 if found.unhealthy is False else found.value("updates") / max(found.planned, 1)
     return found

@@ -24,7 +24,7 @@ def compare(runs: Sequence[ComparedJob]) -> list[dict[str, Any]]:
         baseline = {run.seed: run for run in group if run.remedy == BASELINE}
         spikes = any(run.verdict == SPIKED for run in baseline.values())
         for run in group:
-            run.ill = run.ill and (spikes or run.verdict != SPIKED)
+            run.unhealthy = run.unhealthy and (spikes or run.verdict != SPIKED)
         names = dict.fromkeys(run.remedy for run in group)
         if len(names) > 1:
             mine = [row(name, [run for run in group if run.remedy == name], baseline) for name in names]
@@ -41,7 +41,7 @@ def evidence(row: dict[str, Any]) -> tuple[float, ...]:
 def row(name: str, runs: list[ComparedJob], baseline: dict[str, ComparedJob]) -> dict[str, Any]:
     """A remedy against the baseline, paired by seed."""
     pairs = [(baseline[run.seed], run) for run in runs if run.seed in baseline]
-    pairs = [(before, after) for before, after in pairs if before.ill is not None and after.ill is not None]
+    pairs = [(before, after) for before, after in pairs if before.unhealthy is not None and after.unhealthy is not None]
     survived = [after.survived - before.survived for before, after in pairs]
     improved = [improvement(before.value("train_loss"), after.value("train_loss")) for before, after in pairs]
     same_loss = not any(field.split(".")[0] == "loss" for run in runs for field in run.changed)
@@ -56,8 +56,8 @@ def row(name: str, runs: list[ComparedJob], baseline: dict[str, ComparedJob]) ->
         without = "no run of it and of the baseline under the same seed gave a verdict"
         judgement, why = "not judged", without if baseline else f"there is no baseline: add {BASELINE} to +remedy="
     else:
-        ill = [before.ill is True for before, _ in pairs], [after.ill is True for _, after in pairs]
-        judgement, why = judge(*ill, survived, improved if comparable else [])
+        unhealthy = [before.unhealthy is True for before, _ in pairs], [after.unhealthy is True for _, after in pairs]
+        judgement, why = judge(*unhealthy, survived, improved if comparable else [])
     measured = [run for run in runs if run.measured]
     middle = {name: median(run.value(name) for run in measured) for name in measure([])}
     cost = [after.value("seconds_per_sample") / before.value("seconds_per_sample") for before, after in pairs]
@@ -74,7 +74,7 @@ def row(name: str, runs: list[ComparedJob], baseline: dict[str, ComparedJob]) ->
         "cost": median(cost),
         "survived": asdict(paired(survived)) if pairs and name != BASELINE else None,
         "improved": asdict(paired(improved)) if pairs and comparable and name != BASELINE else None,
-        "runs": [asdict(run) for run in runs],
+        "runs": [{"ill" if key == "unhealthy" else key: value for key, value in asdict(run).items()} for run in runs],
     }
 
 

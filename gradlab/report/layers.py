@@ -1,4 +1,7 @@
-"""What a layer is wherever norms are shown by layer: the module that owns a parameter, as in `rows` of page/run.js."""
+"""What a layer is wherever norms are shown by layer: the module that owns a parameter.
+
+As in `rows` of report/pages/assets/run.js.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def summary_lines(
         lines.append("to try, one at a time:")
     for t in tries:
         lines.append(f"  {command([*kept(overrides, t.overrides), *t.overrides, 'expect=healthy'])}   # {t.why}")
-    lines.append(f"all of it: {folder}")
+    lines.append(f"folder: {folder}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""From a failed run's folder to its failing update once more; what is printed of it, and replay.json.
+"""From a failed run's folder to its failing update replayed; what is printed of it, and replay.json.
 
 replay.json:
 - `attempt`, `epoch`, `error`: which update of the run it was, and what ended the run;
@@ -96,7 +96,7 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
         "notes": notes,
     }
     (folder / "replay.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
-    print(*summary_lines(found, content, everything), f"all of it: {folder / 'replay.json'}", sep="\n")
+    print(*summary_lines(found, content, everything), f"replay: {folder / 'replay.json'}", sep="\n")
     return int(found.finite or found.first is None)
 
 
@@ -175,7 +175,7 @@ def table(found: Replay, everything: bool) -> list[dict[str, Any]]:
 def summary_lines(found: Replay, content: dict[str, Any], everything: bool) -> list[str]:
     """The lines that are printed, and the table of modules."""
     where = f"update {content['attempt']}, epoch {content['epoch']}"
-    lines = [f"{where}, once more: {content['precision']}, loss scale {content['loss_scale']:g}, {content['device']}"]
+    lines = [f"{where}, replayed: {content['precision']}, loss scale {content['loss_scale']:g}, {content['device']}"]
     lines += [f"note: {note}" for note in content["notes"]]
     lines += [f"recorded: {numbers(content['recorded'])}; replayed: {numbers(content['replayed'])}"]
     if found.first is None:

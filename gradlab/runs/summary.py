@@ -41,7 +41,7 @@ def summarise(run: RunRecord) -> Summary:
         lines, good = [str(run.diagnosis.get("sentence"))], False
     else:
         return ended(run)
-    return Summary([*lines, f"all of it: {run.path}"], good)
+    return Summary([*lines, f"folder: {run.path}"], good)
 
 
 def ended(run: RunRecord) -> Summary:
@@ -51,7 +51,7 @@ def ended(run: RunRecord) -> Summary:
     diagnosis.findings = [made(Finding, f) for f in content.get("findings") or []]
     watch = content.get("watch")  # a watched loop has a report of its own
     if isinstance(watch, dict):
-        lines = [*watch["report"], f"all of it: {run.path}"]
+        lines = [*watch["report"], f"folder: {run.path}"]
     else:
         precision = SimpleNamespace(check_every=run.fields.get("precision.check_every", 1))
         lines = ending.summary_lines(

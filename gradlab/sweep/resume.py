@@ -65,7 +65,7 @@ def clear(folder: Path) -> None:
 
 
 def refused_before(folder: Path, overrides: list[str]) -> bool:
-    """Whether the job in this folder was refused for its overrides: it would be refused again."""
+    """Whether the job in this folder was refused for its overrides: it would fail again."""
     found = RunRecord(folder).diagnosis
     same = found.get("overrides") == identity(overrides)
     return same and found.get("verdict") is None and found.get("exit_code") == WRONG
@@ -93,7 +93,7 @@ def remaining(folder: Path, planned: list[list[str]]) -> str | None:
         return None
     parts = [f"{done} of {jobs} jobs have finished"]
     if refused:
-        parts.append(f"{refused} {'was' if refused == 1 else 'were'} refused and would be refused again")
+        parts.append(f"{refused} {'job has' if refused == 1 else 'jobs have'} an invalid command and would fail again")
     if done + refused < jobs:
         parts.append(f"the others run with: {command([f'resume={folder}'])}")
     return "; ".join(parts)
@@ -112,7 +112,7 @@ def original_command(folder: Path, given: list[str]) -> tuple[list[str], list[st
         raise Invalid("resume", folder, "its multirun.yaml cannot be read; start the sweep again") from None
     changed = [o for o in given if not o.startswith(("hydra/", "hydra."))]
     if changed:
-        raise Invalid("resume", folder, f"a sweep is resumed as it was started; {' '.join(changed)} would change it")
+        raise Invalid("resume", folder, f"a sweep resumes with its own overrides; {' '.join(changed)} would change it")
     mine = [o.partition("=")[0].lstrip("+") for o in given]
     others = [o for o in others if o not in SILENT]  # every rank writes multirun.yaml, and rank 0 not always last
     replaced = {"hydra.mode", "hydra.sweep.dir", "hydra.callbacks.gradlab.goes_on", *mine}

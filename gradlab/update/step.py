@@ -229,7 +229,7 @@ class Update:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         groups, given = self.optimizer.param_groups, state["optimizer"]["param_groups"]
         if [g.keys() for g in groups] != [g.keys() for g in given]:
-            raise ValueError("it is of another kind")
+            raise ValueError("its parameter groups have other fields")
         own = [{k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups]
         self.optimizer.load_state_dict(state["optimizer"])
         for group, fields in zip(self.optimizer.param_groups, own, strict=True):

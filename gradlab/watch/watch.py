@@ -158,7 +158,7 @@ class Watch:
         if self.faults:
             lines.append(f"python -m gradlab.audit --explain {self.faults[0].code} explains why")
         lines += dict.fromkeys(o.write_error for o in outputs if o.write_error)
-        return "\n".join([*lines, *[f"all of it: {self.folder}"] * (self.output_folder.absolute is not None)])
+        return "\n".join([*lines, *[f"folder: {self.folder}"] * (self.output_folder.absolute is not None)])
 
     def finish(self) -> None:
         """The loop is over."""

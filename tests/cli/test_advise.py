@@ -17,7 +17,7 @@ from gradlab.config.schema import to_config
 from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
-from gradlab.diagnosis.advice.max_norm import clip_advice, settled
+from gradlab.diagnosis.advice.max_norm import clip_advice, steady_norms
 
 
 def usual(number: int, median: float = 1.0, spread: float = 0.3, seed: int = 0) -> list[float]:
@@ -33,7 +33,7 @@ def with_spikes(norms: list[float], fraction: float, factor: float) -> list[floa
 
 def advised(norms: list[float], failed: bool = False, clip: str = "none", **rest: Any) -> Advice:
     own = {"name": clip, **rest}
-    return clip_advice(settled(norms, failed), None, own, 0.5, False)[0]
+    return clip_advice(steady_norms(norms, failed), None, own, 0.5, False)[0]
 
 
 @pytest.mark.parametrize("median", [1e-6, 0.3, 7.0, 1e5])
@@ -71,12 +71,12 @@ def test_norms_that_fell_are_measured_where_they_are_now() -> None:
 @pytest.mark.parametrize(
     ("norms", "failed", "why"),
     [
-        ([], False, "0 settled updates"),
-        (usual(10), False, "9 settled updates"),
-        ([math.nan] * 100, True, "0 settled updates"),
-        ([0.0] * 100, False, "0 settled updates"),
-        ([10.0 ** (i / 10) for i in range(300)], True, "never settled"),
-        ([1.0, 1e5, 1e9], True, "settled updates before any failure"),
+        ([], False, "0 steady updates"),
+        (usual(10), False, "9 steady updates"),
+        ([math.nan] * 100, True, "0 steady updates"),
+        ([0.0] * 100, False, "0 steady updates"),
+        ([10.0 ** (i / 10) for i in range(300)], True, "never steady"),
+        ([1.0, 1e5, 1e9], True, "steady updates before any failure"),
     ],
 )
 def test_too_little_is_said(norms: list[float], failed: bool, why: str) -> None:
@@ -85,7 +85,7 @@ def test_too_little_is_said(norms: list[float], failed: bool, why: str) -> None:
 
 
 def test_beside_the_usual_values() -> None:
-    part = settled(usual(500, 20.0), False)
+    part = steady_norms(usual(500, 20.0), False)
     found = clip_advice(part, "rnn", {"name": "none"}, None, False)
     assert [a.override for a in found[1:]] == ["clip=norm clip.max_norm=0.5", "clip=norm clip.max_norm=1"]
     assert all("would clip 100.0% of these updates, nearly all: too low here" in a.says for a in found[1:])

@@ -560,7 +560,7 @@ def test_the_command_replays_and_writes_one_file(tmp_path: Path, capsys: pytest.
     before = listing(folder)
     assert main([str(folder)]) == 0
     output = capsys.readouterr().out
-    assert "update 1, epoch 1, once more: fp16, loss scale 1, cpu" in output
+    assert "update 1, epoch 1, replayed: fp16, loss scale 1, cpu" in output
     assert "the output of layers.1.linear (Linear), micro-batch 1 of 2 overflows first" in output
     after = listing(folder)
     assert after.keys() - before.keys() == {"replay.json"} and all(after[k] == v for k, v in before.items())

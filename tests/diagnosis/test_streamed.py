@@ -1,4 +1,4 @@
-"""Data that are drawn while the run goes on: NaN that no check before it can see, from the update to its verdict."""
+"""Data that are drawn during the run: NaN that no check before it can see, from the update to its verdict."""
 
 import json
 from dataclasses import dataclass

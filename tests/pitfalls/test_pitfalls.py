@@ -499,7 +499,9 @@ def test_a_typo_in_a_name_is_one_line() -> None:
 def test_a_field_without_a_pitfall_is_one_line() -> None:
     with pytest.raises(Exception) as error:
         composed("pitfall.measure_every=1")
-    assert (explain(error.value) or "").startswith("a field of a group that is null: append one option first")
+    assert (explain(error.value) or "").startswith(
+        "pitfall.measure_every: its group has no option chosen; choose one first"
+    )
 
 
 def test_thresholds_are_checked() -> None:

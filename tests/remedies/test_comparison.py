@@ -19,7 +19,7 @@ from gradlab.remedies.comparison_rows import compare
 from gradlab.remedies.comparison_table import report
 from gradlab.remedies.paired_effect import direction, half_width, improvement, judge, paired
 
-ILL, WELL = [True] * 3, [False] * 3
+UNHEALTHY, HEALTHY = [True] * 3, [False] * 3
 SAME = [0.0] * 3
 
 
@@ -71,23 +71,23 @@ def test_a_shift_of_each_difference_keeps_the_spread_and_an_identical_one_has_an
 @pytest.mark.parametrize(
     ("before", "after", "survived", "improved", "expected"),
     [
-        (ILL, WELL, SAME, [], "cured"),
-        (ILL, WELL, [-0.2] * 3, [], "cured"),
-        (ILL, [True, False, False], SAME, [], "helped"),  # two of three
-        (ILL, [True, True, False], SAME, [], "no effect"),  # one of three
-        (ILL, ILL, [0.2] * 3, [], "helped"),
-        (ILL, ILL, [-0.2] * 3, [0.5] * 3, "worse"),  # what it survives comes first
-        (ILL, ILL, SAME, [0.2, 0.2, 0.21], "helped"),
-        (ILL, ILL, SAME, [-0.2, -0.2, -0.21], "worse"),
-        (ILL, ILL, SAME, SAME, "no effect"),
-        (WELL, WELL, SAME, SAME, "no effect"),
-        (WELL, WELL, SAME, [0.05, 0.06, 0.05], "helped"),
-        (WELL, WELL, SAME, [-0.05, -0.06, -0.05], "worse"),
-        (WELL, ILL, SAME, SAME, "worse"),
-        (WELL, [True, True, False], SAME, [0.5] * 3, "worse"),
-        (WELL, [True, False, False], SAME, SAME, "no effect"),
-        ([True, True, False], WELL, SAME, SAME, "helped"),
-        ([True, False, False], WELL, SAME, SAME, "no effect"),
+        (UNHEALTHY, HEALTHY, SAME, [], "cured"),
+        (UNHEALTHY, HEALTHY, [-0.2] * 3, [], "cured"),
+        (UNHEALTHY, [True, False, False], SAME, [], "helped"),  # two of three
+        (UNHEALTHY, [True, True, False], SAME, [], "no effect"),  # one of three
+        (UNHEALTHY, UNHEALTHY, [0.2] * 3, [], "helped"),
+        (UNHEALTHY, UNHEALTHY, [-0.2] * 3, [0.5] * 3, "worse"),  # what it survives comes first
+        (UNHEALTHY, UNHEALTHY, SAME, [0.2, 0.2, 0.21], "helped"),
+        (UNHEALTHY, UNHEALTHY, SAME, [-0.2, -0.2, -0.21], "worse"),
+        (UNHEALTHY, UNHEALTHY, SAME, SAME, "no effect"),
+        (HEALTHY, HEALTHY, SAME, SAME, "no effect"),
+        (HEALTHY, HEALTHY, SAME, [0.05, 0.06, 0.05], "helped"),
+        (HEALTHY, HEALTHY, SAME, [-0.05, -0.06, -0.05], "worse"),
+        (HEALTHY, UNHEALTHY, SAME, SAME, "worse"),
+        (HEALTHY, [True, True, False], SAME, [0.5] * 3, "worse"),
+        (HEALTHY, [True, False, False], SAME, SAME, "no effect"),
+        ([True, True, False], HEALTHY, SAME, SAME, "helped"),
+        ([True, False, False], HEALTHY, SAME, SAME, "no effect"),
         ([True, True], [True, False], [0.0] * 2, [], "helped"),  # just half
         ([False, False], [True, False], [0.0] * 2, [], "worse"),
         ([True], [False], [0.0], [], "cured"),
@@ -131,7 +131,7 @@ def test_what_is_measured_of_a_run() -> None:
 
 
 def run(remedy: str, seed: int, verdict: str | None, loss: float = 1.0, updates: int = 100, **rest: Any) -> ComparedJob:
-    ill = None if verdict is None else verdict != "healthy"
+    unhealthy = None if verdict is None else verdict != "healthy"
     common: dict[str, Any] = {
         "measured": {"train_loss": loss, "updates": updates, "seconds_per_sample": 0.01},
         "rest": ("model=x",),
@@ -139,7 +139,7 @@ def run(remedy: str, seed: int, verdict: str | None, loss: float = 1.0, updates:
         "completed": updates == 100,
         "survived": updates / 100,
     }
-    return ComparedJob(str(seed), remedy, str(seed), verdict=verdict, ill=ill, **(common | rest))
+    return ComparedJob(str(seed), remedy, str(seed), verdict=verdict, unhealthy=unhealthy, **(common | rest))
 
 
 def judged(runs: list[ComparedJob]) -> dict[str, str]:
@@ -223,7 +223,11 @@ def test_a_job_that_left_nothing_is_not_judged(tmp_path: Path, capsys: pytest.Ca
         (tmp_path / str(job) / ".hydra" / "overrides.yaml").write_text(overrides)
     (tmp_path / "0" / "diagnosis.json").write_text("{")
     found = compared_job(tmp_path, "1")
-    assert (found.remedy, found.seed, found.rest) == ("[a,b]", "3", ("++a.b=1", "+experiment=x")) and found.ill is None
+    assert (found.remedy, found.seed, found.rest) == (
+        "[a,b]",
+        "3",
+        ("++a.b=1", "+experiment=x"),
+    ) and found.unhealthy is None
     report(tmp_path, ["0", "1"])
     assert "not judged" in capsys.readouterr().out and (tmp_path / "comparison.csv").is_file()
 

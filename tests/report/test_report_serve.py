@@ -1,4 +1,4 @@
-"""A run that goes on, followed: new lines alone are sent, a resumed run begins again, and nothing else is served."""
+"""A run followed while it trains: new lines alone are sent, a resumed run begins again, and nothing else is served."""
 
 import http.client
 import json

@@ -182,7 +182,7 @@ def test_the_direction_in_which_an_edge_may_lie_is_said_by_the_name_of_its_axis(
     assert "the edge, which lies above optimizer.lr=1.6" in says("b", "optimizer.lr", lost=[0.1]), "fp16 underflows"
     assert "nothing above optimizer.lr=0.4 was judged" in says("c", "optimizer.lr", unjudged=[0.8, 1.6])
     shorter = says("d", "schedule.warmup", lost=[0.1, 0.2])
-    assert "what is lost lies below, from schedule.warmup=0.2 down, and nothing up to 1.6" in shorter
+    assert "unstable at schedule.warmup=0.2 and below; stable up to 1.6" in shorter
     bounded = says("e", "optimizer.momentum")
     assert "reaches no edge from optimizer.momentum=0.1 to 1.6" in bounded and "higher" not in shorter + bounded
 

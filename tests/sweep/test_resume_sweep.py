@@ -1,4 +1,4 @@
-"""A sweep that was stopped anywhere goes on: what has finished stays, the rest runs, and all is as if it had not.
+"""A sweep that was stopped anywhere is resumed: what has finished stays, the rest runs, and all is as if it had not.
 
 Whatever launcher runs the jobs, what they leave is the same.
 """
@@ -143,7 +143,7 @@ def test_jobs_that_are_wrong_by_themselves_are_told_apart_and_not_advised_to_run
         (tmp_path / str(i) / ".hydra").mkdir()
         (tmp_path / str(i) / ".hydra" / "overrides.yaml").write_text(f"- seed={i}\n")
     others = f"the others run with: python -m gradlab resume={tmp_path}"
-    wrong = "1 was refused and would be refused again"
+    wrong = "1 job has an invalid command and would fail again"
     assert remaining(tmp_path, jobs) == f"1 of 4 jobs have finished; {wrong}; {others}"
     assert remaining(tmp_path, jobs[:2]) == f"1 of 2 jobs have finished; {wrong}"
     assert remaining(tmp_path, [jobs[0], jobs[2]]) == f"1 of 2 jobs have finished; {others}"
@@ -154,7 +154,7 @@ def test_resuming_is_not_offered_for_a_job_that_was_refused(gradlab: Commands, t
     given = ["-m", *SHORT, "expect=any", "clip=norm", "clip.max_norm=-1,1", "hydra.sweep.dir=sweep"]
     result = gradlab(*given, cwd=tmp_path)
     assert result.code == 2 and "resume=" not in result.out, result
-    assert "1 of 2 jobs have finished; 1 was refused and would be refused again" in result.out
+    assert "1 of 2 jobs have finished; 1 job has an invalid command and would fail again" in result.out
 
 
 def test_the_command_of_a_sweep_is_found_again_but_for_where_and_how_its_jobs_ran(tmp_path: Path) -> None:

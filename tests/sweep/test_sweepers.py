@@ -115,7 +115,7 @@ def test_the_edge_within_a_bracket_is_that_of_plain_gradient_descent(gradlab: Co
     rows = list(csv.DictReader((here / "edge" / "results.csv").read_text().splitlines(True)))
     assert len(rows) == point["runs"] and (here / "edge" / "multirun.yaml").is_file()
     shown = result.out.splitlines()
-    assert shown[-1] == "all of it: edge" and not any(line.startswith(" job ") for line in shown)
+    assert shown[-1] == "folder: edge" and not any(line.startswith(" job ") for line in shown)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

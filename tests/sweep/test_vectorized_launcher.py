@@ -50,7 +50,7 @@ def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path:
     grid = ("optimizer.lr=0.01,100", "clip.max_norm=1e9", "seed=0,1")
     alone, lanes = both(gradlab, tmp_path, *EXPLODING, *grid)
     assert (alone.code, lanes.code) == (0, 0), lanes.err
-    assert "4 jobs as lanes of 1 programs, 0 one by one" in lanes.out
+    assert "4 jobs as lanes of 1 program, 0 one by one" in lanes.out
     basic, vectorized = tmp_path / "basic", tmp_path / "vectorized"
     assert files(vectorized) == files(basic)
     for job in range(4):
@@ -102,7 +102,7 @@ def test_what_cannot_be_lanes_is_run_one_by_one_and_counted(gradlab: Commands, t
     assert alone.code == lanes.code == 1
     says = re.search(r"run one by one: (.*)", lanes.out)
     assert says and "2 (model=Branching: cannot be trained under vmap" in says[1] and "2 (SystemExit" in says[1]
-    assert "2 jobs as lanes of 1 programs, 4 one by one" in lanes.out
+    assert "2 jobs as lanes of 1 program, 4 one by one" in lanes.out
     assert lanes.err.count("called sys.exit(3)") == alone.err.count("called sys.exit(3)") == 2
     assert files(tmp_path / "vectorized") == files(tmp_path / "basic")
     mine, its = (
@@ -156,7 +156,7 @@ def test_lanes_begin_with_pretrained_weights_of_their_seed(gradlab: Commands, tm
     )
     alone, lanes = both(gradlab, tmp_path, *typed, "optimizer.lr=0.001,0.01", "seed=0,1")
     assert alone.code == lanes.code == 0, lanes.err
-    assert "4 jobs as lanes of 1 programs" in lanes.out
+    assert "4 jobs as lanes of 1 program" in lanes.out
     assert len(list((tmp_path / "outputs" / "pretrained").glob("before-*/checkpoint.pt"))) == 2
     before = []
     for job in range(4):
@@ -187,7 +187,7 @@ def test_however_jobs_are_shared_out_they_are_the_same(
     results = []
     for name, more in (("usual", ()), ("other", settings)):
         result = gradlab(*base, *lanes, *more, f"hydra.sweep.dir={name}", cwd=tmp_path)
-        assert result.code == 0 and f"4 jobs as lanes of {programs} programs" in result.out, result.err
+        assert result.code == 0 and f"4 jobs as lanes of {programs} program" in result.out, result.err
         results.append([float(row["eval/loss"]) for row in rows(tmp_path / name)])
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 

@@ -15,11 +15,11 @@ from gradlab.base.statistics import quantile
 from gradlab.diagnosis.advice.line import Advice, two_digits
 
 ENOUGH = 20
-"""Settled updates that a distribution needs at least."""
+"""Steady updates that a distribution needs at least."""
 FENCE = 1.5
 """Tukey's: a norm above the upper quartile by so many interquartile ranges, in logarithms, is an outlier."""
-UNSETTLED = 10.0
-"""Norms whose quartiles differ by more than this factor have not settled."""
+UNSTEADY = 10.0
+"""Norms whose quartiles differ by more than this factor are not steady."""
 USUAL = {
     "transformer": ((1.0,), "usual for transformers: 1.0"),
     "rnn": ((0.5, 1.0), "usual for recurrent networks: 0.5 to 1.0"),
@@ -30,7 +30,7 @@ USUAL = {
 
 
 @dataclass
-class Settled:
+class SteadyNorms:
     """The usual gradient norms of a run, before clipping."""
 
     norms: list[float]
@@ -40,7 +40,7 @@ class Settled:
     """Why they cannot be used; empty if they can."""
 
 
-def settled(norms: Sequence[float], failed: bool) -> Settled:
+def steady_norms(norms: Sequence[float], failed: bool) -> SteadyNorms:
     """The part of a run that shows its usual norms.
 
     norms: of its updates before the first failure. Left out are what is not finite, the explosion that led to a
@@ -50,7 +50,7 @@ def settled(norms: Sequence[float], failed: bool) -> Settled:
     left = [f"{len(norms) - len(usable)} that were zero or not finite"] if len(usable) < len(norms) else []
     if failed and usable:
         usual, before = statistics.median(usable), len(usable)
-        while usable and usable[-1] > UNSETTLED * usual:
+        while usable and usable[-1] > UNSTEADY * usual:
             usable.pop()
         left += [f"the last {before - len(usable)} before the failure"] * (len(usable) < before)
     first = math.ceil(len(usable) / 10)
@@ -61,11 +61,11 @@ def settled(norms: Sequence[float], failed: bool) -> Settled:
         if not 0.5 <= late / early <= 2:
             usable = usable[middle:]
             left.append(f"{middle} more: the median went from {early:.3g} to {late:.3g}")
-    result = Settled(usable, "left out: " + ", ".join(left) if left else "")
+    result = SteadyNorms(usable, "left out: " + ", ".join(left) if left else "")
     if len(usable) < ENOUGH:
-        result.why_not = f"not enough: {len(usable)} settled updates before any failure, {ENOUGH} are needed"
-    elif (spread := quantile(usable, 0.75) / quantile(usable, 0.25)) > UNSETTLED:
-        result.why_not = f"not enough: the norms never settled, their quartiles differ by a factor of {spread:.3g}"
+        result.why_not = f"not enough: {len(usable)} steady updates before any failure, {ENOUGH} are needed"
+    elif (spread := quantile(usable, 0.75) / quantile(usable, 0.25)) > UNSTEADY:
+        result.why_not = f"not enough: the norms are never steady: their quartiles differ by a factor of {spread:.3g}"
     return result
 
 
@@ -82,7 +82,7 @@ def beyond(norms: Sequence[float], limit: float) -> float:
 
 
 def clip_advice(
-    part: Settled, architecture: str | None, clip: dict[str, Any], clipped: float | None, summed: bool
+    part: SteadyNorms, architecture: str | None, clip: dict[str, Any], clipped: float | None, summed: bool
 ) -> list[Advice]:
     """max_norm from the measured norms, and the usual values for the architecture.
 

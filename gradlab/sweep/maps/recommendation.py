@@ -98,7 +98,7 @@ def recommend(grid: Grid, rows: list[RowSummary], margin: float = MARGIN) -> Rec
     """The point to use: of each row its pick; of the rows that with the lowest loss there, of equals the most room."""
     losses, chosen = grid.array("loss/final"), [i for i, row in enumerate(rows) if row.pick is not None]
     if not chosen:
-        return Recommendation("no point of it learns under every repeat: nothing to recommend", None, {})
+        return Recommendation("no point learns under every seed: nothing to recommend", None, {})
     source, here = grid.source(), {i: float(losses[i, rows[i].pick]) for i in chosen}
     initial, slack = float(np.nanmedian(grid.array("loss/initial"))), AS_GOOD * abs(min(here.values()))
     equals = [i for i in chosen if here[i] <= min(here.values()) + slack]
@@ -150,7 +150,7 @@ def open_end(found: RowEdge, x: Axis) -> str:
     if x.name in RISKIER:
         return f"the sweep does not reach the edge, which lies above {x.name}={last}: try higher ones"
     if found.before is not None:  # the other way round: what is too small is lost
-        return f"what is lost lies below, from {x.name}={label(found.before)} down, and nothing up to {last}"
+        return f"unstable at {x.name}={label(found.before)} and below; stable up to {last}"
     return f"the sweep reaches no edge from {x.name}={first} to {last}"
 
 

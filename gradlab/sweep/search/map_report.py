@@ -65,7 +65,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
     lines = [f"{runs} runs of the {grid} of the full grid: {1 - runs / grid:.1%} saved ({classes})"]
     if found["checked"]:
         says = f"{found['wrong']} of {found['checked']} points checked at random among {found['skipped']} skipped ones"
-        says += f" differ from their cells: at most {found['wrong_at_most']:.1%} of those are (95%)"
+        says += f" differ from their cell: at most {found['wrong_at_most']:.1%} of those are (95%)"
         lines.append(says + "; the cells around them were refined after that" * bool(found["wrong"]))
     if len(found["classes"]) == 1:
         lines.append("all of one class: the boundary is elsewhere, or narrower than a cell of the coarse grid")

@@ -105,7 +105,8 @@ class Launch:
             for job, _ in alone:
                 self.codes[job.number] = self.run_alone(job)
         if self.jobs:
-            lanes = f"{sum(len(p.jobs) for p in self.programs)} jobs as lanes of {len(self.programs)} programs"
+            jobs, programs = sum(len(p.jobs) for p in self.programs), len(self.programs)
+            lanes = f"{jobs} jobs as lanes of {programs} program{'s' * (programs != 1)}"
             print(f"{lanes}, {len(alone)} one by one, {time.monotonic() - began:.0f} s", flush=True)
 
     def pretrain(self) -> None:

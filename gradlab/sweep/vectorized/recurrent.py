@@ -1,4 +1,4 @@
-"""Recurrent layers of many lanes at once, stacked and rounded as PyTorch's own (see `scans`).
+"""Recurrent layers of many lanes at once, stacked and rounded as PyTorch's own (see `recurrent_scans`).
 
 L lanes, B batch, T time steps, F features of a step, D width
 """

@@ -140,7 +140,7 @@ for x, y in loader:
     (1e-4 * sum(p.norm() for p in model.parameters())).backward()
     optimizer.step()
 """,
-    "set to zero where a window goes on": """
+    "set to zero within a window": """
 def run(windows):
     for x, y in loader:
         last = windows.complete(x)

@@ -146,7 +146,7 @@ def writer(folder: Path, loggers: Loggers, header: Any) -> tuple[Write, Callable
         if metrics["attempt"] % PERIOD == 0:
             files.flush()
             loggers.catch_up()
-            while any(sink.waiting.qsize() for sink in loggers.sinks.values() if hasattr(sink, "waiting")):
+            while any(logger.waiting.qsize() for logger in loggers.loggers.values() if hasattr(logger, "waiting")):
                 time.sleep(0.001)  # of W&B's thread
 
     def end() -> None:
@@ -172,7 +172,7 @@ def play(overrides: list[str], seconds: float) -> dict[str, list[Seconds]]:
                 continue
             folder.mkdir()
             loggers = Loggers({n: LOGGERS[n]() for n in chosen}, About(folder, {}, name, layers=header))
-            assert len(loggers.sinks) == len(chosen)
+            assert len(loggers.loggers) == len(chosen)
             writers[name], end = writer(folder, loggers, header)
             ends.append(end)
         turns = Turns(writers, time.perf_counter() + seconds, Rules(trainer))

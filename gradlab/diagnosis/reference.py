@@ -52,8 +52,8 @@ def paragraphs(cls: type) -> list[str]:
 
 def table(cls: type, prefix: str) -> list[str]:
     """The thresholds of a dataclass."""
-    said = documented(cls)
-    rows = [f"| `{prefix}.{f.name}` | {f.default:g} | {said.get(f.name, '')} |" for f in fields(cls)]
+    descriptions = documented(cls)
+    rows = [f"| `{prefix}.{f.name}` | {f.default:g} | {descriptions.get(f.name, '')} |" for f in fields(cls)]
     return ["", "| threshold | default | meaning |", "|---|---|---|", *rows]
 
 

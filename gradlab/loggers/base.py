@@ -42,7 +42,7 @@ class RunLogger(Protocol):
     def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in one line of metrics.jsonl, in order, and what was recorded of layers then."""
 
-    def finish(self, told: dict[str, Any], folder: Path) -> None:
+    def finish(self, diagnosis: dict[str, Any], folder: Path) -> None:
         """Take in the content of diagnosis.json; of a run that ended without one, its outcome alone."""
 
 

@@ -16,9 +16,9 @@ class WandbOption(WandbSettings):
     """Weights & Biases: online with an account, offline without."""
 
     def build(self, about: About) -> Optional[RunLogger]:
-        from gradlab.loggers.wandb.logger import WandbSink
+        from gradlab.loggers.wandb.logger import WandbLogger
 
-        return WandbSink(self, about)
+        return WandbLogger(self, about)
 
 
 @option("logger", "tensorboard")
@@ -27,6 +27,6 @@ class TensorBoardOption(TensorBoardSettings):
     """TensorBoard's event files, in the run's folder."""
 
     def build(self, about: About) -> Optional[RunLogger]:
-        from gradlab.loggers.tensorboard import TensorBoardSink
+        from gradlab.loggers.tensorboard import TensorBoardLogger
 
-        return TensorBoardSink(self, about)
+        return TensorBoardLogger(self, about)

@@ -51,7 +51,7 @@ def decades(values: Sequence[Any], bins: int = 32) -> tuple[list[int], list[floa
     return counts, [low + i * width for i in range(bins + 1)]
 
 
-def findings(told: dict[str, Any]) -> list[list[Any]]:
+def findings(diagnosis: dict[str, Any]) -> list[list[Any]]:
     """One row a finding, in the order of diagnosis.json; an evidence of many numbers as text."""
     return [
         [
@@ -62,9 +62,9 @@ def findings(told: dict[str, Any]) -> list[list[Any]]:
             "; ".join(f.get("causes") or []),
             ", ".join(f"{k}={v}" for k, v in (f.get("evidence") or {}).items())[:2000],
         ]
-        for f in told.get("findings") or []
+        for f in diagnosis.get("findings") or []
     ]
 
 
-def critical(told: dict[str, Any]) -> list[dict[str, Any]]:
-    return [f for f in told.get("findings") or [] if f.get("severity") == "critical"]
+def critical(diagnosis: dict[str, Any]) -> list[dict[str, Any]]:
+    return [f for f in diagnosis.get("findings") or [] if f.get("severity") == "critical"]

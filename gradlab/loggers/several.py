@@ -22,22 +22,22 @@ class Loggers:
     """Every logger that `logger=` names, in that order."""
 
     def __init__(self, options: Mapping[str, LoggerOption], about: About) -> None:
-        self.sinks: dict[str, RunLogger] = {}
+        self.loggers: dict[str, RunLogger] = {}
         self.waiting: list[tuple[dict[str, Any], Layers | None]] = []
         self.logged = time.monotonic()
         for name, option in options.items():
             try:
-                sink = option.build(about)
+                logger = option.build(about)
             except Invalid:
                 raise
             except Exception as error:
                 report_failure(name, error)
             else:
-                self.sinks |= {name: sink} if sink is not None else {}
+                self.loggers |= {name: logger} if logger is not None else {}
 
     def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         """Take in a line, which may not be changed afterwards."""
-        if not self.sinks:
+        if not self.loggers:
             return
         self.waiting.append((metrics, layers))
         if len(self.waiting) >= TOGETHER or time.monotonic() - self.logged > SECONDS:
@@ -47,9 +47,9 @@ class Loggers:
         """Log the lines that wait."""
         waiting, self.waiting = self.waiting, []
 
-        def log(sink: RunLogger) -> None:
+        def log(logger: RunLogger) -> None:
             for line in waiting:
-                sink.log(*line)
+                logger.log(*line)
 
         self.each(log)
         self.logged = time.monotonic()
@@ -57,15 +57,15 @@ class Loggers:
     def finish(self, content: dict[str, Any], folder: Path) -> None:
         """content: of diagnosis.json."""
         self.catch_up()
-        self.each(lambda sink: sink.finish(content, folder))
+        self.each(lambda logger: logger.finish(content, folder))
 
     def each(self, do: Callable[[RunLogger], None]) -> None:
         """Have every logger do the same; one that cannot is left out from then on."""
-        for name, sink in list(self.sinks.items()):
+        for name, logger in list(self.loggers.items()):
             try:
-                do(sink)
+                do(logger)
             except Exception as error:
-                del self.sinks[name]
+                del self.loggers[name]
                 report_failure(name, error)
 
 

@@ -50,7 +50,7 @@ UNTOLD = ("diagnosis", "logger", "story", "remedy", "resume")
 MEASURED = ("loss/final", "loss/best", "grad/norm_median", "grad/norm_max", "survived", "skipped")
 
 
-class TensorBoardSink:
+class TensorBoardLogger:
     """One run of TensorBoard."""
 
     def __init__(self, option: TensorBoardSettings, about: About) -> None:
@@ -68,7 +68,7 @@ class TensorBoardSink:
             self.begin_again(earlier)
 
     def begin_again(self, earlier: bool) -> None:
-        """Log what a resumed run leaves standing once more: the file of a run that was killed lacks its end."""
+        """Log again what a resumed run keeps: the file of a run that was killed lacks its end."""
         if earlier:
             self.event(session_log=SessionLog(status=SessionLog.START))  # what was logged from step 0 on is void
         for i, (line, layers) in enumerate(read_run(self.about.folder)):
@@ -98,14 +98,14 @@ class TensorBoardSink:
         values = [Summary.Value(tag=k, simple_value=v) for k, v in numbers.items() if v is not None]
         self.summary([*values, *distributions(look or {})])
 
-    def finish(self, told: dict[str, Any], folder: Path) -> None:
+    def finish(self, diagnosis: dict[str, Any], folder: Path) -> None:
         """The verdict: as text, as a hyperparameter to sort and filter by, and in numbers."""
-        values = summary(told)
+        values = summary(diagnosis)
         numbers = {k: v for k, v in values.items() if isinstance(v, (int, float)) and k != "update"}
-        kept = told.get("measured") or {}
+        kept = diagnosis.get("measured") or {}
         numbers |= {name: number(kept[name]) for name in MEASURED if kept.get(name) is not None}
         self.summary(Summary.Value(tag=f"run/{k}", simple_value=v) for k, v in numbers.items())
-        self.summary([text("verdict", said(told, self.about.summarise(folder)))])
+        self.summary([text("verdict", verdict_text(diagnosis, self.about.summarise(folder)))])
         words = {name: str(values[name]) for name in ("verdict", "status") if name in values}
         config = flat(self.about.config) | {k: v for k, v in self.about.choices.items() if k not in UNTOLD}
         self.event(summary=hparams_pb(config | words, trial_id=f"{folder.parent.name}/{folder.name}"))
@@ -125,8 +125,8 @@ def distributions(layers: Layers) -> Iterable[Summary.Value]:
 
 def flat(config: dict[str, Any]) -> dict[str, bool | float | str]:
     """Dotted field -> plain value; lists as text, null as «null»."""
-    told = dotted({name: value for name, value in config.items() if name not in UNTOLD})
-    return {k: v if isinstance(v, (bool, int, float, str)) else NULL if v is None else str(v) for k, v in told.items()}
+    plain = dotted({name: value for name, value in config.items() if name not in UNTOLD})
+    return {k: v if isinstance(v, (bool, int, float, str)) else NULL if v is None else str(v) for k, v in plain.items()}
 
 
 def histogram(values: np.ndarray) -> HistogramProto:
@@ -150,11 +150,11 @@ def text(tag: str, content: str) -> Summary.Value:
     return Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
 
 
-def said(told: dict[str, Any], lines: Sequence[str]) -> str:
+def verdict_text(diagnosis: dict[str, Any], lines: Sequence[str]) -> str:
     """The summary that ends the run, as Markdown that is shown word for word."""
-    if told.get("verdict") is None:
-        return f"    {(told.get('outcome') or {}).get('error') or 'ended without a verdict'}"
-    return "\n".join(f"    {line}" for line in [f"verdict: {told['verdict']}", *lines])
+    if diagnosis.get("verdict") is None:
+        return f"    {(diagnosis.get('outcome') or {}).get('error') or 'ended without a verdict'}"
+    return "\n".join(f"    {line}" for line in [f"verdict: {diagnosis['verdict']}", *lines])
 
 
 def session_end(status: str | None) -> Summary.Value:

@@ -21,8 +21,8 @@ from gradlab.base.json_lines import Lines, read_lines
 from gradlab.loggers.base import About
 from gradlab.loggers.options import WandbOption
 from gradlab.loggers.progress import Progress
-from gradlab.loggers.wandb import logger as sink
 from gradlab.loggers.wandb import service
+from gradlab.loggers.wandb.logger import WandbLogger
 
 SHORT = (
     "trainer.epochs=1",
@@ -121,7 +121,7 @@ def test_wandb_file_holds_configuration_every_update_and_the_verdict(gradlab: Co
 
 def test_wandb_keeps_values_that_are_not_finite_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    written = sink.WandbSink(WandbOption(), About(tmp_path, {}, "run"))
+    written = WandbLogger(WandbOption(), About(tmp_path, {}, "run"))
     written.log({"update": 1, "train/loss": math.nan, "grad/norm": math.inf}, None)
     written.finish({"verdict": "nan_gradient"}, tmp_path)
     _, history, summary, _ = read_back(tmp_path)

@@ -25,10 +25,10 @@ SMALL = ("data.samples=64", "trainer.epochs=1", "model.layers=2", "model.width=8
 
 @dataclass
 class Kept:
-    """A logger that keeps what it is told, and fails when it is told to."""
+    """A logger that keeps what it receives, and fails on request."""
 
     lines: list[Any] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
+    diagnosis: dict[str, Any] = field(default_factory=dict)
     fails: bool = False
     files: list[str] = field(default_factory=list)
 
@@ -37,8 +37,8 @@ class Kept:
         if self.fails:
             raise RuntimeError("no\nnetwork")
 
-    def finish(self, told: dict[str, Any], folder: Path) -> None:
-        self.told, self.files = told, [p.name for p in folder.iterdir()]
+    def finish(self, diagnosis: dict[str, Any], folder: Path) -> None:
+        self.diagnosis, self.files = diagnosis, [p.name for p in folder.iterdir()]
 
 
 @dataclass
@@ -99,7 +99,7 @@ def test_every_logger_is_told_everything_and_one_that_fails_costs_nothing(
     code = Job(config, {"seed": 0}, tmp_path, [], "run", World()).run()
     local = list(read_run(tmp_path))
     assert code == 0 and good.lines == local and len(bad.lines) == 1
-    assert good.told["verdict"] and "diagnosis.json" in good.files and not bad.told
+    assert good.diagnosis["verdict"] and "diagnosis.json" in good.files and not bad.diagnosis
     about = options["good"].about
     assert (about.folder, about.config, about.experiment, about.lines) == (tmp_path, {"seed": 0}, "run", 0)
     named = about.layers["names"]
@@ -159,8 +159,8 @@ def test_a_run_that_raises_tells_its_loggers_so(tmp_path: Path) -> None:
 
     with pytest.raises(MemoryError):
         job.end(fail)
-    assert kept.told == {"outcome": {"status": "error", "error": "no room"}}
-    assert summary(kept.told) == {"status": "error", "error": "no room"}
+    assert kept.diagnosis == {"outcome": {"status": "error", "error": "no room"}}
+    assert summary(kept.diagnosis) == {"status": "error", "error": "no room"}
 
 
 def test_a_field_that_is_refused_ends_the_command() -> None:

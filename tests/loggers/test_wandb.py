@@ -28,9 +28,9 @@ from gradlab.config.schema import to_config
 from gradlab.loggers import rows
 from gradlab.loggers.base import About
 from gradlab.loggers.options import WandbOption
-from gradlab.loggers.wandb import folder as place
+from gradlab.loggers.wandb import folder as run_folder
 from gradlab.loggers.wandb import sweep as wandb_sweep
-from gradlab.loggers.wandb.logger import WandbSink
+from gradlab.loggers.wandb.logger import WandbLogger
 
 SMALL = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "expect=any")
 TOLD = {
@@ -64,12 +64,12 @@ def line(attempt: int, **more: Any) -> dict[str, Any]:
     return {"update": attempt, "attempt": attempt, "epoch": 1, "train/loss": 1.0 / attempt} | more
 
 
-def logged(folder: Path, lines: list[dict[str, Any]], kept: int = 0, told: Any = TOLD, **fields: Any) -> WandbSink:
+def logged(folder: Path, lines: list[dict[str, Any]], kept: int = 0, told: Any = TOLD, **fields: Any) -> WandbLogger:
     """Log lines, of which `kept` stand before a resumption."""
     (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     config = {"seed": 3, "optimizer": {"lr": 0.1}, "resume": str(folder) if kept else None, "remedy": {"clip_norm": {}}}
     about = About(folder, config, "exploding", {"names": ["a", "b"]}, ["seed=3"], lines=kept)
-    sink = WandbSink(WandbOption(timeout=20, **fields), about)
+    sink = WandbLogger(WandbOption(timeout=20, **fields), about)
     for x in lines[kept:]:
         sink.log(x, None)
     sink.finish(told, folder)
@@ -77,7 +77,7 @@ def logged(folder: Path, lines: list[dict[str, Any]], kept: int = 0, told: Any =
 
 
 def sync(service: Service, *folders: Path) -> None:
-    parts = [str(part) for folder in folders for part in place.earlier(folder)]
+    parts = [str(part) for folder in folders for part in run_folder.earlier(folder)]
     command = ["wandb", "sync", "--yes", "--include-online", *parts]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folders[0])  # it leaves wandb/logs
     assert done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
@@ -166,10 +166,10 @@ def test_a_resumed_run_goes_on_with_lines_that_its_w_and_b_run_lacks(
     """The first part got as far as line 6, its checkpoint stands at line 4; a kill cut the file within a record."""
     first = logged(tmp_path, [line(i) for i in range(1, 7)], mode=mode)
     if mode == "offline":
-        (part,) = place.earlier(tmp_path)
+        (part,) = run_folder.earlier(tmp_path)
         (file,) = part.glob("*.wandb")
         before = b""
-        while place.logged([part]) < 6 or before != file.read_bytes():  # W&B's process may write on for a moment
+        while run_folder.logged([part]) < 6 or before != file.read_bytes():  # W&B's process may write on for a moment
             before = file.read_bytes()
             time.sleep(1)
         file.write_bytes(before[:-5])
@@ -177,7 +177,7 @@ def test_a_resumed_run_goes_on_with_lines_that_its_w_and_b_run_lacks(
     second = logged(tmp_path, [line(i) for i in range(1, 10)], kept=4, mode=mode)
     assert second.run.id == first.run.id and second.first == 6
     if mode == "offline":
-        assert len(place.earlier(tmp_path)) == 2
+        assert len(run_folder.earlier(tmp_path)) == 2
         sync(service, tmp_path)
     assert steps(service) == [(i, i + 1) for i in range(9)]
 
@@ -193,7 +193,7 @@ def test_a_service_that_falls_silent_neither_slows_the_lines_nor_holds_the_end(
     tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     about = About(tmp_path, {}, "run")
-    sink = WandbSink(WandbOption(timeout=2), about)
+    sink = WandbLogger(WandbOption(timeout=2), about)
     service.deaf.set()
     began = time.monotonic()
     for i in range(1, 1001):
@@ -207,8 +207,8 @@ def test_a_service_that_falls_silent_neither_slows_the_lines_nor_holds_the_end(
     service.released.set()
     time.sleep(1)
     service.runs.clear()
-    (part,) = place.earlier(tmp_path)
-    assert part.name.startswith("run-") and place.logged([part]) == 1000
+    (part,) = run_folder.earlier(tmp_path)
+    assert part.name.startswith("run-") and run_folder.logged([part]) == 1000
     sync(service, tmp_path)
     (run,) = service.runs.values()
     assert len(run.history) == 1000 and run.summary["verdict"] == "nan_loss"
@@ -230,7 +230,7 @@ def test_lines_of_layers_are_few_and_bounded(tmp_path: Path) -> None:
 
 
 def test_layers_are_logged_at_their_cadence(tmp_path: Path, service: Service) -> None:
-    sink = WandbSink(WandbOption(mode="offline", layers_every=4), About(tmp_path, {}, "run", {"names": ["a", "b"]}))
+    sink = WandbLogger(WandbOption(mode="offline", layers_every=4), About(tmp_path, {}, "run", {"names": ["a", "b"]}))
     for i in range(1, 10):
         sink.log(line(i), {"grad/layer": [1.0 * i, 2.0]} if i % 2 else None)
     sink.finish({"outcome": {}}, tmp_path)
@@ -305,8 +305,8 @@ def test_a_sweep_as_a_whole_is_a_run_with_tables_and_figures_in_the_group_of_its
     sync(service, folder)
     (run,) = service.runs.values()
     assert (run.bucket["jobType"], run.bucket["displayName"]) == ("sweep", "sweep_x")
-    assert run.bucket["groupName"] == place.group_of(folder / "0", "exploding") == "exploding sweep_x"
-    (part,) = place.earlier(folder)
+    assert run.bucket["groupName"] == run_folder.group_of(folder / "0", "exploding") == "exploding sweep_x"
+    (part,) = run_folder.earlier(folder)
     tables = {
         n: json.loads((part / "files" / run.summary[n]["path"]).read_text()) for n in ("results", "comparison", "map")
     }
@@ -331,8 +331,8 @@ def test_a_sweep_without_w_and_b_has_none(tmp_path: Path) -> None:
 
 def test_a_jobs_name_says_what_is_its_own(tmp_path: Path) -> None:
     sweep(tmp_path)
-    assert place.name_of(tmp_path / "1", ["+experiment=exploding", "+remedy=clip_norm"]) == "1 +remedy=clip_norm"
-    assert place.name_of(tmp_path.parent / "alone", ["seed=1"]) == "alone"
+    assert run_folder.name_of(tmp_path / "1", ["+experiment=exploding", "+remedy=clip_norm"]) == "1 +remedy=clip_norm"
+    assert run_folder.name_of(tmp_path.parent / "alone", ["seed=1"]) == "alone"
 
 
 def agent_command() -> list[str]:

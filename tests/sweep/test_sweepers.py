@@ -302,6 +302,6 @@ def test_what_an_earlier_sweep_left(tmp_path: Path) -> None:
             (tmp_path / name / "diagnosis.json").write_text(content)
     numbers, seen = earlier_jobs(tmp_path)
     assert numbers == {("seed=0",): 0, ("seed=3",): 3, ("seed=7",): 7, ("seed=9",): 9}
-    assert list(seen) == [("seed=0",)] and seen["seed=0",].told["verdict"] == "healthy"
+    assert list(seen) == [("seed=0",)] and seen["seed=0",].diagnosis["verdict"] == "healthy"
     assert finished(tmp_path / "0", ["seed=0"]) == 0 and finished(tmp_path / "0", ["seed=1"]) is None
     assert earlier_jobs(tmp_path / "nowhere") == ({}, {})

@@ -81,7 +81,7 @@ def records(data: bytes) -> Iterator[tuple[bytes, int]]:
             yield whole, position
 
 
-def repair(part: Path) -> None:
+def truncate_partial_record(part: Path) -> None:
     """Cut what a kill has left half-written at the end of a part: `wandb sync` would stop there, before later parts."""
     for file in part.glob("*.wandb"):
         data = file.read_bytes()

@@ -24,7 +24,7 @@ from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
 from gradlab.loggers.settings import WandbSettings
 from gradlab.loggers.summary import summary
-from gradlab.loggers.wandb import folder as place
+from gradlab.loggers.wandb import folder as run_folder
 from gradlab.loggers.wandb import service
 from gradlab.update.recorder import Layers
 
@@ -40,23 +40,23 @@ WAITING = 200_000
 """Lines that may wait for W&B before it is given up."""
 
 
-class WandbSink:
+class WandbLogger:
     """One W&B run. Lines are sent by a thread, so that the training does not wait for them."""
 
     def __init__(self, option: WandbSettings, about: About) -> None:
         self.option, self.about = option, about
         self.step, self.logged_at = about.lines, 0
         wanted = service.mode(option.mode)
-        parts = place.earlier(about.folder) if about.config.get("resume") and wanted != "disabled" else []
-        if wanted == "online" and any(map(place.waits, parts)):
+        parts = run_folder.earlier(about.folder) if about.config.get("resume") and wanted != "disabled" else []
+        if wanted == "online" and any(map(run_folder.waits, parts)):
             log.warning("an earlier part of this W&B run waits for `wandb sync`: it continues offline")
             wanted = "offline"
-        for part in filter(place.waits, parts):
-            place.repair(part)
+        for part in filter(run_folder.waits, parts):
+            run_folder.truncate_partial_record(part)
         self.run = service.begin(wanted, option.timeout, self.settings(), **self.identity(parts))
         if about.live and not self.run.offline:
-            service.tell(self.run)
-        self.first = max(self.run.starting_step, place.logged(parts) if self.run.offline else 0)
+            service.print_address(self.run)
+        self.first = max(self.run.starting_step, run_folder.logged(parts) if self.run.offline else 0)
         """The step from which on lines are new."""
         self.run.define_metric("update")
         self.run.define_metric("*", step_metric="update")
@@ -81,14 +81,14 @@ class WandbSink:
         return {
             "project": option.project,
             "entity": option.entity,
-            "group": option.group or place.group_of(about.folder, about.experiment),
+            "group": option.group or run_folder.group_of(about.folder, about.experiment),
             "job_type": option.job_type,
-            "name": option.name or place.name_of(about.folder, about.overrides),
+            "name": option.name or run_folder.name_of(about.folder, about.overrides),
             "tags": option.tags or None,
             "notes": " ".join((about.config.get("story") or "").split()) or None,
             "dir": str(about.folder),
             "config": about.config | more,
-            "id": place.id_of(parts),
+            "id": run_folder.id_of(parts),
             "resume": "allow" if parts else None,
         }
 
@@ -134,15 +134,15 @@ class WandbSink:
             made["grad/layers_log10"] = wandb.Histogram(np_histogram=histogram)  # type: ignore[arg-type]
         return made
 
-    def finish(self, told: dict[str, Any], folder: Path) -> None:
+    def finish(self, diagnosis: dict[str, Any], folder: Path) -> None:
         """Hand over the summary, the findings and the files, and send what is left, within the time-out."""
-        failed = told.get("outcome", {}).get("status") in ("failed", "error")
+        failed = diagnosis.get("outcome", {}).get("status") in ("failed", "error")
         self.waiting.put(None)
 
         def attempt(*steps: Callable[[dict[str, Any], Path], None]) -> None:
             for step in steps:
                 try:
-                    step(told, folder)
+                    step(diagnosis, folder)
                 except Exception as error:
                     self.fault = self.fault or error
 
@@ -154,31 +154,33 @@ class WandbSink:
             self.run.finish(exit_code=int(failed))
 
         ended = service.end(conclude, self.option.timeout)
-        if self.run.offline and place.sweep_of(folder) is None:  # a sweep says it once, for all its jobs
-            service.tell(self.run, *(shlex.quote(str(p)) for p in place.earlier(folder) if place.waits(p)))
+        if self.run.offline and run_folder.sweep_of(folder) is None:  # a sweep prints it once, for all its jobs
+            service.print_address(
+                self.run, *(shlex.quote(str(p)) for p in run_folder.earlier(folder) if run_folder.waits(p))
+            )
         if ended and self.fault is not None:
             raise self.fault
 
-    def sum_up(self, told: dict[str, Any], folder: Path) -> None:
-        self.run.summary.update(summary(told))
+    def sum_up(self, diagnosis: dict[str, Any], folder: Path) -> None:
+        self.run.summary.update(summary(diagnosis))
 
-    def show(self, told: dict[str, Any], folder: Path) -> None:
+    def show(self, diagnosis: dict[str, Any], folder: Path) -> None:
         import wandb
 
-        if found := rows.findings(told):
+        if found := rows.findings(diagnosis):
             table = wandb.Table(columns=list(rows.FINDINGS), data=found)
-            self.run.summary["findings"] = table  # no line of the history: a resumed run goes on with the next
+            self.run.summary["findings"] = table  # no line of the history: a resumed run continues with the next
 
-    def alert(self, told: dict[str, Any], folder: Path) -> None:
-        for finding in rows.critical(told) if self.option.alerts else []:
+    def alert(self, diagnosis: dict[str, Any], folder: Path) -> None:
+        for finding in rows.critical(diagnosis) if self.option.alerts else []:
             self.run.alert(title=finding["code"][:63], text=finding["sentence"], level="ERROR")
 
-    def upload(self, told: dict[str, Any], folder: Path) -> None:
+    def upload(self, diagnosis: dict[str, Any], folder: Path) -> None:
         import wandb
 
         for name, kind in KINDS[self.option.artifacts].items():
             if (folder / name).is_file():
-                of_it = plain(summary(told))
+                of_it = plain(summary(diagnosis))
                 artifact = wandb.Artifact(f"run-{self.run.id}-{name.partition('.')[0]}", kind, metadata=of_it)
                 artifact.add_file(str(folder / name), policy="immutable", skip_cache=True)  # no copies elsewhere
                 self.run.log_artifact(artifact)

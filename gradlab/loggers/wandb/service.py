@@ -91,8 +91,8 @@ def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) 
         return wandb.init(mode="offline", **shared)
 
 
-def tell(run: Any, *parts: str) -> None:
-    """Where a W&B run is to be seen, or what sends its parts, which a shell may expand."""
+def print_address(run: Any, *parts: str) -> None:
+    """Print the address of a W&B run, or the command that sends its parts, which a shell may expand."""
     if run.offline:
         print(f"W&B: offline; to send it: wandb sync {' '.join(parts)}", flush=True)
     elif run.url:

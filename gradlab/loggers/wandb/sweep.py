@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.loggers.settings import WandbSettings
-from gradlab.loggers.wandb import folder as place
+from gradlab.loggers.wandb import folder as run_folder
 from gradlab.loggers.wandb import service
 
 FIGURES = 40
@@ -52,9 +52,9 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbSettings, exp
     """One W&B run in the group of the jobs; a resumed sweep continues in the same one."""
     import wandb
 
-    parts = place.earlier(folder)
+    parts = run_folder.earlier(folder)
     wanted = service.mode(option.mode)
-    if wanted == "online" and any(map(place.waits, parts)):
+    if wanted == "online" and any(map(run_folder.waits, parts)):
         wanted = "offline"
     off = option.code == "none"
     run = service.begin(
@@ -63,13 +63,13 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbSettings, exp
         {"disable_git": off, "disable_code": off, "save_code": not off, "x_disable_stats": True},
         project=option.project,
         entity=option.entity,
-        group=option.group or place.group_in(folder, experiment),
+        group=option.group or run_folder.group_in(folder, experiment),
         job_type="sweep",
         name=folder.resolve().name,
         tags=option.tags or None,
         dir=str(folder),
-        config={"experiment": experiment, "overrides": sorted(place.common(folder.resolve()))},
-        id=place.id_of(parts),
+        config={"experiment": experiment, "overrides": sorted(run_folder.common(folder.resolve()))},
+        id=run_folder.id_of(parts),
         resume="allow" if parts else None,
     )
 
@@ -91,7 +91,7 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbSettings, exp
 
     ended = service.end(conclude, option.timeout)
     within = shlex.quote(str(folder))
-    service.tell(run, *(f"{within}/{at}wandb/offline-run-*" for at in ("*/", "")))
+    service.print_address(run, *(f"{within}/{at}wandb/offline-run-*" for at in ("*/", "")))
     if ended and failed:
         raise failed[0]
 
@@ -108,13 +108,13 @@ def tables(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list
         with (folder / "comparison.csv").open(newline="") as file:
             made["comparison"] = table([{k: number(v) for k, v in row.items()} for row in csv.DictReader(file)])
     if (folder / "map.json").is_file():
-        told = json.loads((folder / "map.json").read_text())
-        axes = [told[axis]["name"] for axis in ("x", "y") if told[axis]]
+        content = json.loads((folder / "map.json").read_text())
+        axes = [content[axis]["name"] for axis in ("x", "y") if content[axis]]
         points = [
             dict(zip(axes, (point["x"], point["y"])))
             | piece["fields"]
             | {"outcome": point["outcome"], "stable": point["stable"], "jobs": " ".join(point["jobs"])}
-            for piece in told["slices"]
+            for piece in content["slices"]
             for point in piece["points"]
         ]
         made["map"] = table(points)

@@ -47,7 +47,7 @@ def data(
                 "command": (sweep_map.paste(folder, best) if best else None) or "",
                 "jobs": [index[job["job"]] for job in best.cell.jobs] if best and best.cell else [],
             }
-            for grid, (lines, best) in zip(slices, drawn.told, strict=True)
+            for grid, (lines, best) in zip(slices, drawn.results, strict=True)
         ],
     }
 

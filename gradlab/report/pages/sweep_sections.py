@@ -98,8 +98,8 @@ def cells(folder: Path) -> list[str]:
         return []
     from gradlab.sweep.search.map_report import sentences
 
-    says = [f"{m['point']}: {s}" if len(content["maps"]) > 1 else s for m in content["maps"] for s in sentences(m)]
-    return says + ([f"the map is not complete: {content['ended']}"] if content["ended"] else [])
+    lines = [f"{m['point']}: {s}" if len(content["maps"]) > 1 else s for m in content["maps"] for s in sentences(m)]
+    return lines + ([f"the map is not complete: {content['ended']}"] if content["ended"] else [])
 
 
 def loaded(path: Path) -> dict[str, Any] | None:

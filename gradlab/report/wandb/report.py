@@ -15,7 +15,7 @@ from gradlab.base.errors import Usage
 from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
 from gradlab.loggers.summary import summary
-from gradlab.loggers.wandb import folder as place
+from gradlab.loggers.wandb import folder as run_folder
 from gradlab.loggers.wandb import service
 from gradlab.loggers.wandb import sweep as wandb_sweep
 from gradlab.report.wandb.blocks import ReportContent, build
@@ -78,7 +78,7 @@ def of_folders(folders: Sequence[Path]) -> ReportContent:
             raise Invalid("FOLDER", folder, "must be the folder of a run or of a sweep")
         made.swept += [name for name in swept([job.overrides for job in jobs]) if name not in made.swept]
         for job in jobs:
-            made.runs.append({"name": place.name_of(job.path, job.overrides)} | summary(job.diagnosis))
+            made.runs.append({"name": run_folder.name_of(job.path, job.overrides)} | summary(job.diagnosis))
         made.figures += [name for name in wandb_sweep.figures(folder) if name not in made.figures]
         if (folder / "comparison.json").is_file():
             from gradlab.remedies.comparison_table import shown
@@ -100,8 +100,8 @@ def local(root: Path, project: str, group: str | None) -> list[Path]:
         if "\n  wandb:\n" not in text:
             continue
         option = (yaml.safe_load(text).get("logger") or {}).get("wandb") or {}
-        sweep = place.sweep_of(folder)
-        mine = option.get("group") or place.group_of(folder, (sweep or folder.resolve()).parent.name)
+        sweep = run_folder.sweep_of(folder)
+        mine = option.get("group") or run_folder.group_of(folder, (sweep or folder.resolve()).parent.name)
         if option.get("project") == project and group in (None, mine):
             found[sweep or folder] = None
     return list(found)

@@ -60,8 +60,8 @@ class RoundLauncher:
         self.returned.append(returned)
         codes = [one.return_value for one in returned]  # raises an exception that the launcher stored
         folders = [folder_of(one) or self.folder / str(first + i) for i, one in enumerate(returned)]
-        told = self.world.broadcast([read(path) for path in folders] if self.world.main else None)
-        for job, path, one in zip(batch, folders, told, strict=True):
+        diagnoses = self.world.broadcast([read(path) for path in folders] if self.world.main else None)
+        for job, path, one in zip(batch, folders, diagnoses, strict=True):
             self.seen[job] = FinishedJob(path.name, one)
         if INTERRUPTED in codes:
             raise Interrupted

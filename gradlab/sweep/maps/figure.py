@@ -123,10 +123,12 @@ def legend(figure: Any, grid: Grid) -> None:
         signs.append(Patch(facecolor=LOST, label="no loss: the run failed"))
     ny, nx = grid.shape
     if len(grid.points) < ny * nx:
-        says = f"{len(grid.points)} of {ny * nx} run; " + (
+        coverage = f"{len(grid.points)} of {ny * nx} run; " + (
             "others as their nearest" if grid.sparse else "hatched: not run"
         )
-        signs.append(Patch(facecolor="white", edgecolor="#c8c8c8", hatch=None if grid.sparse else "///", label=says))
+        signs.append(
+            Patch(facecolor="white", edgecolor="#c8c8c8", hatch=None if grid.sparse else "///", label=coverage)
+        )
     figure.legend(handles=signs, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
 
 

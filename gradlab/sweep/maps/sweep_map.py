@@ -38,10 +38,10 @@ def worth_a_map(rows: Sequence[dict[str, Any]]) -> bool:
 
 @dataclass(frozen=True)
 class SweepMap:
-    """A map: its slices, and of each its rows and what it recommends."""
+    """A map: its slices, and for each its rows and its recommendation."""
 
     slices: list[Grid]
-    told: list[tuple[list[RowSummary], Recommendation | None]]
+    results: list[tuple[list[RowSummary], Recommendation | None]]
 
 
 def sweep_ended(folder: Path, rows: Sequence[dict[str, Any]]) -> SweepMap | None:
@@ -73,14 +73,14 @@ def make(
     from gradlab.sweep.maps import figure
 
     made = drawn(rows, x, y, margin)
-    slices, told = made.slices, made.told
+    slices, results = made.slices, made.results
     one = slices[0]
-    write_json(folder / "map.json", folder, slices, told)
+    write_json(folder / "map.json", folder, slices, results)
     figures = [f for g in slices for f in figure.draw(g, folder / "figures" / f"map{suffix(g)}", metric)]
     if one.x.numeric and len(one.y.values) <= SHOWN and (not one.y.numeric):
         figures += figure.curves(slices, folder / "figures" / "curves")
-    for grid, (lines, best) in zip(slices, told, strict=True):
-        tell(folder, grid, lines, best)
+    for grid, (lines, best) in zip(slices, results, strict=True):
+        print_slice(folder, grid, lines, best)
     print(f"map: {', '.join(str(f) for f in figures if f.suffix == '.png')}", flush=True)
     return made
 
@@ -109,7 +109,7 @@ def paste(folder: Path, best: Recommendation) -> str | None:
 
 
 def write_json(
-    path: Path, folder: Path, slices: list[Grid], told: list[tuple[list[RowSummary], Recommendation | None]]
+    path: Path, folder: Path, slices: list[Grid], results: list[tuple[list[RowSummary], Recommendation | None]]
 ) -> None:
     """map.json: axes; of every slice its points, rows (edge, sensitivity) and recommendation."""
     one = slices[0]
@@ -127,13 +127,13 @@ def write_json(
                 "rows": [asdict(line) | {"edge": asdict(line.edge) | {"value": line.edge.value}} for line in lines],
                 "recommendation": best and {"says": best.says, "values": best.values, "command": paste(folder, best)},
             }
-            for grid, (lines, best) in zip(slices, told, strict=True)
+            for grid, (lines, best) in zip(slices, results, strict=True)
         ],
     }
     path.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
 
 
-def tell(folder: Path, grid: Grid, lines: list[RowSummary], best: Recommendation | None) -> None:
+def print_slice(folder: Path, grid: Grid, lines: list[RowSummary], best: Recommendation | None) -> None:
     """Print one slice: how many of each class, a line a row, the recommendation with its command."""
     outcomes = [cell.outcome for cell in grid.points.values()]
     counts = ", ".join(f"{outcomes.count(name)} {name}" for name in NAMES if name in outcomes)

@@ -64,7 +64,7 @@ class BoundarySearch:
 
     def tell(self, seen: Sequence[FinishedJob]) -> None:
         for (line, position), job in zip(self.asked, seen, strict=False):
-            line.known[position] = JUDGES[self.option.judge](job.told)
+            line.known[position] = JUDGES[self.option.judge](job.diagnosis)
             line.seen[position] = job
 
     def progress(self) -> str:

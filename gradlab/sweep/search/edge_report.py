@@ -52,7 +52,7 @@ def remarks(line: SearchLine, on: Lattice) -> list[str]:
         found.append(f"stable again at {values(e.again)}: there is more than one edge, and this is the first")
     if e.before:
         found.append(f"also unstable at {values(e.before)}, on the other side of the stable values")
-    if e.stable is not None and line.seen[e.stable].told.get("ill"):
+    if e.stable is not None and line.seen[e.stable].diagnosis.get("ill"):
         text = f"not lost at {values([e.stable])}, but {line.seen[e.stable].why}"
         found.append(f"{text}: hydra.sweeper.judge=learns looks for values that train")
     if unjudged:

@@ -21,40 +21,40 @@ class FinishedJob:
     """What is kept of a finished job."""
 
     job: str
-    told: dict[str, Any]
+    diagnosis: dict[str, Any]
     """Its diagnosis.json; empty where there is none."""
 
     @property
     def why(self) -> str:
         """Its verdict, or why there is none."""
-        return str(self.told.get("verdict") or self.told.get("sentence") or "it left no diagnosis.json")
+        return str(self.diagnosis.get("verdict") or self.diagnosis.get("sentence") or "it left no diagnosis.json")
 
 
 def read(folder: Path) -> dict[str, Any]:
     """The parts of a diagnosis.json that judging needs; empty if there is none, or half of one."""
-    told = RunRecord(folder).diagnosis
-    return {key: told[key] for key in KEPT if key in told} | {"lost": lost(told)} if told else {}
+    diagnosis = RunRecord(folder).diagnosis
+    return {key: diagnosis[key] for key in KEPT if key in diagnosis} | {"lost": lost(diagnosis)} if diagnosis else {}
 
 
 KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_code", "remedy")
 
 
-def lost(told: dict[str, Any]) -> bool:
+def lost(diagnosis: dict[str, Any]) -> bool:
     """Whether a critical finding means that the run is lost; others, such as stalled, are of stable runs."""
-    return any(f["code"] in LOST and f["severity"] == "critical" for f in told.get("findings", []))
+    return any(f["code"] in LOST and f["severity"] == "critical" for f in diagnosis.get("findings", []))
 
 
-def stable(told: dict[str, Any]) -> bool | None:
+def stable(diagnosis: dict[str, Any]) -> bool | None:
     """Whether a run completed with nothing lost; None without a verdict."""
-    status = (told.get("outcome") or {}).get("status")
-    if not told.get("verdict") or status in (None, "interrupted"):
+    status = (diagnosis.get("outcome") or {}).get("status")
+    if not diagnosis.get("verdict") or status in (None, "interrupted"):
         return None
-    return status == "completed" and not told["lost"] and isfinite(float(told["evidence"]["loss_last"]))
+    return status == "completed" and not diagnosis["lost"] and isfinite(float(diagnosis["evidence"]["loss_last"]))
 
 
-def learns(told: dict[str, Any]) -> bool | None:
+def learns(diagnosis: dict[str, Any]) -> bool | None:
     """Whether a stable run is healthy and learns."""
-    return stable(told) and not told["ill"] and outcome_class.learns(told)
+    return stable(diagnosis) and not diagnosis["ill"] and outcome_class.learns(diagnosis)
 
 
 JUDGES: dict[str, Callable[[dict[str, Any]], bool | None]] = {"stable": stable, "learns": learns}
@@ -64,12 +64,12 @@ JUDGES: dict[str, Callable[[dict[str, Any]], bool | None]] = {"stable": stable, 
 def named(judge: str) -> Callable[[dict[str, Any]], str]:
     """The class that a judge puts a run into."""
     words = {True: judge, False: f"not {judge}", None: ERROR}
-    return lambda told: words[JUDGES[judge](told)]
+    return lambda diagnosis: words[JUDGES[judge](diagnosis)]
 
 
-def verdict(told: dict[str, Any]) -> str:
+def verdict(diagnosis: dict[str, Any]) -> str:
     """The verdict itself as a class."""
-    return ERROR if stable(told) is None else str(told["verdict"])
+    return ERROR if stable(diagnosis) is None else str(diagnosis["verdict"])
 
 
 CLASSES: dict[str, Callable[[dict[str, Any]], str]] = {name: named(name) for name in JUDGES} | {"verdict": verdict}

@@ -71,8 +71,8 @@ def lattice(option: BoundaryOption, start: float | None, whole: bool) -> Lattice
     else:
         if start is None or (not linear and start <= 0):
             given = "null" if start is None else start
-            says = f"must be given, or high: {option.field} is {given} here, which is no value to begin with"
-            raise Invalid("hydra.sweeper.low", "null", says)
+            reason = f"must be given, or high: {option.field} is {given} here, which is no value to begin with"
+            raise Invalid("hydra.sweeper.low", "null", reason)
         origin = start
     step = (-step if linear else 1 / step) if down else step
     return Lattice(origin, step, linear, whole, first, last, option.points_per_round, option.doublings, option.checks)

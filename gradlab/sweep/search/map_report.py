@@ -44,7 +44,7 @@ def cell_class(cell: Cell, one: RefinedMap) -> str | None:
 
 
 def dense(one: dict[str, Any], resolution: int) -> list[list[str | None]]:
-    """The class of every point of the full grid, [j][i], from a map of cells.json: tried, or as its cell says."""
+    """The class of every point of the full grid, [j][i], from a map of cells.json: tried, or that of its cell."""
     grid: list[list[str | None]] = [[None] * (resolution + 1) for _ in range(resolution + 1)]
     tried: dict[Corner, str] = {(i, j): seen for i, j, seen, _ in one["points"]}
     for i, j, size, name in one["cells"]:
@@ -64,9 +64,9 @@ def sentences(found: dict[str, Any]) -> list[str]:
     classes = ", ".join(f"{count} {name}" for name, count in sorted(found["classes"].items()))
     lines = [f"{runs} runs of the {grid} of the full grid: {1 - runs / grid:.1%} saved ({classes})"]
     if found["checked"]:
-        says = f"{found['wrong']} of {found['checked']} points checked at random among {found['skipped']} skipped ones"
-        says += f" differ from their cell: at most {found['wrong_at_most']:.1%} of those are (95%)"
-        lines.append(says + "; the cells around them were refined after that" * bool(found["wrong"]))
+        line = f"{found['wrong']} of {found['checked']} points checked at random among {found['skipped']} skipped ones"
+        line += f" differ from their cell: at most {found['wrong_at_most']:.1%} of those are (95%)"
+        lines.append(line + "; the cells around them were refined after that" * bool(found["wrong"]))
     if len(found["classes"]) == 1:
         lines.append("all of one class: the boundary is elsewhere, or narrower than a cell of the coarse grid")
     if found["unrefined"]:

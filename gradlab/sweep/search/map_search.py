@@ -137,7 +137,7 @@ class MapSearch:
 
     def tell(self, seen: Sequence[FinishedJob]) -> None:
         for (one, place), found in zip(self.asked, seen, strict=False):
-            one.tried[place] = CLASSES[self.option.judge](found.told)
+            one.tried[place] = CLASSES[self.option.judge](found.diagnosis)
             one.jobs[place] = found.job
 
     def progress(self) -> str:

@@ -49,33 +49,33 @@ def probe(jobs: Sequence[Job]) -> ProbeResult:
     lanes: list[Any] = [job.trainer for job in jobs]
     first, module = lanes[0], lanes[0].module
     refuse = functools.partial(Invalid, "model", type(module).__name__)
-    told = by_itself(first, refuse)
-    stack = Stack(jobs, lambda job, code: None, lambda job, error: 1, list(told.grads))
+    alone = by_itself(first, refuse)
+    stack = Stack(jobs, lambda job, code: None, lambda job, error: 1, list(alone.grads))
     update, kept = stack.update, Kept()
     try:
         with update.precision.arithmetic(), kept.counting():
             part = update.weights.matrix.clone().requires_grad_()
             with update.precision.autocast(), dtypes(module) as kinds:
-                losses = update.sums(Batch(told.inputs, told.targets, False), part, slice(None))
-            (grad,) = torch.autograd.grad((losses * told.weight).sum(), part)
+                losses = update.sums(Batch(alone.inputs, alone.targets, False), part, slice(None))
+            (grad,) = torch.autograd.grad((losses * alone.weight).sum(), part)
     except Exception as error:
         raise refuse(f"cannot be trained under vmap: {' '.join(str(error).split())[:200]}") from None
-    for (name, kind), (_, wanted) in zip(kinds, told.kinds):
+    for (name, kind), (_, wanted) in zip(kinds, alone.kinds):
         if kind != wanted:
             raise refuse(f"returns {kind} under vmap in {name or 'its outputs'}, and {wanted} alone")
-    for name, old in told.before.items():
-        if torch.equal(told.after[name], old) != torch.equal(update.buffers[name][0], old):
+    for name, old in alone.before.items():
+        if torch.equal(alone.after[name], old) != torch.equal(update.buffers[name][0], old):
             raise refuse(f"replaces its buffer {name}, which has no effect under vmap")
     try:
         stack.measured(torch.zeros(1, dtype=torch.long, device=update.device), first, batches=1)
     except Exception as error:
         raise refuse(f"cannot be evaluated under vmap: {' '.join(str(error).split())[:200]}") from None
     slopes = [rows[0] for rows in update.weights.cut(grad)]
-    trusted = near(slopes, [told.grads[name] for name in update.names], NEAR)
-    if not trusted and not same_in_double(module, update.loss, told.inputs, told.targets, update.names):
+    trusted = near(slopes, [alone.grads[name] for name in update.names], NEAR)
+    if not trusted and not same_in_double(module, update.loss, alone.inputs, alone.targets, update.names):
         raise refuse("has another gradient under vmap than alone")
     state = 4 * update.weights.matrix[0].numel() * (5 + len(update.moments))
-    return ProbeResult(list(told.grads), max(1, kept.bytes // update.lanes), state)
+    return ProbeResult(list(alone.grads), max(1, kept.bytes // update.lanes), state)
 
 
 def by_itself(lane: Any, refuse: Callable[[str], Invalid]) -> Alone:

@@ -137,8 +137,8 @@ class Program:
                 def lost(job: Job, error: Exception) -> int:
                     return failed(self.jobs[begun[id(job)]], error)
 
-                told: Any = lambda job, code: ended(begun[id(job)], code)  # noqa: E731
-                Stack(jobs, told, lost, self.used, beat, self.width).run()
+                finished: Any = lambda job, code: ended(begun[id(job)], code)  # noqa: E731
+                Stack(jobs, finished, lost, self.used, beat, self.width).run()
         del jobs
         gc.collect()  # a lane, its job and its stack refer to each other: without this they would stay for many chunks
 

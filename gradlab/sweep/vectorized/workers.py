@@ -98,7 +98,7 @@ class Workers:
             ready: list[Any] = wait(list(open_), timeout=1.0)
             for pipe in ready:
                 try:
-                    kind, *told = pipe.recv()
+                    kind, *message = pipe.recv()
                 except (EOFError, ConnectionError):
                     open_.discard(pipe)
                     if left.get(pipe):
@@ -106,12 +106,12 @@ class Workers:
                         lost(at[pipe], left.pop(pipe), f"its process ended ({self.pipes[pipe].exitcode})")
                     continue
                 if kind == "updates":
-                    updates(told[0])
+                    updates(message[0])
                 elif kind == "ended":
-                    left[pipe].remove(told[0])
-                    ended(at[pipe], *told)
+                    left[pipe].remove(message[0])
+                    ended(at[pipe], *message)
                 elif kind == "failed" and left.get(pipe):
-                    lost(at[pipe], left.pop(pipe), told[0])
+                    lost(at[pipe], left.pop(pipe), message[0])
                 elif kind == "ready":
                     if left.get(pipe):
                         lost(at[pipe], left.pop(pipe), "it was not trained")

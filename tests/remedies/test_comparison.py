@@ -248,6 +248,7 @@ def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp
     (sweep,) = tmp_path.glob("outputs/mine/sweep*")
     rows = {row["remedy"]: row for row in json.loads((sweep / "comparison.json").read_text())}
     assert rows["none"]["verdicts"] == {"exploding": 3}
+    assert [run["ill"] for run in rows["none"]["runs"]] == [True] * 3
     best = rows["[orthogonal_init,clip_norm]"]
     assert best["judgement"] == "cured" and best["verdicts"] == {"healthy": 3}
     assert best["changed"] == {"clip": ["none", "norm"], "clip.max_norm": [None, 1.0], "model.gain": [2.0, 1.0]}

@@ -60,6 +60,7 @@ class Trainer(TrainerState):
     def run(self) -> Outcome:
         """Train until done, failed or interrupted. What the run measured is in its folder when this returns."""
         began = time.monotonic()
+        self.folder.mkdir(parents=True, exist_ok=True)
         with self.interrupt.caught():
             self.begin()
             try:

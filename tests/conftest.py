@@ -1,12 +1,14 @@
 """One thread a process, also in those that tests start; how many workers there are; what all tests share."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported; children inherit it
 os.environ.setdefault("WANDB_MODE", "offline")  # no test reaches W&B's servers
+signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
 
 import pytest
 import torch

@@ -46,6 +46,7 @@ def answers(command: list[str], cwd: Path, origin: Path, **env: str) -> None:
     assert shown.returncode == 0 and "max_norm: 1.0" in shown.stdout, shown.stderr
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(installed: Path) -> None:
     names = zipfile.ZipFile(next(installed.glob("*.whl"))).namelist()
     shipped = {name.removeprefix("gradlab/") for name in names if name.startswith("gradlab/conf/")}
@@ -57,6 +58,7 @@ def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(inst
     assert modules <= set(names)  # one that .gitignore names would be left out
 
 
+@pytest.mark.slow
 def test_wheel_runs_in_another_folder(installed: Path, tmp_path: Path) -> None:
     module = [sys.executable, "-m", "gradlab"]
     answers(module, tmp_path, installed, PYTHONPATH=str(installed / "site"))

@@ -197,6 +197,7 @@ sink.finish({"verdict": "healthy"}, Path.cwd())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answered", [0, 1])
 def test_a_server_that_never_answers_costs_no_more_than_the_timeout(tmp_path: Path, answered: int) -> None:
     """answered=1: it dies after the first look, when W&B believes in it. The end of the process is timed too."""

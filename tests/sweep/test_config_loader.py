@@ -121,6 +121,7 @@ JOBS = [
 ]
 
 
+@pytest.mark.slow
 def test_each_jobs_files_are_those_that_hydra_writes(
     loader: Any, composer: SweepConfigLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

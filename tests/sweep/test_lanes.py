@@ -350,6 +350,7 @@ def test_updates_of_lanes_are_those_of_the_runs_alone(model: str, optimizer: str
     same_updates(model, optimizer, clip, precision)
 
 
+@pytest.mark.slow
 def test_updates_of_lanes_of_resnet() -> None:
     same_updates("resnet, batch norm", "sgd", "norm", "fp32")
 

@@ -208,6 +208,7 @@ def need(launcher: str) -> str:
     return f"hydra/launcher={launcher}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [HERE, JOBLIB, SUBMITIT])
 def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
     gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str

@@ -214,6 +214,7 @@ MAP = (
 )
 
 
+@pytest.mark.slow
 def test_a_map_of_gradient_descent_has_its_boundary_where_it_is(gradlab: Commands, here: Path) -> None:
     """Momentum b is stable below lr * curvature = 2 (1 + b)."""
     result = gradlab(*GD, *MAP, "hydra.sweeper.resolution=4", "hydra.sweeper.checks=2", "hydra.sweep.dir=map", cwd=here)

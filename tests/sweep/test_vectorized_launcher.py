@@ -45,6 +45,7 @@ def without_launcher(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.strip().startswith(own)]
 
 
+@pytest.mark.slow
 def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path: Path) -> None:
     """Jobs of two seeds, some of which explode: files, results and verdicts; each can be replayed and resumed."""
     grid = ("optimizer.lr=0.01,100", "clip.max_norm=1e9", "seed=0,1")
@@ -77,6 +78,7 @@ def test_a_sweep_leaves_what_hydras_launcher_leaves(gradlab: Commands, tmp_path:
     assert Left(vectorized / "0").diagnosis["outcome"]["epochs_completed"] == 3
 
 
+@pytest.mark.slow
 def test_jobs_that_are_refused_are_refused_as_by_hydras_launcher(gradlab: Commands, tmp_path: Path) -> None:
     """As they are planned (lr), as they begin (init_from); the others run."""
     base = ("model=sigmoid_mlp", "data.batch_size=64", "expect=any", "trainer.updates=3", "trainer.epochs=1")
@@ -174,6 +176,7 @@ def test_a_typing_error_is_told_as_by_hydras_launcher(gradlab: Commands, tmp_pat
     assert not (tmp_path / "vectorized").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "programs"),
     [(("hydra.launcher.workers=0",), 1), (("hydra.launcher.workers=3", "hydra.launcher.lanes=1"), 1)],
@@ -229,6 +232,7 @@ def gone(processes: list[int], seconds: float = 20) -> bool:
     return not any(map(alive, processes))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_loses_its_jobs_and_no_others(gradlab: Commands, tmp_path: Path) -> None:
     """Of two chunks that run at once; the other ends well, and resuming runs the lost one again."""
     short = [a.replace("trainer.epochs=100000", "trainer.epochs=4") for a in SWEEP]

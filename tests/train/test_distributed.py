@@ -225,6 +225,7 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_resume(tmp_path: Path) -> 
     assert differences(of_the_run(load(folder)), of_the_run(load(whole))) == []
 
 
+@pytest.mark.slow
 def test_rank_0_has_said_all_before_a_failed_run_is_ended(tmp_path: Path) -> None:
     """The launcher ends every rank once one ends with 1; rank 0 looks for the module that overflowed meanwhile."""
     fails = ("model=custom", "model.target=nets:SlowToExplain", "precision=fp16", "precision.init_scale=1")

@@ -191,6 +191,7 @@ def advanced(path: Path) -> Any:
     return lambda: path.is_file() and path.stat().st_mtime_ns > before
 
 
+@pytest.mark.slow
 def test_interrupted_then_killed_then_resumed_from_the_command_line(gradlab: Commands, tmp_path: Path) -> None:
     """Ctrl-C, kill -9 and two resumptions, each at an arbitrary moment, against one uninterrupted run."""
     folder = tmp_path / "run"

@@ -8,13 +8,13 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported; children inherit it
 os.environ.setdefault("WANDB_MODE", "offline")  # no test reaches W&B's servers
-signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
 
 import pytest
 import torch
 from forked import Commands
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
 
 MOST_WORKERS = 8
 """Each holds PyTorch twice, in itself and in its server of commands: about a gigabyte."""

@@ -330,7 +330,7 @@ def test_remedies_that_do_not_apply_and_those_applied_are_left_as_they_are(gradl
 
 
 WRONG = {
-    "resume=sweep trainer.epochs=2": "a sweep is resumed as it was started; trainer.epochs=2 would change it",
+    "resume=sweep trainer.epochs=2": "a sweep resumes with its own overrides; trainer.epochs=2 would change it",
     "resume=sweep hydra/launcher=nope": "hydra/launcher=nope: must be one of ",
     "resume=empty": "resume=empty: must be the folder of a run or of a sweep",
     "resume=torn": "resume=torn: its multirun.yaml cannot be read; start the sweep again",

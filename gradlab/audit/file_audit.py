@@ -51,10 +51,21 @@ def apply_rules(
     if TRAINING.search(module.source.text):
         followed = follow_file(module, project)
         result.undecided += [(getattr(n, "lineno", 1), "nested too deeply to be followed") for n in followed.skipped]
+        if followed.exhausted is not None:
+            text = "too many calls: from here on each function is followed by itself, and what it calls is not"
+            result.undecided.append((getattr(followed.exhausted, "lineno", 1), text))
+        if project.unread:
+            text = f"too much is imported: {len(project.unread)} files of the project were not read"
+            result.undecided.append((1, text))
         for loop in followed.loops:
             loop.compensated = compensated(module, loop)
             judge(loop, selected, found, result)
-        record_coverage(followed.loops, module, followed.visited, result)
+        called: dict[Key, Finding] = {}
+        for loop in followed.called:
+            loop.compensated = compensated(module, loop)
+            judge(loop, selected, called, result)
+        found |= {key: one for key, one in called.items() if one.path == module.path}
+        record_coverage([*followed.loops, *followed.called], module, followed.visited, result)
     for rule in selected.values():
         for node in rule.text(module) if rule.text is not None else ():
             one = finding(rule.code, rule.severity, rule.message, module.path, node, rule.name)

@@ -96,7 +96,7 @@ for i, (x, y) in enumerate(loader):
         code="GL305",
         name="zero-grad-missing",
         severity="error",
-        message="gradients are never zeroed in this loop: each update adds its own to those of all updates before",
+        message="gradients are not zeroed between two updates: each adds its own to those of the updates before",
         why="It acts like a momentum of 1.",
         measured="the loss ends at 6.88 instead of 3.10.",
         pitfall="missing_zero_grad",

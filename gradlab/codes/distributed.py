@@ -139,4 +139,59 @@ for i, (x, y) in enumerate(loader):
         fix="leave no_sync() for the last micro-batch of an epoch too",
         example="last = (i + 1) % n == 0 or i + 1 == len(loader)",
     ),
+    Code(
+        code="GL507",
+        name="loss-reduced-before-backward",
+        severity="warning",
+        message="the loss is reduced over ranks before backward(): DDP averages gradients, and a loss only for the log",
+        why="A reduction has no gradient: the backward pass is that of the local loss. Where the sum is divided by the "
+        "number of ranks, the gradient is divided by it too, and DDP averages it once more.",
+        measured="on two ranks the gradient is half of the right one.",
+        wrong="""
+model = DistributedDataParallel(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    torch.distributed.all_reduce(loss)
+    loss = loss / torch.distributed.get_world_size()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="call backward() on the local loss, and reduce a detached copy for the log",
+        example="""
+loss.backward()
+shown = loss.detach()
+torch.distributed.all_reduce(shown)
+""".strip(),
+        found_by=("audit",),
+    ),
+    Code(
+        code="GL508",
+        name="mean-per-rank",
+        severity="advice",
+        message="each rank divides by its own tokens, and DDP averages ranks: tokens of short ranks weigh more",
+        why="The means of the ranks count equally, however many tokens each has.",
+        wrong="""
+model = DistributedDataParallel(model)
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction='none')
+    loss = (each * mask).sum() / mask.sum().clamp(min=1)
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="divide by the number of tokens of all ranks, and multiply by the number of ranks, which DDP divides by",
+        example="""
+model = DistributedDataParallel(model)
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    count = mask.sum()
+    torch.distributed.all_reduce(count)
+    each = F.cross_entropy(model(x), y, reduction='none')
+    loss = (each * mask).sum() * torch.distributed.get_world_size() / count.clamp(min=1)
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("audit",),
+    ),
 )

@@ -86,4 +86,30 @@ for x, y in loader:
         example="loss = torch.sqrt(F.mse_loss(pred, target) + 1e-12)",
         found_by=("audit",),
     ),
+    Code(
+        code="GL607",
+        name="mean-over-no-target",
+        severity="advice",
+        message="the loss is divided by its number of targets, which may be 0: loss and gradient are NaN then",
+        why="A batch in which everything is padding or masked has 0/0 for its loss; one such batch is enough to "
+        "lose the weights.",
+        wrong="""
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction='none')
+    loss = (each * mask).sum() / mask.sum()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="keep the divisor at 1 or more",
+        example="""
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction='none')
+    loss = (each * mask).sum() / mask.sum().clamp(min=1)
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("audit",),
+    ),
 )

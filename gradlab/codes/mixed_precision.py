@@ -182,7 +182,7 @@ scaler.scale(loss).backward()
         severity="advice",
         message="backward() runs inside autocast: PyTorch's documentation advises to leave the block first",
         why="A backward pass runs in the types that autocast chose for its forward pass. Inside the block its own "
-        "operations may be cast once more.",
+        "operations may be cast again.",
         wrong="""
 with torch.autocast('cuda'):
     loss = criterion(model(x), y)
@@ -285,5 +285,39 @@ optimizer.zero_grad()
         fix="call scaler.scale(loss) once",
         example=RIGHT,
         found_by=("watch",),
+    ),
+    Code(
+        code="GL215",
+        name="fp16-weights-with-scaler",
+        severity="error",
+        message="the weights are fp16, and so are their gradients: a GradScaler refuses to unscale them",
+        why="PyTorch raises 'Attempting to unscale FP16 gradients.' at the first unscale_() or step(). A loss scale is "
+        "for weights in fp32 whose forward pass autocast runs in fp16; an update of fp16 weights would also lose "
+        "most of its digits.",
+        wrong="""
+model = nn.Linear(8, 4).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler('cuda')
+for x, y in loader:
+    out = criterion(model(x), y)
+    scaler.scale(out).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""".strip(),
+        fix="keep the weights in fp32 and run the forward pass in torch.autocast, or use bf16 weights without a scaler",
+        example="""
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler('cuda')
+for x, y in loader:
+    with torch.autocast('cuda', dtype=torch.float16):
+        out = criterion(model(x), y)
+    scaler.scale(out).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""".strip(),
+        found_by=("audit",),
     ),
 )

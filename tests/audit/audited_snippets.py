@@ -50,3 +50,12 @@ def audited_script(name: str) -> list[Finding]:
 def assert_marked(text: str, folder: Path) -> None:
     """In HEAD and a text the marked lines are found, and nothing else is."""
     assert findings(HEAD + text, folder) == expected(HEAD + text)
+
+
+def assert_faults(text: str, folder: Path) -> None:
+    """In HEAD and a text the marked lines are found; of what is not marked, advice alone may be."""
+    (folder / "a.py").write_text(HEAD + text)
+    found = audited(folder / "a.py")
+    marked = expected(HEAD + text)
+    codes = {code for _, code in marked}
+    assert {(f.line, f.code) for f in found if f.severity != "advice" or f.code in codes} == marked

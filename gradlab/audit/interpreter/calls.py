@@ -9,11 +9,11 @@ from gradlab.audit.interpreter.function_calls import DEPTH, follow_call
 from gradlab.audit.interpreter.instances import base_method, instance, member
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import FACTORY, kind_made
-from gradlab.audit.knowledge.library_calls import library_call
 from gradlab.audit.knowledge.losses import divisible, forward, loss
-from gradlab.audit.knowledge.methods import known_method
+from gradlab.audit.knowledge.methods import known_method, no_sync
 from gradlab.audit.knowledge.opaque_calls import ACTING, opaque_call
 from gradlab.audit.knowledge.optimizer_methods import loss_scaler
+from gradlab.audit.knowledge.package_calls import library_call
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Formula, negation
@@ -85,7 +85,7 @@ def called_value(engine: Engine, node: ast.expr, holder: Value | None = None) ->
 def applied(site: CallSite, callee: Value, owner: Value | None) -> Value:
     """The result of calling a value, which may be one of several."""
     if callee.choice:
-        contexts = [(when, context(v)) for when, v in callee.choice]
+        contexts = [(when, context(site, v)) for when, v in callee.choice]
         if all(made is not None for _, made in contexts):
             return choice([(when, made) for when, made in contexts if made is not None])
         if all(v.kind in ("model", "ddp") for _, v in callee.choice):
@@ -125,7 +125,7 @@ def call_each(site: CallSite, func: ast.Attribute, objects: list[tuple[Formula, 
 def called(site: CallSite, callee: Value, owner: Value | None) -> Value:
     engine, node, kind = site.engine, site.node, callee.kind
     if kind == "maker":
-        return context(callee) or Value()
+        return context(site, callee) or Value()
     if kind in ("function", "method"):
         return follow_call(site, callee)
     if kind == "instance" and (made := member(engine, callee, "__call__")) is not None:
@@ -202,10 +202,10 @@ def call_lambda(site: CallSite, callee: Value) -> Value:
         engine.scope = outer
 
 
-def context(callee: Value) -> Value | None:
+def context(site: CallSite, callee: Value) -> Value | None:
     """The context manager that a call makes: `model.no_sync` or `nullcontext`, kept in a name and called later."""
     if callee.kind == "maker":
-        return Value("context", word=callee.word, model=callee.model)
+        return no_sync(site, callee.model)
     if callee.kind == "bound" and callee.name == "no_sync":
-        return Value("context", word="no_sync", model=callee.owner)
+        return no_sync(site, callee.owner)
     return Value("null") if callee.kind == "external" and kind_made(callee.name) == "null" else None

@@ -6,11 +6,14 @@ import ast
 import re
 
 from gradlab.audit.interpreter.binding import bind
+from gradlab.audit.interpreter.canonical_text import youngest
 from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
+from gradlab.audit.trace.choices import choice
+from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.iterables import element, several
+from gradlab.audit.trace.iterables import dictionary_of_pairs, element, several
 from gradlab.audit.trace.values import Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
@@ -29,6 +32,8 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         return value
     if value.kind == "group":
         return Value("params", of=value.of)
+    if value.kind == "dict" and not isinstance(node.slice, ast.Constant) and (found := any_item(engine, node, value)):
+        return found
     text = ast.unparse(node.slice)
     key = f"[{text}]"
     if value.kind == "tensor" and key not in value.attributes:
@@ -41,12 +46,27 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             made.kind = kind_by_name(node.slice.value) or "unknown"
-        elif value.kind == "unknown" and {"step", "zero_grad"} <= usage(engine.scope.node).items.get(
-            dotted(node.value), set()
-        ):
+        elif value.kind == "unknown" and {"step", "zero_grad"} <= called_on_items(engine, dotted(node.value)):
             made.kind = "optimizer"
         value.attributes[key] = made
     return value.attributes[key]
+
+
+def called_on_items(engine: Engine, name: str) -> set[str]:
+    """The methods that are called on the items of a list, in this function or in the class of its object."""
+    owner = engine.selves[-1].cls if engine.selves[-1] is not None and name.startswith("self.") else None
+    found = usage(engine.scope.node).items.get(name, set())
+    return found | (usage(owner).items.get(name, set()) if owner is not None else set())
+
+
+def any_item(engine: Engine, node: ast.Subscript, value: Value) -> Value | None:
+    """The item of a dictionary of optimizers, schedules or models under a key that is not known: any of them."""
+    items = [(key, item) for key, item in value.attributes.items() if item.kind in ("optimizer", "scheduler", "model")]
+    if not items or len(items) < len(value.items):
+        return None
+    of = engine.canonical(node.slice)
+    birth = youngest(engine, node.slice)
+    return choice([(("atom", Atom(f"{of} is {key}", birth, subject=of)), item) for key, item in items])
 
 
 def sequence(engine: Engine, node: ast.Tuple | ast.List) -> Value:
@@ -70,7 +90,16 @@ def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.Se
         return value.derived("gradients")
     if value.kind in ("params", "tensor", "optimizer", "scheduler"):
         return value
+    if value.kind == "list" and len(value.items) == 2 and value.items[1].kind in ("optimizer", "scheduler"):
+        return several([value])  # pairs for a dictionary, of which one stands for all
     return Value()
+
+
+def dictionary_comprehension(engine: Engine, node: ast.DictComp) -> Value:
+    """A dictionary of optimizers or schedules, of which one stands for all."""
+    pairs = ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
+    found = engine.value(ast.copy_location(pairs, node))
+    return dictionary_of_pairs(found) or Value()
 
 
 def mapping(engine: Engine, node: ast.Dict) -> Value:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradlab.audit.interpreter.interpreter import Interpreter
-from gradlab.audit.source.project import Function, Module, Project
+from gradlab.audit.source.project import Definition, Function, Module, Project
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
 from gradlab.audit.trace.iterables import every, members, several
@@ -24,22 +24,53 @@ class Followed:
     loops: list[TrainingLoop]
     visited: set[ast.AST]
     skipped: list[ast.AST]
+    exhausted: ast.AST | None = None  # the call from which on none was entered
+    called: list[TrainingLoop] = field(default_factory=list)  # loops of other files that call functions of this one
 
 
-def follow_file(module: Module, project: Project) -> Followed:
-    """Follow what the top level of a file runs, then what nothing in it calls."""
+def follow_file(module: Module, project: Project, consult: bool = True) -> Followed:
+    """Follow what the top level of a file runs, then what nothing in it calls; consult: from its callers, if any."""
     visited: set[ast.AST] = set()
     interpreter = Interpreter(project, visited)
     items = interpreter.run_module(module)
     found = training_loops(items, module.path, 0, any(event.closure for event in events(items)))
     called = {dotted(n.func) for n in module.source.nodes.of(ast.Call)}
-    for node in sorted(module.names.values(), key=lambda node: node.name in called):
+    training = leading_to_training(module)
+    outside = loops_of_callers(module, project, training - called, visited) if consult else []
+    for node in sorted(module.names.values(), key=lambda node: (node.name in called, node.name not in training)):
         if isinstance(node, ast.ClassDef):
             found += class_loops(interpreter, node, module)
         elif node not in visited:
             found += function_loops(interpreter, node, module, None)
     found += closure_loops(interpreter, module)
-    return Followed(found, visited, interpreter.skipped)
+    return Followed(found, visited, interpreter.skipped, interpreter.exhausted, outside)
+
+
+def loops_of_callers(module: Module, project: Project, names: set[str], visited: set[ast.AST]) -> list[TrainingLoop]:
+    """The loops of other files in which functions of this one happen, with what these files give them."""
+    left = {name for name in names if isinstance(module.names.get(name), ast.FunctionDef | ast.AsyncFunctionDef)}
+    left = {name for name in left if module.names[name] not in visited}
+    found: list[TrainingLoop] = []
+    for caller in project.callers(module, left) if left else ():
+        followed = follow_file(caller, project, consult=False)
+        found += [loop for loop in followed.loops if any(e.path == module.path for e in loop.events)]
+    return found
+
+
+def leading_to_training(module: Module) -> set[str]:
+    """Names of functions and classes of a file that call backward(), or by name what does: they are followed first."""
+    nodes = module.source.nodes
+    names: dict[str, set[str]] = {}
+    found: set[str] = set()
+    definitions: list[Definition] = [*nodes.of(ast.FunctionDef), *nodes.of(ast.AsyncFunctionDef)]
+    for node in [*definitions, *nodes.of(ast.ClassDef)]:
+        inside = {part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "") for part in walk(node)}
+        names[node.name] = names.get(node.name, set()) | inside
+    ahead = {"backward", "manual_backward"}
+    while ahead:
+        ahead = {name for name, inside in names.items() if inside & ahead} - found
+        found |= ahead
+    return found
 
 
 def closure_loops(interpreter: Interpreter, module: Module) -> list[TrainingLoop]:
@@ -121,7 +152,8 @@ def class_loops(interpreter: Interpreter, node: ast.ClassDef, module: Module) ->
     attributes = (n for m, _ in every_method for n in walk(m) if isinstance(n, ast.Attribute))
     called = {n.attr for n in attributes if dotted(n.value) == "self"}
     found = []
-    for method, there in sorted(every_method, key=lambda pair: pair[0].name in called):
+    training = leading_to_training(module)
+    for method, there in sorted(every_method, key=lambda m: (m[0].name in called, m[0].name not in training)):
         if method not in visited and method.name != "__init__":
             found += function_loops(interpreter, method, there, owner)
     return found
@@ -181,6 +213,8 @@ def configure_optimizers(interpreter: Interpreter, owner: Value) -> None:
     optimizers = [one for one in every(value) if one.kind == "optimizer"]
     if value.kind == "dict" and len(optimizers) == 1:
         value = optimizers[0]
+    if value.kind == "list":
+        value = several([item.attributes.get("['optimizer']", item) for item in value.items])
     if value.kind == "list" and value.items and value.items[0].kind == "list":
         value = value.items[0]
     if value.kind == "list" and len(value.items) == 1:

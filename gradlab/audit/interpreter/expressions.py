@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gradlab.audit.interpreter.calls import call
-from gradlab.audit.interpreter.containers import comprehension, mapping, sequence, subscript
+from gradlab.audit.interpreter.containers import comprehension, dictionary_comprehension, mapping, sequence, subscript
+from gradlab.audit.knowledge.opaque_calls import count_of
 from gradlab.audit.knowledge.tensor_arithmetic import combined
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import FALSE, TRUE, negation
@@ -101,6 +102,8 @@ def binary(engine: Engine, node: ast.BinOp) -> Value:
         return several([*left.items, *right.items])
     if left.kind == "params" or right.kind == "params":
         return left if left.kind == "params" else right
+    if isinstance(node.op, ast.Add) and left.counted is not None and right.kind == "number":
+        return count_of(left, "clamp")  # `mask.sum() + 1e-8`
     if left.kind != "tensor" and right.kind != "tensor":  # the same of the same is the same
         return engine.results.setdefault(engine.canonical(node), Value())
     return combined(engine, node.op, left, right, node.right, node.left)
@@ -127,7 +130,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[[Engine, Any], Value]] = {
     ast.ListComp: comprehension,
     ast.GeneratorExp: comprehension,
     ast.SetComp: comprehension,
-    ast.DictComp: lambda engine, node: Value(),
+    ast.DictComp: dictionary_comprehension,
     ast.Dict: mapping,
     ast.Call: call,
 }

@@ -34,8 +34,10 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
     made.roots = made.roots | tokens(engine, result)
     if result.kind == "list":
         made.outputs = tuple((output_range(item), tokens(engine, item)) for item in result.items)
-    elif result.kind == "tensor" and not made.range:
-        made.range = result.range
+    elif result.kind == "tensor":
+        made.range = made.range or result.range
+        if owner.kind == "criterion" and result.reduction != "mean":
+            made.update(reduction=result.reduction, reduced=result.reduced)
     return made
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from functools import lru_cache
 
 from gradlab.audit.interpreter.context_managers import managed
 from gradlab.audit.interpreter.parameters import parameters
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.opaque_calls import opaque_call
+from gradlab.audit.source import syntax
 from gradlab.audit.source.project import Function, Module
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
@@ -23,6 +25,13 @@ DEPTH, CALLS = 7, 400
 """How deep calls are entered, and how many from one entry point."""
 MANY, FEW = 6000, 40
 """After this many calls in a file (hundreds of tests, for example) only a few from each entry point that is left."""
+EVALUATED = 60_000
+"""After this many expressions in a file no call is entered any more: each function is followed by itself.
+
+Functions that act on gradients themselves are entered for as many more.
+"""
+ACTING = {"backward", "manual_backward", "step", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
+"""Methods and functions that act on gradients."""
 
 
 def follow_call(call: CallSite, callee: Value) -> Value:
@@ -77,6 +86,10 @@ def enter(
         return None
     if at is not function and abstract(function):
         return None
+    allowed = EVALUATED * (2 if acts_on_gradients(function) else 1)
+    if at is not function and engine.evaluated > allowed:
+        engine.exhausted = engine.exhausted or at
+        return None
     engine.calls += 1
     engine.total += 1
     engine.visited.add(function)
@@ -105,6 +118,12 @@ def enter(
     return merged(engine.returned.pop())
 
 
+@lru_cache(maxsize=2000)
+def acts_on_gradients(function: Function) -> bool:
+    """Whether a function calls anything by itself that acts on gradients."""
+    return any(isinstance(part, ast.Attribute) and part.attr in ACTING for part in syntax.walk(function))
+
+
 def abstract(node: Function) -> bool:
     """A method that subclasses define: its own body does not show what happens."""
     if any(dotted(d).split(".")[-1] == "abstractmethod" for d in node.decorator_list):
@@ -118,6 +137,8 @@ def abstract(node: Function) -> bool:
 def merged(values: list[Value]) -> Value:
     """What a function returns, of all its `return`; of tuples of one length each item by itself."""
     telling = [v for v in values if v.kind not in ("none", "unknown")] or [v for v in values if v.kind != "none"]
+    if any(v.kind == "none" for v in values) and all(v.kind == "number" for v in telling) and telling:
+        return Value(made=True, given=True)  # the number or None
     rows = [v.items for v in telling if v.kind == "list" and not v.choice]
     if len(rows) > 1 and len(rows) == len(telling) and len({len(row) for row in rows}) == 1 and rows[0]:
         return several([merged(list(column)) for column in zip(*rows)])

@@ -61,6 +61,7 @@ class Interpreter(Engine):
     def value(self, node: ast.expr | None) -> Value:
         if node is None:
             return Value("none", "None", birth=0)
+        self.evaluated += 1
         if (work := EXPRESSIONS.get(type(node))) is not None:
             return work(self, node)
         for child in ast.iter_child_nodes(node):

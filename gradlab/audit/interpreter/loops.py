@@ -79,6 +79,10 @@ def is_once(engine: Engine, node: ast.AST, over: Value | None) -> bool:
     )
 
 
+def is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def forget_assigned(engine: Engine, node: ast.AST) -> None:
     """Names that the loop counts up are indices; flags that it assigns are not what they were before it."""
     names = engine.scope.names
@@ -91,6 +95,6 @@ def forget_assigned(engine: Engine, node: ast.AST) -> None:
         elif isinstance(part, ast.Assign):
             for target in part.targets:
                 old = names.get(target.id) if isinstance(target, ast.Name) else None
-                flag = old is not None and old.kind == "number" and isinstance(old.value, bool)
+                flag = old is not None and old.kind == "number" and (isinstance(old.value, bool) or is_none(part.value))
                 if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):
                     names[target.id] = Value("unknown", target.id, before=old.birth)

@@ -81,7 +81,7 @@ def attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> V
     if name in value.attributes and (value.kind != "ddp" or name != "module" or value.attributes[name].raw):
         known = value.attributes[name]
         if known.kind == "unknown" and known.given and value.lineage:
-            known.kind = class_usage(engine, value, name, dotted(node)) or "unknown"
+            known.kind = class_usage(engine, value, name, dotted(node)) or kind_by_name(name) or "unknown"
         return known
     made = known_attribute(engine, value, name, node)
     if made is None:
@@ -102,6 +102,7 @@ def unknown_attribute(engine: Engine, value: Value, name: str, text: str) -> Val
         made.within = value
     elif text and value.kind in ("unknown", "instance", "accelerator", "arguments"):
         made.kind = uses.kind(text) or kind_by_name(name) or "unknown"
+        made.within = value if value.within is not None else None  # a part of a model's part
     elif text and value.kind == "optimizer" and "step" in uses.methods.get(text, ()):
         made.kind, made.held_by = "optimizer", value
     return made

@@ -110,6 +110,9 @@ def autocast(call: CallSite, made: Value) -> Value:
 
 
 def model(call: CallSite, made: Value) -> Value:
+    word = next((ast.unparse(k.value) for k in call.node.keywords if k.arg in ("torch_dtype", "dtype")), "")
+    if word in ("torch.float16", "torch.half"):
+        made.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
     if call.name.endswith("Sequential") and call.args:
         made.last = call.args[-1].last or call.args[-1].maker
     return made

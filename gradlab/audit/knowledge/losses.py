@@ -48,6 +48,7 @@ def loss(
         roots=roots_of(tensors) | {next(births)},
         source="criterion",
         reduction=reduction,
+        reduced=reduction == "sum",
         forward=next((v.forward for v in tensors if v.forward), None),
         chain=chained(tensors),
         inside=tuple(engine.regions),

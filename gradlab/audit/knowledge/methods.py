@@ -15,6 +15,7 @@ from gradlab.audit.knowledge.framework_methods import (
     fabric_method,
     lightning_method,
 )
+from gradlab.audit.knowledge.known_names import AVERAGES
 from gradlab.audit.knowledge.losses import forward
 from gradlab.audit.knowledge.manual_updates import descending, manual_step, weight_name, weights
 from gradlab.audit.knowledge.opaque_calls import ACTING, blind
@@ -23,6 +24,7 @@ from gradlab.audit.knowledge.python_functions import dict_method, enter_context
 from gradlab.audit.knowledge.retained_tensors import retain
 from gradlab.audit.knowledge.tensor_methods import gradient_method, parameter_method, tensor_method
 from gradlab.audit.trace.event_tree import If
+from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.tensors import tensor
 from gradlab.audit.trace.values import Value, births
 
@@ -81,9 +83,22 @@ def append(call: CallSite, owner: Value) -> Value:
         mark = retain(call.engine, call.node, call.node.func.value, owner, value)
         if mark is not None:
             owner.marks = owner.marks | {mark}
+    if owner.kind == "list" and call.name == "append" and value.kind == "tensor":
+        owner.appended = owner.appended or value
     if owner.kind == "list" and call.name == "append" and value.kind in ACTING:
         owner.items = [*owner.items, value]
     return Value()
+
+
+def cast(call: CallSite, owner: Value) -> None:
+    """Remember whether a model is in fp16 from now on."""
+    name, text = call.name, ", ".join(ast.unparse(argument) for argument in call.expressions)
+    if name == "half" or (name == "to" and re.search(r"float16|\bhalf\b", text) and "bfloat16" not in text):
+        owner.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
+    elif name in ("float", "double", "bfloat16") or (name == "to" and re.search("float", text)):
+        if not call.engine.branches:
+            owner.half = None
+        owner.always_half = False
 
 
 def backward(call: CallSite, owner: Value) -> Value:
@@ -105,6 +120,12 @@ def backward(call: CallSite, owner: Value) -> Value:
     return Value()
 
 
+def no_sync(call: CallSite, owner: Value | None) -> Value:
+    """DDP's takes no argument, Accelerate's the models; one that takes something else is the project's own."""
+    plain = all(v.kind in ("model", "ddp") for a in call.values for v in members(a))
+    return Value("context", word="no_sync" if plain else "unknown", model=owner)
+
+
 def module_method(call: CallSite, owner: Value) -> Value | None:
     """A method of a network, of a loss module or of an object of the project's."""
     name, engine = call.name, call.engine
@@ -115,13 +136,11 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
     elif name in PARAMETERS:
         return Value("params", of=owner, named=name.startswith("named"))
     elif name in ("no_sync", "join"):
-        return Value("context", word=name, model=owner)
+        return no_sync(call, owner) if name == "no_sync" else Value("context", word=name, model=owner)
     elif name == "clip_grad_norm_":
         call.emit("clip", owner, call=call.node)
     elif name in SAME_MODEL:
-        text = ast.unparse(call.node)
-        if name == "half" or (name == "to" and re.search(r"float16|\bhalf\b", text) and "bfloat16" not in text):
-            owner.half = call.node
+        cast(call, owner)
         return owner
     elif name in ("modules", "named_modules", "children", "named_children"):
         return Value("modules", of=owner)
@@ -129,7 +148,7 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         made = forward(engine, call.node, owner, call.args)
         return engine.forward_pass(call.node, owner, call.args, made) if name == "forward" else made
     elif not owner.lineage and owner.kind in ("model", "ddp"):
-        if name == "step":
+        if name == "step" and not AVERAGES.search(owner.name):
             call.emit("opaque", owner, name=name, receives=FRAMEWORK)
         if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
             return tensor(roots=frozenset([next(births)]), opaque=True, inside=tuple(engine.regions))

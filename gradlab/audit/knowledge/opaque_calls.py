@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.knowledge.known_names import COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT
+from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.values import Value
@@ -18,6 +18,9 @@ HOLDING = ACTING - {"model", "ddp", "params", "gradients"}
 DATA = {"model", "ddp", "tensor"}
 """Kinds of what a call receives that only computes something."""
 CONFIGURATIONS = {"instance", "arguments", "accelerator", "fabric", "index", "dict"}
+AWAY_FROM_ZERO = {"clamp", "clamp_min", "clip", "max", "maximum", "clamp_", "clamp_min_"}
+SAME_NUMBER = AWAY_FROM_ZERO | {"float", "long", "int", "double", "item", "to", "detach", "clone", "type_as", "cuda"}
+"""Methods that keep the number of items in a batch, and those of them after which it is not 0."""
 LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may contain the length of a window."""
 
@@ -33,10 +36,13 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     used = call.node is not engine.statement_call
     if used and COMPUTES_LOSS.match(name) and (wrapped := next((v for v in received if v.kind == "ddp"), None)):
         call.emit("passed", wrapped)  # what computes a loss with a network calls it
-    if receives and acts(name, receives, used):
+    averages = owner is not None and receives <= {"model", "ddp", "params"} and AVERAGES.search(owner.name)
+    if receives and not averages and acts(name, receives, used):
         call.emit("opaque", owner, name=name, receives=frozenset(receives), used=used)
     if len(call.args) == 1 and call.args[0].kind in ("function", "method"):
         return call.args[0]  # compiled, or wrapped otherwise
+    if owner is not None and owner.counted is not None and name in SAME_NUMBER:
+        return count_of(owner, name)
     configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
     return Value(
         made=True,
@@ -46,8 +52,15 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         acting=bool(receives),
         never_none=owner is None and name in ("float", "int", "str"),
         counted=owner if name in ("sum", "numel") and not call.values else None,
+        summed=name == "sum",
         birth=owner.birth if owner is not None and configured else -1,
     )
+
+
+def count_of(number: Value, name: str) -> Value:
+    """The number of items again, as another type or kept away from 0."""
+    away = number.positive or name in AWAY_FROM_ZERO
+    return Value(made=True, counted=number.counted, summed=number.summed, positive=away, birth=number.birth)
 
 
 def kinds_received(engine: Engine, owner: Value | None, received: list[Value]) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.known_names import kind_by_name
-from gradlab.audit.trace.iterables import dictionary, element, number, several
+from gradlab.audit.trace.iterables import dictionary, dictionary_of_pairs, element, number, several
 from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value
 
 
@@ -92,12 +92,12 @@ SAME = (
     *("tqdm", "tqdm_notebook", "track"),
 )
 NAMES: dict[str, Callable[[CallSite], Value | None]] = {
-    "len": lambda call: Value(made=True, is_length=True),
+    "len": lambda call: Value(made=True, is_length=True, counted=call.first),
     "getattr": get_attribute,
     "setattr": set_attribute,
     "functools.partial": partial,
     "partial": partial,
-    "dict": lambda call: None if call.args else dictionary(call.keywords),
+    "dict": lambda call: dictionary_of_pairs(call.args[0]) if call.args else dictionary(call.keywords),
 }
 TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     **dict.fromkeys(("ExitStack", "AsyncExitStack"), lambda call: Value("stack", call.tail, scope=call.engine.scope)),
@@ -115,6 +115,11 @@ TAILS: dict[str, Callable[[CallSite], Value | None]] = {
 
 
 def dict_method(call: CallSite, owner: Value) -> Value | None:
+    if call.name == "update" and call.node.args and not isinstance(call.node.args[0], ast.Dict):
+        for key, default in owner.attributes.items():  # it may be another value from now on
+            if default.kind in ("number", "none"):
+                owner.attributes[key] = Value("unknown", f"{owner.name}{key}", given=True)
+        return Value()
     if call.name == "values":
         return several(list(owner.items))
     if call.name == "items":

@@ -8,6 +8,8 @@ from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.manual_updates import manual_step
 from gradlab.audit.knowledge.tensor_arithmetic import combined
+from gradlab.audit.trace.iterables import every
+from gradlab.audit.trace.tensors import reduction
 from gradlab.audit.trace.values import Value
 
 DETACHED = {
@@ -35,10 +37,8 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
             owner.update(**{fact: value for fact, value in made.__dict__.items() if fact not in own})
         return made
     made = owner.derived("tensor", made_of=(owner,) if name in MOVED else ())
-    if name in ("sum", "nansum"):
-        made.reduction = "sum"
-    if name == "mean" and not call.args and made.reduction == "none":
-        made.reduction = "mean"
+    if name in ("sum", "nansum", "mean"):
+        made.update(**reduction(owner, name, dimensions(call, 0)))
     if name in ("mean", "sum") and not call.args and not node.keywords:
         made.scalar = True
     if name in value_ranges.PRODUCTS:
@@ -47,6 +47,12 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
         partial = bool(call.args) or bool(node.keywords)
         made.update(**value_ranges.applied(call.engine, node, name, owner, partial))
     return made
+
+
+def dimensions(call: CallSite, first: int) -> set[object] | None:
+    """The dimensions that a reduction is over, from the argument number `first` on; None: all of them."""
+    given = [*call.args[first:], *(call.keywords[k] for k in ("dim", "axis") if k in call.keywords)]
+    return {v.value for one in given for v in every(one)} if given else None
 
 
 def gradient_method(call: CallSite, owner: Value) -> Value:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
+from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
+from gradlab.audit.knowledge.tensor_methods import dimensions
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.tensors import roots_of, tensor
+from gradlab.audit.trace.tensors import reduction, roots_of, tensor
 from gradlab.audit.trace.values import NO_ROOTS, Value
 
 JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
@@ -16,6 +20,9 @@ JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
 
 def torch_function(call: CallSite) -> Value:
     tail = call.tail
+    if "distributed.autograd" in call.name:  # gradients are in a context of their own, and end with it
+        call.emit("opaque", name=tail, receives=frozenset({"framework"}))
+        return Value(made=True)
     if "autograd" in call.name:
         if tail == "backward":
             call.emit("backward", call.first)
@@ -24,24 +31,58 @@ def torch_function(call: CallSite) -> Value:
     if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in call.args):
         call.emit("look")
         return Value("measured")
+    if call.name == "sum" and (total := added_up(call)) is not None:
+        return total
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
         return tensor(roots=marks, opaque=True)
     tensors = [v for a in call.args for v in members(a) if v.kind == "tensor"]
     if tensors and not re.match(r"is|argmax|arg|eq|ne|no_grad|numel", tail):
         return of_tensors(call, tensors)
+    first = call.first
+    if first is not None and first.counted is not None and tail in AWAY_FROM_ZERO:
+        return count_of(first, tail)
+    if tail == "sum" and first is not None and len(call.values) == 1:
+        return Value(made=True, counted=first, summed=True)
     if tail in ("no_grad", "inference_mode"):
         return Value("context", word="no_grad")
     return Value(made=True)
+
+
+def added_up(call: CallSite) -> Value | None:
+    """Python's own sum() of a list of losses; of a list that a loop fills, as of its first."""
+    over = call.args[0] if call.args else Value()
+    if over.kind == "list" and over.appended is not None and not over.items:
+        return over.appended.derived("tensor", roots=over.appended.roots | over.marks)
+    if over.kind == "tensor" and goes_over_terms(call.node.args[0]):
+        return over.derived("tensor")
+    terms = over.items if over.kind == "list" else []
+    if not terms or any(v.kind != "tensor" for v in terms):
+        return over.derived("tensor") if over.kind == "tensor" and of_one_number(over) else None
+    total = terms[0].derived("tensor")
+    for term in terms[1:]:
+        total = tensor_sum(total, term)
+    return total
+
+
+def goes_over_terms(node: ast.expr) -> bool:
+    """A comprehension, or the values of a dictionary: terms, not the samples of one tensor."""
+    values = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "values"
+    return values or isinstance(node, (ast.GeneratorExp, ast.ListComp))
+
+
+def of_one_number(value: Value) -> bool:
+    """A loss that is reduced over its samples."""
+    return value.scalar or value.reduced or (value.source == "criterion" and value.reduction in ("mean", "sum"))
 
 
 def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     """`tensors`: those among the arguments, and in lists of them."""
     tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
     made = tensors[0].derived("tensor", made_of=(), roots=roots_of(tensors))
-    if tail == "sum":
-        made.reduction = "sum"
-    if tail == "mean" and not partial and made.reduction == "none":
-        made.reduction = "mean"
+    if tail in ("sum", "mean"):
+        made.update(**reduction(tensors[0], tail, dimensions(call, 1)))
+    if tail == "stack" and all(of_one_number(v) for v in tensors):
+        made.reduced = True
     if tail in ("sum", "mean") and not partial:
         made.scalar = True
     first = tensors[0] if tensors[0] is call.args[0] else made.derived("tensor", range="")

@@ -18,6 +18,8 @@ from gradlab.audit.trace.values import Factor, Value
 
 WEIGHT = re.compile(r"weight|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
 """What a term of a loss is multiplied with, which is no division."""
+COUNTED = ("unknown", "list", "tensor", "detached", "bool")
+"""Kinds of what the items of one micro-batch are counted in."""
 META_LEARNING = {"innerloop_ctx", "adapt", "functional_call", "update_params"}
 """What makes a learner of its own in each iteration of a loop."""
 
@@ -67,7 +69,7 @@ def divided(value: Value | None, through: Value | None, since: int) -> bool | No
 def counts_own(factor: Factor, since: int) -> bool:
     """Whether a factor is the number of items in one micro-batch: `mask.sum()`."""
     counted = factor.value.counted
-    return factor.sign == "/" and counted is not None and counted.kind == "unknown" and counted.birth > since
+    return factor.sign == "/" and counted is not None and counted.kind in COUNTED and counted.birth > since
 
 
 def averaged(value: Value, since: int) -> bool:

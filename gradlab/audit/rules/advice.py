@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from gradlab.audit.rules.masked_means import of_mask
 from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.trainer_arguments import BOUNDS, literal, trainers
@@ -94,9 +95,14 @@ def resnet_clipped(scenario: Scenario) -> Iterator[Hit]:
 def mean_of_means(scenario: Scenario) -> Iterator[Hit]:
     for backward in scenario.of("backward"):
         value = backward.event.value
-        if value is None or any(f.sign == "*" for f in value.factors) or scenario.of("scale"):
+        if value is None or scenario.of("scale"):
+            continue
+        own = [f for f in value.factors if of_mask(f, scenario.loop, backward)]
+        masks = [f.value.counted for f in own]
+        others = [f for f in value.factors if f not in own and all(f.value is not mask for mask in masks)]
+        if any(f.sign == "*" for f in others):
             continue  # weighted by its tokens
-        if value.ignoring and value.factors:
+        if (value.ignoring or own) and others:
             yield Hit(backward)
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradlab.audit.rules.registry import Hit, Rule
-from gradlab.audit.trace.conditions import Formula, holds
+from gradlab.audit.trace.conditions import Formula
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
@@ -27,7 +27,9 @@ def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Itera
     for scenario in scenarios:
         seen = set()
         for hit in rule.scenario(scenario):
-            if hit.step.kind in ORDERED and any(key in guard for guard, _ in hit.step.guards for key in varying):
+            if hit.step.kind in ORDERED and any(
+                key in guard for guard, _ in scenario.own_guards(hit.step) for key in varying
+            ):
                 continue  # where in the window it happens is not known
             key = (id(hit.node or hit.step.event), tuple(id(o.event) for o in hit.others))
             if key not in seen and nested(loop, [hit.step, *hit.others], hit.loose):
@@ -47,7 +49,10 @@ def varying_keys(loop: TrainingLoop) -> set[str]:
         a.key
         for a in loop.atoms
         if a not in loop.boundary
-        and ((a.kind == "flag" and a.birth > loop.birth) or (a.kind == "period" and not loop.timed(a)))
+        and (
+            (a.kind == "flag" and (a.birth > loop.birth or "index+" in a.key))
+            or (a.kind == "period" and not loop.timed(a))
+        )
     }
 
 
@@ -62,7 +67,20 @@ def possible(hit: Hit, scenario: Scenario) -> bool:
 
 def may_hold(scenario: Scenario, when: Formula) -> bool:
     """Whether a condition may hold in a scenario: flags that decide nothing in it may be anything."""
-    return holds(when, lambda atom: scenario.values.get(atom.key, True))
+    return may_be(when, scenario.values, True)
+
+
+def may_be(formula: Formula, values: dict[str, bool], truth: bool) -> bool:
+    """Whether a formula may have a truth, where flags without a value may be anything."""
+    word = formula[0]
+    if word in ("true", "false"):
+        return bool((word == "true") == truth)
+    if word == "atom":
+        return values.get(formula[1].key, truth) == truth
+    if word == "not":
+        return may_be(formula[1], values, not truth)
+    parts = (may_be(part, values, truth) for part in formula[1])
+    return all(parts) if (word == "and") == truth else any(parts)
 
 
 def call_position(loop: TrainingLoop, event: Event) -> tuple[str, ast.AST]:
@@ -70,7 +88,7 @@ def call_position(loop: TrainingLoop, event: Event) -> tuple[str, ast.AST]:
     path, node = event.path, event.node
     for frame in reversed(event.frames):
         inside = {e.kind for e in loop.events if any(other.call is frame.call for other in e.frames)}
-        own = frame.own or event.kind == "step"  # of an optimizer that is wrapped
+        own = frame.own or event.kind in ("step", "zero")  # of an optimizer that is wrapped
         if not own or not isinstance(frame.call, ast.Call) or inside & ACTIONS != {event.kind}:
             break
         path, node = frame.module.path, frame.call
@@ -91,5 +109,6 @@ def uncertain(loop: TrainingLoop, *kinds: str, unused: bool = False) -> bool:
     """
     what = {*kinds, "framework"}
     found = [e for e in loop.events if e.kind == "opaque" and e.receives & what and not (unused and e.used)]
+    found = [e for e in found if id(e) not in loop.rejecting]
     loop.unresolved += found
     return bool(found)

@@ -103,17 +103,16 @@ def both_ways(loop: TrainingLoop) -> bool:
 def step_past_scaler(scenario: Scenario) -> Iterator[Hit]:
     if both_ways(scenario.loop):
         return
-    through_scaler = [(s.k, s.event.value) for s in scenario.of("step") if s.event.scaler is not None]
     for step in scenario.of("step"):
-        if step.event.scaler is not None or any("finite" in g or "isnan" in g or "isinf" in g for g, _ in step.guards):
+        guards = scenario.own_guards(step)
+        if step.event.scaler is not None or any("finite" in g or "isnan" in g or "isinf" in g for g, _ in guards):
             continue
         earlier = since_step(scenario, step, step.event.value)
         backward = next((s for s in earlier if s.kind == "backward"), None)
         scaler = scaler_of(backward) if backward is not None else None
         if backward is None or scaler is None or not may_hold(scenario, scaler.enabled):
             continue
-        if not any(k == step.k and value is step.event.value for k, value in through_scaler):
-            yield Hit(step, (backward,), when=scaler.enabled)
+        yield Hit(step, (backward,), when=scaler.enabled)
 
 
 @scenario_rule("GL205")
@@ -123,7 +122,7 @@ def update_missing(scenario: Scenario) -> Iterator[Hit]:
         return
     if loop.statement is None and any(e.kind == "update" for e in loop.after):
         return
-    updated = [e.value for e in loop.events if e.kind == "update"]
+    updated = [s.event.value for s in scenario.of("update")]
     for step in scenario.of("step"):
         scaler = step.event.scaler
         if scaler is None or scaler.kind != "scaler":
@@ -151,10 +150,22 @@ def scale_never_falls(scenario: Scenario) -> Iterator[Hit]:
             continue
         guards = update.guards - backward.guards
         guard = [g for g in guards if g[0] in finite and healthy_answer(finite[g[0]]) in (None, g[1])]
-        if guard and not uncertain(loop, "scaler", "self"):
+        if not guard or (of_loss(finite[guard[0][0]]) and not unscaled_before(scenario, update, guard[0])):
+            continue
+        if not uncertain(loop, "scaler", "self"):
             jump = skip(loop, guard[0][0])
             if not isinstance(jump, ast.Raise):
                 yield Hit(update, (backward,), jump)
+
+
+def of_loss(text: str) -> bool:
+    """A check of the loss, on which the loss scale has no influence."""
+    return re.search(r"loss", text, re.I) is not None and re.search(r"grad|norm|overflow|found_inf", text) is None
+
+
+def unscaled_before(scenario: Scenario, update: Occurrence, guard: tuple[str, bool]) -> bool:
+    """Whether gradients are unscaled before the check: without update() the next unscale_() raises."""
+    return any(s.kind == "unscale" and s.k == update.k and guard not in s.guards for s in scenario.before(update))
 
 
 def healthy_answer(text: str) -> bool | None:

@@ -108,4 +108,5 @@ def batch_rejected(scenario: Scenario, zero: Occurrence) -> bool:
     """Whether gradients are set to zero under a flag that may mark a bad batch."""
     loop = scenario.loop
     flags = {a.key for a in loop.atoms if a.kind == "flag" and a.birth > loop.birth}
-    return any(key in guard for guard, _ in zero.guards for key in flags if "is not None" not in key)
+    guards = scenario.own_guards(zero)
+    return any(key in guard for guard, _ in guards for key in flags if "is not None" not in key)

@@ -30,7 +30,7 @@ def zero_missing(scenario: Scenario) -> Iterator[Hit]:
         if optimizer.birth > loop.birth:
             continue  # a new one in each iteration, with what it receives
         zeros = [s for s in scenario.of("zero") if concerns(loop, s, optimizer) is not False]
-        if zeros or any(e.kind == "zero" and e.value is None for e in loop.events):
+        if zeros:
             continue
         for step in scenario.of("step"):
             value = step.event.value

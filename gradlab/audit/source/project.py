@@ -21,6 +21,11 @@ ABOVE = 2
 """How many folders above a script an imported package is looked for: `scripts/train.py` beside `package/`."""
 STARS = 6
 """A file that takes everything from more files than this is a catalogue: not searched for each name."""
+STARRED = 40
+"""Files that are searched for what `from x import *` brings."""
+CALLERS, NEAR, LARGE = 2, 80, 200_000
+"""Files that are followed because they call functions of the audited one, files that are searched for them, and the
+characters of the largest of these."""
 DEEP = 4
 """How many imports of imports are followed."""
 INSTALLED = {
@@ -28,6 +33,8 @@ INSTALLED = {
     *("torch", "torchvision", "numpy", "lightning", "pytorch_lightning", "transformers", "accelerate", "timm", "apex"),
     *("tqdm", "wandb", "einops", "datasets", "sklearn", "scipy", "pandas", "matplotlib", "deepspeed", "yaml"),
 }
+READ = 700_000
+"""Characters of other files that are read for one: imports beyond them are not followed."""
 AUTOCAST = re.compile(r"(torch\.)?((cuda\.)?amp\.)?autocast")
 
 
@@ -35,6 +42,7 @@ AUTOCAST = re.compile(r"(torch\.)?((cuda\.)?amp\.)?autocast")
 class Module:
     source: Source
     names: dict[str, Definition] = field(default_factory=dict)  # functions and classes at the top
+    catalogue: dict[str, Module] | None = None  # of the names that come with `from x import *`
 
     @property
     def path(self) -> str:
@@ -92,16 +100,31 @@ class Project:
     def __init__(self) -> None:
         self.modules: dict[Path, Module | None] = {}
         self.resolved: dict[tuple[str, int, Path], tuple[Module, Definition] | None] = {}
+        self.folders: dict[Path, list[Path]] = {}  # the files beside each folder's
+        self.texts: dict[Path, str] = {}
+        self.used: dict[Path, int] = {}  # characters of each file that was read for the audited one
+        self.unread: set[Path] = set()  # files that were not, because they are too many
 
     def add(self, source: Source) -> Module:
         key = source.path.resolve()
         if (known := self.modules.get(key)) is None:
             known = self.modules[key] = module_of(source)
         known.source.path = source.path  # as it was asked for, if it was read before for an import
+        if self.unread:  # what was given up for another file is tried again for this one
+            self.resolved.clear()
+            for module in self.modules.values():
+                if module is not None:
+                    module.catalogue = None
+        self.used, self.unread = {}, set()
         return known
 
     def load(self, path: Path) -> Module | None:
         key = path.resolve()
+        if key not in self.used:
+            if sum(self.used.values()) > READ:
+                self.unread.add(key)
+                return None
+            self.used[key] = path.stat().st_size if path.is_file() else 0
         if key not in self.modules:
             source = read(path) if path.is_file() else None
             self.modules[key] = module_of(source) if source is not None and source.tree else None
@@ -112,6 +135,7 @@ class Project:
         if len(self.modules) > KEPT:
             self.modules.clear()
             self.resolved.clear()
+            self.texts.clear()
 
     def resolve(self, dotted: str, level: int, of: Module, depth: int = 0) -> tuple[Module, Definition] | None:
         """The function or class that an imported name stands for, if it is in a file beside or above this one."""
@@ -123,6 +147,39 @@ class Project:
             found = self.file(dotted, level, of)
             self.resolved[key] = None if found is None else self.within(*found, depth)
         return self.resolved[key]
+
+    def callers(self, of: Module, names: set[str]) -> list[Module]:
+        """Files beside and above a module, and beside its folder, that name it and call one of these functions."""
+        path = of.source.path.resolve()
+        stem = path.parent.name if path.stem == "__init__" else path.stem
+        called = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\s*\(")
+        found = []
+        for other in self.beside(path.parent):
+            text = "" if other == path or other.name.startswith("test_") else self.text(other)
+            if re.search(rf"\b{re.escape(stem)}\b", text) and called.search(text):
+                module = self.load(other)
+                found += [module] if module is not None and module.source.tree is not None else []
+        return found[:CALLERS]
+
+    def beside(self, folder: Path) -> list[Path]:
+        """The Python files of a folder, of the one above it, and of that one's other folders."""
+        if folder not in self.folders:
+            above = [] if (folder / ".git").exists() or folder.parent == folder else [folder.parent]
+            files = [path for one in (folder, *above) for path in sorted(one.glob("*.py"))]
+            if above and (folder / "__init__.py").is_file():
+                files += sorted(path for path in folder.parent.glob("*/*.py") if path.parent != folder)
+            self.folders[folder] = files[:NEAR]
+        return self.folders[folder]
+
+    def text(self, path: Path) -> str:
+        """The text of a file, empty where it is large or cannot be read."""
+        if path not in self.texts:
+            try:
+                large = path.stat().st_size > LARGE
+                self.texts[path] = "" if large else path.read_text(encoding="utf-8", errors="ignore")
+            except OSError:
+                self.texts[path] = ""
+        return self.texts[path]
 
     def file(self, dotted: str, level: int, of: Module) -> tuple[Module | None, str] | None:
         """The file that an import leads to, and what it takes from there; None where there is no such file."""
@@ -159,20 +216,41 @@ class Project:
 
     def starred(self, name: str, of: Module, depth: int = 0) -> tuple[Module, Definition] | None:
         """What a name stands for that comes with `from x import *`."""
-        if len(of.stars) > STARS:
+        there = self.catalogue(of).get(name)
+        if there is None:
             return None
-        made = (self.resolve(f"{source}.{name}", level, of, depth) for source, level in of.stars)
-        return next((found for found in made if found is not None), None)
+        if name in there.names:
+            return there, there.names[name]
+        return self.resolve(*there.imports[name], there, depth)
 
-    def reexported(self, name: str, of: Module, depth: int = 0) -> tuple[str, int, Module] | None:
+    def reexported(self, name: str, of: Module) -> tuple[str, int, Module] | None:
         """What a file of `from x import *` has imported under a name: its dotted name and level there."""
-        if len(of.stars) > STARS or depth > DEEP:
-            return None
-        for source, level in of.stars:
-            if level or source.split(".")[0] not in INSTALLED:
-                there = (self.file(f"{source}.{name}", level, of) or (None, ""))[0]
-                if there is not None and name in there.imports:
-                    return *there.imports[name], there
-                if there is not None and (found := self.reexported(name, there, depth + 1)) is not None:
-                    return found
-        return None
+        there = self.catalogue(of).get(name)
+        return (*there.imports[name], there) if there is not None and name in there.imports else None
+
+    def catalogue(self, of: Module) -> dict[str, Module]:
+        """The modules of the names that come with `from x import *`, those included that these modules take so."""
+        if of.catalogue is None:
+            of.catalogue = {}
+            for module in self.star_modules(of):
+                for name in (*module.names, *module.imports):
+                    of.catalogue.setdefault(name, module)
+        return of.catalogue
+
+    def star_modules(self, of: Module) -> list[Module]:
+        """In the order of the imports, each followed by what it takes itself."""
+        found: dict[int, Module] = {}
+        left = [(of, 0)]
+        while left and len(found) < STARRED:
+            module, depth = left.pop()
+            if id(module) in found:
+                continue
+            found[id(module)] = module
+            if depth > DEEP or len(module.stars) > STARS:
+                continue
+            for source, level in reversed(module.stars):
+                if level or source.split(".")[0] not in INSTALLED:
+                    there, name = self.file(f"{source}.*", level, module) or (None, "")
+                    if there is not None and name == "*":
+                        left.append((there, depth + 1))
+        return [module for module in found.values() if module is not of]

@@ -6,6 +6,9 @@ from gradlab.audit.trace.conditions import FALSE, TRUE, Formula, joined, negatio
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import Value
 
+TELLING = {"number": 1, "unknown": 2, "none": 3}
+"""Kinds that are not the kind of a choice where another alternative has one that tells more, the last one least."""
+
 
 def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     """One of several values; the value itself where all are the same."""
@@ -14,7 +17,7 @@ def choice(alternatives: list[tuple[Formula, Value]]) -> Value:
     if all(v is first for _, v in flat):
         return first
     kinds = [v.kind for _, v in flat]
-    first = next((v for _, v in flat if v.kind not in ("none", "unknown", "number")), first)
+    first = min((v for _, v in flat), key=lambda v: TELLING.get(v.kind, 0))
     if all(v.kind == "bool" or (v.kind == "number" and isinstance(v.value, bool)) for _, v in flat):
         parts = [joined("and", [when, truthy(v, v.name)]) for when, v in flat]
         return Value("bool", first.name, formula=joined("or", parts))

@@ -31,6 +31,8 @@ class Engine(ABC):
         self.depth = 0  # how many forward passes are around this point
         self.calls = 0  # entered since the entry point
         self.total = 0  # entered in all
+        self.evaluated = 0  # expressions, in all
+        self.exhausted: ast.AST | None = None  # the first call that was not entered because there were too many
         self.statement_call: ast.AST | None = None  # the call whose result nothing uses
         self.skipped: list[ast.AST] = []  # statements that nest too deeply
         self.written: list[tuple[Value, str, Value | None]] = []  # attributes that were set, and what they were before

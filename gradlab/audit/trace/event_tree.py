@@ -24,6 +24,7 @@ class If:
     node: ast.AST | None = None
     both: set[int] | None = None  # ids of the events that both branches have; a cache
     jumps: tuple[bool, bool] | None = None
+    known: dict[bool, frozenset[tuple[str, bool]]] | None = None  # what each truth of the test implies; a cache
 
 
 @dataclass(eq=False)

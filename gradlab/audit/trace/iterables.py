@@ -22,6 +22,18 @@ def dictionary(items: Mapping[str, Value]) -> Value:
     return made
 
 
+def dictionary_of_pairs(pairs: Value) -> Value | None:
+    """dict() of pairs whose second parts are optimizers or schedules."""
+    rows = [row.items for row in pairs.items if row.kind == "list" and len(row.items) == 2]
+    if pairs.kind != "list" or not rows or len(rows) < len(pairs.items):
+        return None
+    if any(value.kind not in ("optimizer", "scheduler") for _, value in rows):
+        return None
+    made = Value("dict", items=[value for _, value in rows])
+    made.attributes = {f"[{key.value!r}]": value for key, value in rows}
+    return made
+
+
 def members(value: Value) -> list[Value]:
     """The values that an argument carries: itself, the items of a list, the alternatives of a choice."""
     if value.kind == "list":

@@ -10,6 +10,8 @@ from gradlab.audit.trace.conditions import Atom, holds, literals, negation, sync
 from gradlab.audit.trace.event_tree import Block, If, Jump, Loop, Node, events, walk
 from gradlab.audit.trace.values import Event, Region
 
+ALONE = 40
+"""How many flags are tried alone where there are too many for all combinations."""
 Guards = frozenset[tuple[str, bool]]
 """Conditions, each with the truth that it had."""
 
@@ -41,13 +43,13 @@ def flipped(values: dict[str, bool], atom: Atom | None, value: bool) -> Callable
 
 
 def cases(flags: list[Atom], limit: int) -> Iterator[dict[str, bool]]:
-    """All combinations of some flags; of more than `limit`: all true, all false, and each alone."""
+    """All combinations of some flags; of more than `limit`: all true, all false, and each of the first ones alone."""
     keys = [a.key for a in flags]
     if len(keys) <= limit:
         found = [dict(zip(keys, values)) for values in itertools.product((True, False), repeat=len(keys))]
     else:
         found = [dict.fromkeys(keys, base) for base in (True, False)]
-        found += [{**values, key: not values[key]} for values in found for key in keys]
+        found += [{**values, key: not values[key]} for values in found for key in keys[:ALONE]]
     distinct = {tuple(sorted(exclusive(values, flags).items())): None for values in found}
     yield from (dict(items) for items in distinct)
 
@@ -107,7 +109,7 @@ def follow_branch(
 ) -> tuple[str, Guards]:
     """How the branch ended, and the guards of what follows it."""
     taken = holds(item.test, truth)
-    known = frozenset(literals(item.test if taken else negation(item.test)))
+    known = implied(item)[taken]
     count = len(out)
     status = follow(item.then if taken else item.other, truth, k, repeat, guards | known, out)
     if len(out) > count and (both := shared(item)):  # what both branches do does not depend on the test
@@ -115,6 +117,13 @@ def follow_branch(
             if id(step.event) in both:
                 step.guards = step.guards - (known - guards)
     return status, guards | known if leaving(item)[1 if taken else 0] else guards
+
+
+def implied(item: If) -> dict[bool, Guards]:
+    """The conditions that hold where the test of a branch does, and where it does not."""
+    if item.known is None:
+        item.known = {True: frozenset(literals(item.test)), False: frozenset(literals(negation(item.test)))}
+    return item.known
 
 
 def unprepared(event: Event) -> bool:
@@ -128,10 +137,22 @@ def unprepared(event: Event) -> bool:
 def leaving(item: If) -> tuple[bool, bool]:
     """Whether each branch passes over what follows in the iteration; a jump that ends the loop does not count."""
     if item.jumps is None:
-        jumps = [[part.kind for part in walk(side) if isinstance(part, Jump)] for side in (item.then, item.other)]
-        sides = [any(kind not in ("break", "raise") for kind in kinds) for kinds in jumps]
-        item.jumps = (sides[0], sides[1])
+        item.jumps = (passes_over(item.then), passes_over(item.other))
     return item.jumps
+
+
+def passes_over(items: Sequence[Node], inner: bool = False) -> bool:
+    """Whether a jump of these ends the iteration: no `return` of a call does, and no `continue` of an inner loop."""
+    for item in items:
+        if isinstance(item, Jump):
+            found = item.kind == "return" or (item.kind == "continue" and not inner)
+        elif isinstance(item, If):
+            found = passes_over(item.then, inner) or passes_over(item.other, inner)
+        else:
+            found = isinstance(item, Loop) and passes_over(item.body, True)
+        if found:
+            return True
+    return False
 
 
 def pruned(items: Sequence[Node], kinds: tuple[str, ...] = ()) -> list[Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gradlab.audit.trace.replay import Occurrence, cases
+from gradlab.audit.trace.replay import Guards, Occurrence, cases
 from gradlab.audit.trace.training_loop import TrainingLoop
 
 FLAGS = 7
@@ -45,7 +45,8 @@ class Scenario:
         window = self.loop.in_window.get(id(step.event))
         if window is not None:  # not where a condition may pick one of its iterations
             keys = {atom.key for atom in self.loop.atoms if atom.birth > window.birth}
-            return not any(key in guard for guard, _ in step.guards for key in keys)
+            own = self.own_guards(step) | {guard for guard in step.guards if "index+" in guard[0]}
+            return not any(key in guard for guard, _ in own for key in keys)
         return bool(self.loop.boundary) and not self.ends(step.k)
 
     def before(self, step: Occurrence) -> list[Occurrence]:
@@ -56,6 +57,16 @@ class Scenario:
 
     def of(self, *kinds: str) -> list[Occurrence]:
         return [step for step in self.steps if step.kind in kinds]
+
+    def own_guards(self, step: Occurrence) -> Guards:
+        """The conditions that an event has beyond those of the backward pass of its iteration.
+
+        A batch that is passed over as a whole, `if len(x) < size: continue`, says nothing of what happens to others.
+        """
+        if step.kind == "backward":
+            return step.guards
+        passes = [s.guards for s in self.of("backward") if s.k == step.k and s.repeat == step.repeat]
+        return step.guards - frozenset.intersection(*passes) if passes else step.guards
 
     def ends(self, k: int) -> bool:
         """Whether iteration k has a step."""

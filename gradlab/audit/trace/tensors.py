@@ -11,6 +11,19 @@ def tensor(**facts: Any) -> Value:
     return Value("tensor", **facts)
 
 
+def reduction(value: Value, name: str, dims: set[object] | None) -> dict[str, Any]:
+    """The facts that `sum` or `mean` over some dimensions changes; None: over all of them.
+
+    Samples are along the first dimension: a sum over others and a mean over these is a mean.
+    """
+    if value.reduced or value.reduction == "unknown":
+        return {}
+    whole = dims is None or 0 in dims
+    if name in ("sum", "nansum"):
+        return {"reduction": "sum", "reduced": whole}
+    return {"reduction": "mean", "reduced": True} if whole else {}
+
+
 def roots_of(values: list[Value]) -> frozenset[int]:
     """The roots of the tensors among values."""
     return NO_ROOTS.union(*(v.roots for v in values if v.kind == "tensor"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gradlab.audit.trace.conditions import WINDOW, Atom, atoms, sync_atom
-from gradlab.audit.trace.event_tree import If, Jump, Loop, Node, events, walk
+from gradlab.audit.trace.event_tree import Block, If, Jump, Loop, Node, events, walk
 from gradlab.audit.trace.replay import Occurrence, cases, flipped, follow, pruned
 from gradlab.audit.trace.values import Event, Value
 
@@ -75,6 +76,23 @@ class TrainingLoop:
                     return True
         return False
 
+    @cached_property
+    def rejecting(self) -> set[int]:
+        """Ids of the events of branches that pass over a batch: they leave the iteration before any backward pass."""
+        found: set[int] = set()
+        for item in walk(self.body):
+            if isinstance(item, If) and not any(self.counts(atom) for atom in atoms(item.test)):
+                for side in (item.then, item.other):
+                    inside = events(side)
+                    leaves = bool(side) and isinstance(side[-1], Jump) and side[-1].kind in ("continue", "return")
+                    if leaves and not {"backward", "step"} & {e.kind for e in inside}:
+                        found |= {id(e) for e in inside}
+        return found
+
+    def counts(self, atom: Atom) -> bool:
+        """Whether an atom may say where in a window, or in an epoch, an iteration is."""
+        return atom in self.boundary or atom.kind in ("period", "last", "sync") or "index+" in atom.key
+
     def optimizers(self) -> list[Value]:
         found: list[Value] = []
         for event in self.events:
@@ -118,18 +136,32 @@ class TrainingLoop:
     def find_boundary(self) -> None:
         """Find the atoms that decide whether an iteration with a backward pass also has a step."""
         whole, self.body = self.body, pruned(self.body, ("backward", "step"))
-        relevant = set(self.deciding_atoms())
-        candidates = [atom for atom in self.boundary_candidates(whole) if atom in relevant]
+        relevant, gates = set(self.deciding_atoms()), self.gates()
+        candidates = [atom for atom in self.boundary_candidates(whole) if atom in relevant and atom in gates]
         others = [a for a in self.atoms if a in relevant and a not in candidates]
         for atom in candidates:
             for values in cases([a for a in candidates if a is not atom] + others, 6):
                 ends = self.ending_truth(atom, values)
-                if ends is not None:
+                if ends is not None and not (atom.kind == "flag" and self.discards(whole, atom, ends, values)):
                     self.boundary[atom] = ends
                     if atom.kind == "period" and (not self.period or not atom.period.isdigit()):
                         self.period = atom.period
                     break
         self.body = whole
+
+    def gates(self) -> set[Atom]:
+        """Atoms that may decide whether there is a step: none where one is taken whatever holds."""
+        if not any(isinstance(item, Jump) for item in walk(self.body)) and unconditional_step(self.body):
+            return set()
+        found: set[Atom] = set()
+        for item in walk(self.body):
+            if isinstance(item, If):
+                inside = list(walk([*item.then, *item.other]))
+                if any(isinstance(part, Jump) or (isinstance(part, Event) and part.kind == "step") for part in inside):
+                    found |= set(atoms(item.test))
+            elif isinstance(item, Event):
+                found |= {atom for region in item.regions for atom in atoms(region.when)}
+        return found | {atom for atom in self.atoms if atom.kind == "sync"}
 
     def boundary_candidates(self, body: list[Node]) -> list[Atom]:
         inner = {
@@ -163,6 +195,16 @@ class TrainingLoop:
         ends = seen[True][1]
         return None if seen[not ends][2] in ("raise", "break") else ends
 
+    def discards(self, body: list[Node], atom: Atom, ends: bool, values: dict[str, bool]) -> bool:
+        """Whether gradients are zeroed where a flag prevents the step, and only there: it rejects a batch."""
+        seen: dict[bool, set[int]] = {}
+        for value in (True, False):
+            out: list[Occurrence] = []
+            follow(body, flipped(values, atom, value), 0, 0, frozenset(), out)
+            last = max((i for i, step in enumerate(out) if step.kind == "backward"), default=0)
+            seen[value] = {id(step.event) for step in out[last:] if step.kind == "zero"}
+        return bool(seen[not ends] - seen[ends])
+
     def varying(self, step: Occurrence) -> set[tuple[str, bool]]:
         """The conditions of an occurrence that may be otherwise in the next iteration."""
         made = {a.key for a in self.atoms if a.birth > self.birth}
@@ -195,6 +237,16 @@ class TrainingLoop:
             return False if atom.kind == "last" else values.get(atom.key, False)
 
         return at
+
+
+def unconditional_step(items: Sequence[Node]) -> bool:
+    """Whether there is a step under no condition, and in no inner loop and no block that may pass over it."""
+    for item in items:
+        if isinstance(item, Event) and item.kind == "step" and not item.regions:
+            return True
+        if isinstance(item, Block) and unconditional_step(item.body):
+            return True
+    return False
 
 
 def acts(item: If) -> bool:

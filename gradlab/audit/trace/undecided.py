@@ -8,6 +8,7 @@ from gradlab.audit.result import FileResult
 from gradlab.audit.source.project import Module
 from gradlab.audit.trace.conditions import atoms
 from gradlab.audit.trace.event_tree import If, walk
+from gradlab.audit.trace.replay import ALONE
 from gradlab.audit.trace.scenarios import FLAGS
 from gradlab.audit.trace.training_loop import TrainingLoop, acts
 
@@ -36,7 +37,8 @@ def undecided(loop: TrainingLoop, silent: dict[int, list[str]], path: str) -> li
         more = f" (also at {', '.join(str(line) for line in sorted({*at[1:]} - {at[0]}))})" if {*at} - {at[0]} else ""
         found.append((at[0], f"whether `{text}` holds is not known: followed both ways{more}"))
     if len(open_atoms) > FLAGS:
-        text = f"{len(open_atoms)} conditions of unknown truth: each was tried alone, not every combination of them"
+        which = "each" if len(open_atoms) <= ALONE else f"each of the first {ALONE}"
+        text = f"{len(open_atoms)} conditions of unknown truth: {which} was tried alone, not every combination of them"
         found.append((min(own, default=1), text))
     return found
 

@@ -67,6 +67,8 @@ class Value:
     value: Any = None  # of a number: any constant
     is_length: bool = False  # the result of len()
     counted: Value | None = None  # the object whose elements it is the number of
+    summed: bool = False  # of such a number: the sum of a mask, which differs from batch to batch
+    positive: bool = False  # of such a number: it is kept away from 0
     before: int | None = None  # its birth before the loop that assigns it anew
     offset: int = 0  # of an index: its value in the first iteration
     of_loop: bool = False  # of an index: the loop itself counts it
@@ -75,6 +77,7 @@ class Value:
     inner: Value = UNSET  # of enumerate(): what is enumerated
     items: list[Value] = field(default_factory=list)  # of a list, a dictionary, zip()
     marks: frozenset[int] = NO_ROOTS  # of a list: of the tensors that were appended, see Event.mark
+    appended: Value | None = None  # of a list: the first tensor that was appended
     # classes, their objects, and what can be called
     node: Any = UNSET  # the definition of a function, a class or a lambda
     module: Module = UNSET  # of the definition
@@ -104,6 +107,8 @@ class Value:
     wrapped: bool = False  # of a model: DistributedDataParallel wraps it
     raw: Value | None = None  # of a model: the wrapper that it was taken out of
     half: ast.AST | None = None  # of a model: where it was cast to fp16
+    half_path: str = ""  # of the file of `half`
+    always_half: bool = False  # the cast is under no condition, and no later one takes it back
     last: str = ""  # of nn.Sequential: its last layer
     some: bool = False  # of parameters: not all of the model's
     named: bool = False  # of parameters: with their names
@@ -127,6 +132,9 @@ class Value:
     parts: tuple[Value, ...] = ()  # the terms of a sum
     factors: tuple[Factor, ...] = ()
     reduction: object = "mean"  # mean, sum, none, unknown
+    reduced: bool = (
+        False  # its samples, or the terms of a loss, are reduced: later sums and means are over other things
+    )
     target: int | None = None  # of a loss: the birth of what it is compared with
     ignoring: bool = False  # of a loss: a mean over the targets that are not ignored
     scaled: Value | None = None  # the scaler that scaled it
@@ -247,10 +255,11 @@ class Region:
 class Event:
     """Something that happens to gradients.
 
-    kind: backward; step, zero (of an optimizer), clip; unscale, update, scale (of gradients); schedule; forward, passed
-    (a call that computes a loss with a network); reduce (over ranks), sync (DDP's own flag); given (gradients are
-    assigned), taken (copied elsewhere), look (only read); keep (a tensor is retained with its graph); unstable (an
-    operation may become non-finite); opaque (a call that could not be followed); yield (of a generator).
+    kind: backward; step, zero (of an optimizer), clip; unscale, update, scale (of gradients); schedule; forward,
+    passed (a call that computes a loss with a network); reduce (over ranks), average (a loss, over ranks), sync
+    (DDP's own flag); given (gradients are assigned), taken (copied elsewhere), look (only read); keep (a tensor is
+    retained with its graph); unstable (an operation may become non-finite); opaque (a call that could not be
+    followed); yield (of a generator).
     """
 
     kind: str

@@ -66,7 +66,7 @@ CASES = {
         "",
     ),
     "divided by the sum of an output": ("h", "p = net(x); loss = (p * y).sum() / p.sum()", "", "GL602"),
-    "divided by the sum of a mask": ("h", "loss = (net(x) * y).sum() / y.sum()", "", ""),
+    "divided by the sum of a mask": ("h", "loss = (net(x) * y).sum() / y.sum().clamp(min=1)", "", ""),
 }
 
 

@@ -221,6 +221,26 @@ def fit(parts):
             p.grad = sum(part[i] for part in found) / parts
         optimizer.step()
 """,
+    "no_sync of the project's own, which a flag opens": """
+class Trainer(Brain):
+    def fit_batch(self, batch):
+        due = self.step % self.n == 0
+        with self.no_sync(not due):
+            loss = self.net(batch).mean()
+            (loss / self.n).backward()
+        if due:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+class Plain(Brain):
+    def fit_batch(self, batch):
+        due = self.step % self.n == 0
+        with self.no_sync():  # expect: GL502
+            loss = self.net(batch).mean()
+            (loss / self.n).backward()
+        if due:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+""",
     "no_sync, or nothing, kept in a name and called": """
 import contextlib
 from accelerate import Accelerator

@@ -51,6 +51,26 @@ CASES = {
         (-self.critic(self.actor(s)).mean()).backward()
         self.one.step()  # expect: GL305
 """,
+    "two parts of a part of a model, which is set to zero": """
+net = GPT()
+one = torch.optim.Adam([net.body.embedding.weight])
+two = torch.optim.Adam([p for p in net.body.blocks.parameters() if p.ndim < 2])
+for x, y in loader:
+    net(x, y).backward()
+    one.step()
+    two.step()
+    net.zero_grad(set_to_none=True)
+""",
+    "two parts of a part of a model, and another model is set to zero": """
+net, other = GPT(), GPT()
+one = torch.optim.Adam(net.body.embedding.parameters())
+two = torch.optim.Adam(net.body.blocks.parameters())
+for x, y in loader:
+    (net(x, y) + other(x, y)).backward()
+    one.step()  # expect: GL305
+    two.step()  # expect: GL305
+    other.zero_grad(set_to_none=True)
+""",
     "the other one is set to zero elsewhere": AGENT
     + """
     def update(self, s, t):

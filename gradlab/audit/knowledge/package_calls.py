@@ -61,6 +61,10 @@ def master_params(call: CallSite) -> Value:
 def all_reduce(call: CallSite) -> Value:
     if any(v.kind in ("gradient", "gradients") for v in call.args):
         call.emit("reduce", call.args[0])
+    elif (first := call.first) is not None and first.counted is not None:
+        first.counted = None  # the number of items of all ranks from now on
+    elif first is not None and first.kind == "tensor" and first.roots and not call.engine.without_gradient:
+        call.emit("average", first)
     return Value()
 
 

@@ -1,0 +1,77 @@
+"""Losses that are divided by the number of targets of a micro-batch: one of several ranks, or none at all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradlab.audit.rules.accumulation import counts_own
+from gradlab.audit.rules.distributed import calls_wrapper
+from gradlab.audit.rules.registry import Hit, scenario_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.source.syntax import walk
+from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.tensors import made_of
+from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.values import Factor
+
+
+def of_mask(factor: Factor, loop: TrainingLoop, backward: Occurrence) -> bool:
+    """Whether a factor divides by the sum of a mask of this micro-batch, which differs from one to the next."""
+    window = loop.in_window.get(id(backward.event))
+    return factor.value.summed and counts_own(factor, window.birth if window is not None else loop.birth)
+
+
+@scenario_rule("GL507")
+def reduced_before_backward(scenario: Scenario) -> Iterator[Hit]:
+    if not calls_wrapper(scenario.loop):
+        return
+    for average in scenario.of("average"):
+        for backward in scenario.after(average):
+            if (
+                backward.k == average.k
+                and backward.kind == "backward"
+                and average.event.value in made_of(backward.event.value)
+            ):
+                yield Hit(average, (backward,))
+                break
+
+
+@scenario_rule("GL508")
+def mean_per_rank(scenario: Scenario) -> Iterator[Hit]:
+    if not calls_wrapper(scenario.loop) or uncertain(scenario.loop, "tensor"):
+        return
+    for backward in scenario.of("backward"):
+        value = backward.event.value
+        own = [f for f in value.factors if of_mask(f, scenario.loop, backward)] if value is not None else []
+        masks = [f.value.counted for f in own]
+        if own and value is not None:
+            others = [f for f in value.factors if f not in own and all(f.value is not mask for mask in masks)]
+            if not any(f.sign == "*" for f in others):  # weighted by its share
+                yield Hit(backward)
+
+
+@scenario_rule("GL607")
+def no_target(scenario: Scenario) -> Iterator[Hit]:
+    for backward in scenario.of("backward"):
+        value = backward.event.value
+        for factor in value.factors if value is not None else ():
+            if of_mask(factor, scenario.loop, backward) and not factor.value.positive:
+                if not asked(scenario.loop, factor.value.name):
+                    yield Hit(backward)
+                    break
+
+
+def asked(loop: TrainingLoop, name: str) -> bool:
+    """Whether a condition of the loop looks at the number of targets, or at whether there are any."""
+    roots: list[ast.AST] = [loop.statement.node] if loop.statement is not None else []
+    roots += [frame.call for e in loop.events for frame in e.frames if loop.statement is None]
+    pattern = re.compile(
+        r"\.(sum|any|all|numel|nonzero|count_nonzero)\(|isnan|isfinite" + (rf"|\b{re.escape(name)}\b" if name else "")
+    )
+    for part in (part for root in roots for part in walk(root)):
+        if isinstance(part, (ast.If, ast.IfExp, ast.While)) and pattern.search(ast.unparse(part.test)):
+            return True
+    return False

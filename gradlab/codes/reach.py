@@ -1,0 +1,196 @@
+"""What losses reach, and what clipping and steps act on."""
+
+from __future__ import annotations
+
+from gradlab.codes.code import Code
+
+CODES = (
+    Code(
+        code="GL701",
+        name="step-without-gradient",
+        severity="error",
+        message="the optimizer steps, and no backward pass has reached any of its parameters: nothing is trained",
+        why="The optimizer holds the parameters of a model that was replaced since, or of a frozen one, or the loss "
+        "has lost its graph (`torch.tensor(loss)`, `.item()`, NumPy). A step skips parameters without a gradient.",
+        wrong="""
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = copy.deepcopy(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="make the optimizer of the parameters that the loss is computed from, and keep the loss a tensor",
+        example="""
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # after the last change of the model
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL702",
+        name="weights-in-two-optimizers",
+        severity="error",
+        message="two optimizers step on the same gradient of the same weights: each backward pass moves them twice",
+        why="The steps add up, with two learning rates and two sets of moments.",
+        wrong="""
+first = torch.optim.SGD(model.parameters(), lr=0.1)
+second = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in loader:
+    model.zero_grad()
+    criterion(model(x), y).backward()
+    first.step()
+    second.step()
+""".strip(),
+        fix="give each parameter to one optimizer, or zero the gradients between the steps",
+        example="""
+first = torch.optim.SGD([p for p in model.parameters() if p.dim() > 1], lr=0.1)
+second = torch.optim.SGD([p for p in model.parameters() if p.dim() <= 1], lr=0.01)
+for x, y in loader:
+    model.zero_grad()
+    criterion(model(x), y).backward()
+    first.step()
+    second.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL703",
+        name="frozen-and-forgotten",
+        severity="warning",
+        message="parameters are frozen during the first updates and never unfrozen: they are trained no more",
+        why="The optimizer goes on, and skips what requires no gradient. It was set to False for a moment, as for the "
+        "step of another network, and not back to True.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    model[0].requires_grad_(False)
+    probe(model)
+""".strip(),
+        fix="set requires_grad back to True",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    model[0].requires_grad_(False)
+    probe(model)
+    model[0].requires_grad_(True)
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL704",
+        name="gradient-of-another-loss",
+        severity="error",
+        message="the step includes the gradient of a loss of another network, which works against its own",
+        why="A backward pass reaches every network that its loss was computed from: the loss of a discriminator "
+        "the generator, and that of a generator the discriminator.",
+        wrong="""
+for x, y in loader:
+    first.zero_grad()
+    second.zero_grad()
+    made = maker(x)
+    judge(made).mean().backward(retain_graph=True)
+    first.step()
+    (-judge(made)).mean().backward()
+    second.step()
+""".strip(),
+        fix="detach what the other network made, or zero its gradients before its own loss",
+        example="""
+for x, y in loader:
+    first.zero_grad()
+    made = maker(x)
+    judge(made.detach()).mean().backward()
+    first.step()
+    second.zero_grad()
+    (-judge(made)).mean().backward()
+    second.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL705",
+        name="clip-elsewhere",
+        severity="error",
+        message="clipping acts on none of the gradients of this step",
+        why="A generator such as `model.parameters()` is empty when it is used a second time; another model's "
+        "parameters have other gradients, or none. Clipping of none is no error.",
+        wrong="""
+params = model.parameters()
+optimizer = torch.optim.SGD(params, lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(params, 1.0)
+    optimizer.step()
+""".strip(),
+        fix="pass model.parameters() of the model that is stepped",
+        example="""
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL706",
+        name="backward-twice",
+        severity="error",
+        message="backward() runs twice on one loss: its gradient is doubled",
+        why="The second pass adds the same gradient once more. Under SGD the learning rate is twice as high.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="call backward() once",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL707",
+        name="training-in-eval",
+        severity="warning",
+        message="training continues in eval() after an evaluation: dropout is off, or batch statistics are fixed",
+        why="What model.eval() sets holds until model.train() is called.",
+        wrong="""
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    evaluate(model)
+""".strip(),
+        fix="call model.train() after the evaluation",
+        example="""
+for epoch in range(epochs):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    evaluate(model)
+""".strip(),
+        found_by=("watch",),
+    ),
+)

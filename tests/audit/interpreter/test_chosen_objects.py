@@ -1,0 +1,265 @@
+"""Optimizers, schedules and scalers that are chosen, kept by key, or beside an average of the weights."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+CASES = {
+    "native scaler class, a clip on one branch without unscale": """
+class NativeScaler:
+    def __init__(self):
+        self._scaler = torch.cuda.amp.GradScaler()
+    def __call__(self, loss, optimizer, clip_grad=None, parameters=None, update_grad=True):
+        self._scaler.scale(loss).backward()
+        if update_grad:
+            if clip_grad is not None:
+                norm = torch.nn.utils.clip_grad_norm_(parameters, clip_grad)  # expect: GL201
+            else:
+                self._scaler.unscale_(optimizer)
+                norm = None
+            self._scaler.step(optimizer)
+            self._scaler.update()
+        return norm
+""",
+    "averaged weights": """
+def train(net, opt, EMAModel):
+    from diffusers.training_utils import EMAModel
+    ema = EMAModel(net.parameters())
+    for x, y in loader:
+        F.cross_entropy(net(x), y).backward()
+        opt.step()  # expect: GL305
+        ema.step(net.parameters())
+        ema.store(net.parameters())
+        ema.copy_to(net.parameters())
+        ema.restore(net.parameters())
+""",
+    "averaged weights from outside": """
+def train(net, opt, ema_model):
+    for x, y in loader:
+        F.cross_entropy(net(x), y).backward()
+        opt.step()  # expect: GL305
+        ema_model.step(net.parameters())
+""",
+    "a wrapper that steps by keys": """
+class MultiOptimizer:
+    def __init__(self, optimizers={}, schedulers={}):
+        self.optimizers = optimizers
+        self.schedulers = schedulers
+        self.keys = list(optimizers.keys())
+        self.param_groups = [o.param_groups for o in self.optimizers.values()]
+    def step(self, key=None, scaler=None):
+        keys = [key] if key is not None else self.keys
+        _ = [self._step(key, scaler) for key in keys]
+    def _step(self, key, scaler=None):
+        if scaler is not None:
+            scaler.step(self.optimizers[key])
+            scaler.update()
+        else:
+            self.optimizers[key].step()
+    def zero_grad(self, key=None):
+        if key is not None:
+            self.optimizers[key].zero_grad()
+        else:
+            _ = [self.optimizers[key].zero_grad() for key in self.keys]
+def build(parameters):
+    optim = dict([(key, torch.optim.AdamW(params, lr=1e-3)) for key, params in parameters.items()])
+    return MultiOptimizer(optim, None)
+def train(nets):
+    opt = build({key: net.parameters() for key, net in nets.items()})
+    for x, y in loader:
+        loss = F.cross_entropy(nets["a"](x), y)
+        loss.backward()
+        opt.zero_grad()  # expect: GL103
+        opt.step("a")
+""",
+    "a wrapper that steps by keys, right": """
+class MultiOptimizer:
+    def __init__(self, optimizers={}):
+        self.optimizers = optimizers
+        self.keys = list(optimizers.keys())
+    def step(self, key=None):
+        keys = [key] if key is not None else self.keys
+        _ = [self._step(key) for key in keys]
+    def _step(self, key):
+        self.optimizers[key].step()
+    def zero_grad(self, key=None):
+        if key is not None:
+            self.optimizers[key].zero_grad()
+        else:
+            _ = [self.optimizers[key].zero_grad() for key in self.keys]
+def build(parameters):
+    optim = dict([(key, torch.optim.AdamW(params, lr=1e-3)) for key, params in parameters.items()])
+    return MultiOptimizer(optim)
+def train(nets):
+    opt = build({key: net.parameters() for key, net in nets.items()})
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.cross_entropy(nets["a"](x), y)
+        loss.backward()
+        opt.step("a")
+        opt.step("b")
+""",
+    "evaluation by a function": """
+def train(net, opt, Engine, run_chat_eval):
+    engine = Engine(net, opt)
+    for x, y in loader:
+        F.cross_entropy(net(x), y).backward()
+        opt.step()  # expect: GL305
+        acc = run_chat_eval(engine, net)
+""",
+    "optimizer chosen by two ifs": """
+def train(net, args, dl):
+    if args.optimizer.lower() == "adamw":
+        if args.use_8bit:
+            import bitsandbytes as bnb
+            cls = bnb.optim.AdamW8bit
+        else:
+            cls = torch.optim.AdamW
+        opt = cls(net.parameters(), lr=1e-3)
+    if args.optimizer.lower() == "prodigy":
+        import prodigyopt
+        cls = prodigyopt.Prodigy
+        opt = cls(net.parameters(), lr=1.0)
+    for x, y in dl:
+        F.cross_entropy(net(x), y).backward()
+        opt.step()  # expect: GL305
+""",
+    "optimizer chosen by elif": """
+def train(net, args, dl):
+    if args.opt == "sgd":
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    elif args.opt == "adam":
+        opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+    else:
+        raise ValueError(args.opt)
+    for x, y in dl:
+        F.cross_entropy(net(x), y).backward()
+        opt.step()  # expect: GL305
+""",
+    "schedule before, chosen": """
+def train(net, args, dl):
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    if args.sched == "cos":
+        sch = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+    elif args.sched == "step":
+        sch = torch.optim.lr_scheduler.StepLR(opt, 10)
+    else:
+        sch = None
+    for x, y in dl:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        if sch is not None:
+            sch.step()  # expect: GL402
+        opt.step()
+""",
+    "accelerate schedule before, prepared": """
+from accelerate import Accelerator
+def train(net, args, dl):
+    accelerator = Accelerator()
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    sch = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+    net, opt, dl, sch = accelerator.prepare(net, opt, dl, sch)
+    for x, y in dl:
+        opt.zero_grad()
+        accelerator.backward(F.cross_entropy(net(x), y))
+        sch.step()  # expect: GL402
+        opt.step()
+""",
+    "accelerate schedule inside accumulate": """
+from accelerate import Accelerator
+def train(net, args, dl):
+    accelerator = Accelerator(gradient_accumulation_steps=args.n)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    sch = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+    net, opt, dl, sch = accelerator.prepare(net, opt, dl, sch)
+    for x, y in dl:
+        with accelerator.accumulate(net):
+            accelerator.backward(F.cross_entropy(net(x), y))
+            sch.step()  # expect: GL402
+            opt.step()
+            opt.zero_grad()
+""",
+    "zero_grad in a method of the class, two optimizers, missing": """
+class Gan:
+    def __init__(self, g, d):
+        self.g, self.d = g, d
+        self.og = torch.optim.Adam(g.parameters())
+        self.od = torch.optim.Adam(d.parameters())
+    def optimize_parameters(self, x):
+        for p in self.d.parameters():
+            p.requires_grad = False
+        lg = F.softplus(-self.d(self.g(x))).mean()
+        lg.backward()
+        self.og.step()  # expect: GL305
+        for p in self.d.parameters():
+            p.requires_grad = True
+        ld = F.softplus(self.d(self.g(x).detach())).mean()
+        ld.backward()
+        self.od.step()  # expect: GL305
+def main():
+    gan = Gan(model, model)
+    for x, y in loader:
+        gan.optimize_parameters(x)
+""",
+    "loss from a call of an attribute": """
+class T:
+    def __init__(self, net, opt, n):
+        self.net, self.opt, self.n = net, opt, n
+    def fit(self, dl):
+        for i, batch in enumerate(dl):
+            out = self.net(**batch)
+            loss = out.loss
+            loss.backward()  # expect: GL301
+            if (i + 1) % self.n == 0:
+                self.opt.step()
+                self.opt.zero_grad()
+""",
+    "loss is a sum of a dict of the model": """
+def fit(net, opt, dl, n):
+    for i, (x, y) in enumerate(dl):
+        loss_dict = net(x, y)
+        losses = sum(loss for loss in loss_dict.values())
+        losses.backward()  # expect: GL301
+        if (i + 1) % n == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "loss weighted sum with lambdas": """
+def fit(net, opt, dl, n, lam):
+    ce = nn.CrossEntropyLoss()
+    for i, (x, y) in enumerate(dl):
+        out = net(x)
+        loss = ce(out, y) + lam * out.pow(2).mean()
+        loss.backward()  # expect: GL301
+        if (i + 1) % n == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "clip a given optimizer's groups after step": """
+def fit(net, opt, dl):
+    for x, y in dl:
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        for group in opt.param_groups:
+            torch.nn.utils.clip_grad_norm_(group["params"], 1.0)  # expect: GL101
+""",
+    "scaler in dict of state": """
+def fit(state, dl):
+    for x, y in dl:
+        state["optimizer"].zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(state["model"](x), y)
+        state["scaler"].scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(state["model"].parameters(), 1.0)  # expect: GL201
+        state["scaler"].step(state["optimizer"])
+        state["scaler"].update()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

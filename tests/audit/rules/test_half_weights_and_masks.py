@@ -1,0 +1,254 @@
+"""Weights in fp16 with a scaler, losses reduced over ranks, and means over the targets of a batch."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+CASES = {
+    "half weights and a scaler": """
+net = nn.Linear(8, 4).cuda().half()  # expect: GL215
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(net(x.half()), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "half weights by to, unscale": """
+net = nn.Linear(8, 4)
+net.to("cuda", torch.float16)  # expect: GL215
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.cuda.amp.GradScaler()
+for x, y in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(opt)
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    scaler.step(opt)
+    scaler.update()
+""",
+    "half weights from_pretrained": """
+from transformers import AutoModelForCausalLM
+net = AutoModelForCausalLM.from_pretrained("gpt2", torch_dtype=torch.float16)  # expect: GL215
+opt = torch.optim.AdamW(net.parameters(), lr=1e-5)
+scaler = torch.amp.GradScaler("cuda")
+for batch in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = net(**batch).loss
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "right: back in fp32": """
+net = nn.Linear(8, 4).half()
+net = net.float()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "right: a flag decides": """
+def main(args):
+    net = nn.Linear(8, 4)
+    if args.half:
+        net = net.half()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=not args.half)
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+""",
+    "right: a frozen teacher in fp16": """
+teacher = nn.Linear(8, 4).half()
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        with torch.no_grad():
+            soft = teacher(x)
+        loss = F.mse_loss(model(x), soft)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "right: bf16 weights": """
+net = nn.Linear(8, 4).to(torch.bfloat16)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    opt.step()
+""",
+    "Trainer with fp16 weights": """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+lm = AutoModelForCausalLM.from_pretrained("gpt2", torch_dtype=torch.float16)  # expect: GL215
+args = TrainingArguments("out", fp16=True)
+trainer = Trainer(model=lm, args=args)
+trainer.train()
+""",
+    "right: Trainer with fp32 weights": """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+lm = AutoModelForCausalLM.from_pretrained("gpt2")
+args = TrainingArguments("out", fp16=True)
+trainer = Trainer(model=lm, args=args)
+trainer.train()
+""",
+    "right: Trainer with adapters": """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from peft import LoraConfig, get_peft_model
+lm = AutoModelForCausalLM.from_pretrained("gpt2", torch_dtype=torch.float16)
+lm = get_peft_model(lm, LoraConfig())
+args = TrainingArguments("out", fp16=True)
+trainer = Trainer(model=lm, args=args)
+""",
+    "reduced before backward": """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(x), y)
+    dist.all_reduce(loss)  # expect: GL507
+    loss = loss / dist.get_world_size()
+    loss.backward()
+    optimizer.step()
+""",
+    "reduced by a helper before backward": """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def reduce_mean(tensor, n):
+    rt = tensor.clone()
+    dist.all_reduce(rt, op=dist.ReduceOp.SUM)  # expect: GL507
+    rt /= n
+    return rt
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = reduce_mean(F.cross_entropy(net(x), y), 2)
+    loss.backward()
+    optimizer.step()
+""",
+    "right: a copy reduced for the log": """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def reduce_mean(tensor, n):
+    rt = tensor.clone()
+    dist.all_reduce(rt, op=dist.ReduceOp.SUM)
+    rt /= n
+    return rt
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(x), y)
+    shown = reduce_mean(loss, 2)
+    loss.backward()
+    optimizer.step()
+""",
+    "right: reduced after backward": """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(x), y)
+    loss.backward()
+    optimizer.step()
+    dist.all_reduce(loss)
+    print(loss.item())
+""",
+    "mask per micro-batch": """
+n = 4
+for i, (x, y, mask) in enumerate(loader):
+    each = F.cross_entropy(model(x), y, reduction="none")
+    loss = (each * mask).sum() / mask.sum().clamp(min=1)
+    (loss / n).backward()  # expect: GL805
+    if (i + 1) % n == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "right: mask, divided by the window's tokens": """
+n = 4
+def train(windows):
+    for window in windows:
+        total = sum(b["mask"].sum() for b in window)
+        for batch in window:
+            each = F.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+            ((each * batch["mask"]).sum() / total).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "mask per rank, GL607 clamp": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    mask = (y != -100)
+    each = F.cross_entropy(net(x), y, reduction="none")
+    loss = (each * mask).sum() / (mask.sum() + 1e-8)
+    loss.backward()  # expect: GL508
+    optimizer.step()
+# not GL607
+""",
+    "right: mask of all ranks": """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+net = DDP(model)
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    count = mask.sum()
+    dist.all_reduce(count)
+    each = F.cross_entropy(net(x), y, reduction="none")
+    loss = (each * mask).sum() * dist.get_world_size() / count.clamp(min=1)
+    loss.backward()
+    optimizer.step()
+# not GL508
+""",
+    "may hold no target": """
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")
+    loss = (each * mask).sum() / mask.sum()
+    loss.backward()  # expect: GL607
+    optimizer.step()
+""",
+    "right: asked": """
+for x, y, mask in loader:
+    if mask.sum() == 0:
+        continue
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")
+    loss = (each * mask).sum() / mask.sum()
+    loss.backward()
+    optimizer.step()
+# not GL607
+""",
+    "right: max with one": """
+for x, y, mask in loader:
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")
+    loss = (each * mask).sum() / max(mask.sum(), 1)
+    loss.backward()
+    optimizer.step()
+# not GL607
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

@@ -1,0 +1,384 @@
+"""Batches that are passed over: what the rest of the loop does is judged as without them."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+CASES = {
+    "isfinite loss, zero only in guard": """
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    loss.backward()
+    optimizer.step()  # expect: GL305
+""",
+    "isnan loss item": """
+import math
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    if math.isnan(loss.item()):
+        optimizer.zero_grad(set_to_none=True)
+        continue
+    loss.backward()
+    optimizer.step()  # expect: GL305
+""",
+    "batch size guard, accumulation undivided": """
+n = 4
+for i, (x, y) in enumerate(loader):
+    if x.size(0) != 2:
+        continue
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()  # expect: GL301
+    if (i + 1) % n == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "batch size guard len": """
+batch_size = 2
+n = 4
+for i, (x, y) in enumerate(loader):
+    if len(x) < batch_size:
+        continue
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()  # expect: GL301
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "finite guard, accumulation undivided": """
+n = 4
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    loss.backward()  # expect: GL301
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "finite guard, zero in window": """
+n = 4
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()  # expect: GL306
+    loss = F.cross_entropy(model(x), y) / n
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    loss.backward()
+    if (i + 1) % n == 0 or i + 1 == len(loader):
+        optimizer.step()
+""",
+    "finite guard, clip before unscale": """
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL201
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "norm guard, clip after step": """
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    optimizer.step()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL101
+""",
+    "norm guard after backward, no other zero": """
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if not torch.isfinite(norm):
+        optimizer.zero_grad()
+        continue
+    optimizer.step()  # expect: GL305
+""",
+    "skip flag by helper": """
+def bad(loss):
+    return bool(torch.isnan(loss).any())
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    if bad(loss):
+        print("skip")
+        optimizer.zero_grad()
+        continue
+    loss.backward()
+    optimizer.step()  # expect: GL305
+""",
+    "loss > threshold guard": """
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    if loss.item() > 100:
+        optimizer.zero_grad()
+        continue
+    loss.backward()
+    optimizer.step()  # expect: GL305
+""",
+    "guard in else form": """
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    if torch.isfinite(loss):
+        loss.backward()
+        optimizer.step()  # expect: GL305
+    else:
+        optimizer.zero_grad()
+""",
+    "scaler accumulation with guard": """
+scaler = torch.amp.GradScaler("cuda")
+n = 4
+for i, (x, y) in enumerate(loader):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    scaler.scale(loss).backward()  # expect: GL301
+    if (i + 1) % n == 0:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "schedule each micro with guard": """
+n = 4
+sched = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+for i, (x, y) in enumerate(loader):
+    if x.shape[0] != 2:
+        continue
+    loss = F.cross_entropy(model(x), y) / n
+    loss.backward()
+    if (i + 1) % n == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    sched.step()  # expect: GL401
+""",
+    "guard after backward in window, no scaler": """
+n = 4
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()  # expect: GL301
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    if (i + 1) % n == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "zero before step with guard": """
+for i, (x, y) in enumerate(loader):
+    if len(y) == 0:
+        continue
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.zero_grad()  # expect: GL103
+    optimizer.step()
+""",
+    "two guards": """
+for i, (x, y) in enumerate(loader):
+    if len(y) == 0:
+        continue
+    loss = F.cross_entropy(model(x), y)
+    if loss.item() != loss.item():
+        optimizer.zero_grad()
+        continue
+    if loss > 1e4:
+        continue
+    loss.backward()
+    optimizer.step()  # expect: GL305
+""",
+    "in a function": """
+def train(model, loader, optimizer, scaler, n, device, batch_size):
+    for i, (x, y) in enumerate(loader):
+        x, y = x.to(device), y.to(device)
+        if x.shape[0] != batch_size:
+            optimizer.zero_grad()
+            continue
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        if not torch.isfinite(loss).all():
+            optimizer.zero_grad()
+            continue
+        scaler.scale(loss).backward()  # expect: GL301
+        if (i + 1) % n == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+    "gradient check loop, no other zero": """
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    valid = True
+    for p in model.parameters():
+        if p.grad is not None and not torch.isfinite(p.grad).all():
+            valid = False
+            break
+    if not valid:
+        optimizer.zero_grad()
+        continue
+    optimizer.step()  # expect: GL305
+""",
+    "backward inside autocast scale etc: step past scaler with guard": """
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    scaler.scale(loss).backward()
+    optimizer.step()  # expect: GL204
+    scaler.update()
+""",
+    "update missing with guard": """
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        scaler.update()
+        continue
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)  # expect: GL205
+""",
+    "length guard after backward, right": """
+batch_size = 2
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    if len(x) != batch_size:
+        optimizer.zero_grad()
+        continue
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "length guard after backward, flags": """
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    if x.size(0) < 2:
+        optimizer.zero_grad()
+        continue
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "guard before": """
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        continue
+    loss.backward()
+    optimizer.step()
+""",
+    "zero in the guard and at the end": """
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "window with discards of whole window": """
+n = 4
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y) / n
+    loss.backward()
+    if not torch.isfinite(loss):
+        optimizer.zero_grad()
+        continue
+    if (i + 1) % n == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "scaler live: guard before backward": """
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    if not torch.isfinite(loss):
+        continue
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "own scaling by hand with a check": """
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if torch.isfinite(norm):
+        optimizer.step()
+    scaler.update()
+""",
+    "schedule when a counter wraps": """
+n = 4
+sched = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+count = 0
+for i, (x, y) in enumerate(loader):
+    if x.shape[0] != 2:
+        continue
+    loss = F.cross_entropy(model(x), y) / n
+    loss.backward()
+    count += 1
+    if count == n:
+        optimizer.step()
+        optimizer.zero_grad()
+        sched.step()
+        count = 0
+""",
+    "scale growth in skip": """
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    if not torch.isfinite(loss):
+        scaler.step(optimizer)
+        scaler.update()
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "rejected batch flag": """
+def run(check):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        ok = check(x)
+        if not ok:
+            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

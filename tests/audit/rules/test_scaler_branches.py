@@ -1,0 +1,374 @@
+"""Steps through a scaler and past it, on different branches and with scalers that a flag enables."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+CASES = {
+    "204 branch A": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        if args.fast:
+            opt.step()  # expect: GL204
+        else:
+            scaler.step(opt)
+        scaler.update()
+""",
+    "204 different flags": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        if args.clip:
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)
+            opt.step()  # expect: GL204
+        else:
+            scaler.step(opt)
+        scaler.update()
+""",
+    "204 last batch branch": """
+def train(net, opt, scaler, n):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y) / n
+        scaler.scale(loss).backward()
+        if (i + 1) % n == 0:
+            opt.step()  # expect: GL204
+            opt.zero_grad()
+        elif i + 1 == len(loader):
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+""",
+    "204 then later scaler.step for the rest": """
+def train(net, opt, scaler, n):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y) / n
+        scaler.scale(loss).backward()
+        if (i + 1) % n == 0:
+            opt.step()  # expect: GL204
+            scaler.update()
+            opt.zero_grad()
+    scaler.step(opt)
+    scaler.update()
+    opt.zero_grad()
+""",
+    "201 on a branch, unscale on another": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        if args.agc:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL201
+            scaler.step(opt)
+        else:
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(opt)
+        scaler.update()
+""",
+    "201 clip then unconditional later unscale": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL201
+        if args.log:
+            scaler.unscale_(opt)
+            print("norm")
+        scaler.step(opt)
+        scaler.update()
+""",
+    "101 with amp and without": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=args.amp):
+            loss = F.cross_entropy(net(x), y)
+        if args.amp:
+            scaler.scale(loss).backward()
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+        else:
+            loss.backward()
+            opt.step()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+""",
+    "101 amp, scaler None test mixed": """
+def train(net, opt, scaler, use_amp):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=use_amp):
+            loss = F.cross_entropy(net(x), y)
+        if use_amp:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if scaler is None:
+            opt.step()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+        else:
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+""",
+    "204 sam style two branches in one iteration": """
+def train(net, opt, scaler, args):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        if i < args.warmup:
+            opt.step()  # expect: GL204
+        if i >= args.warmup:
+            scaler.step(opt)
+        scaler.update()
+""",
+    "204 gan": """
+def train(g, d, og, od, scaler, args):
+    for x, y in loader:
+        od.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            ld = d(x).mean()
+        scaler.scale(ld).backward()
+        od.step()  # expect: GL204
+        if args.extra:
+            scaler.step(od)
+        og.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            lg = d(g(x)).mean()
+        scaler.scale(lg).backward()
+        scaler.step(og)
+        scaler.update()
+""",
+    "204 directly followed under another flag": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        if not args.amp:
+            opt.step()  # expect: GL204
+        if args.scaled:
+            scaler.step(opt)
+            scaler.update()
+""",
+    "right both ways": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=args.amp):
+            loss = F.cross_entropy(net(x), y)
+        if scaler is not None:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if args.amp:
+            scaler.step(opt)
+            scaler.update()
+        else:
+            opt.step()
+""",
+    "step past a scaler with unscale and clip": """
+scaler = torch.cuda.amp.GradScaler(enabled=True)
+for x, y in loader:
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()  # expect: GL204
+    scaler.update()
+    optimizer.zero_grad()
+""",
+    "step past a scaler after unscale on one branch": """
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        if args.clip:
+            scaler.unscale_(opt)
+            norm = torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)
+        else:
+            norm = None
+        opt.step()  # expect: GL204
+        scaler.update()
+""",
+    "swin": """
+def train(net, opt, scaler, args):
+    opt.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(net(x), y)
+        if args.n > 1:
+            loss = loss / args.n
+            scaler.scale(loss).backward()
+            if (i + 1) % args.n == 0:
+                opt.step()  # expect: GL204
+                opt.zero_grad()
+                scaler.update()
+        else:
+            opt.zero_grad()
+            scaler.scale(loss).backward()
+            opt.step()  # expect: GL204
+            scaler.update()
+""",
+    "enabled by a flag": """
+def train(net, opt, scaler, args):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        with torch.autocast("cuda", enabled=args.amp):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        opt.step()  # expect: GL204
+        scaler.update()
+def main(args):
+    scaler = torch.cuda.amp.GradScaler(enabled=args.amp)
+    train(model, optimizer, scaler, args)
+""",
+    "enabled by a device check": """
+def main(args, device):
+    cuda = device.type != "cpu"
+    scaler = torch.cuda.amp.GradScaler(enabled=cuda)
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", enabled=cuda):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=10.0)
+        optimizer.step()  # expect: GL204
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "enabled by a device check, ema and early stop": """
+def main(args, device, rank, epochs):
+    cuda = device.type != "cpu"
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.cuda.amp.GradScaler(enabled=cuda)
+    for epoch in range(epochs):
+        pbar = enumerate(loader)
+        for i, (x, y) in pbar:
+            with torch.autocast("cuda", enabled=cuda):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=10.0)
+            opt.step()  # expect: GL204
+            scaler.update()
+            opt.zero_grad()
+            if rank in {-1, 0}:
+                if i == len(loader) - 1:
+                    print(validate(model))
+""",
+    "a helper makes the scaler": """
+def amp_scaler(enabled):
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler("cuda", enabled=enabled)
+    return torch.cuda.amp.GradScaler(enabled=enabled)
+def main(args, device):
+    scaler = amp_scaler(args.amp)
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", enabled=args.amp):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        optimizer.step()  # expect: GL204
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "optimizer by a helper of the project": """
+def make(net, name):
+    g = [], [], []
+    if name == "Adam":
+        opt = torch.optim.Adam(g[2], lr=0.1)
+    elif name == "SGD":
+        opt = torch.optim.SGD(g[2], lr=0.1)
+    else:
+        raise NotImplementedError(name)
+    opt.add_param_group({"params": g[0]})
+    return opt
+def main(args):
+    opt = make(model, args.name)
+    scaler = torch.cuda.amp.GradScaler()
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        opt.step()  # expect: GL204
+        scaler.update()
+        opt.zero_grad()
+""",
+    "enabled by the negation of a flag": """
+def main(args, device):
+    scaler = torch.cuda.amp.GradScaler(enabled=not args.fp32)
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        optimizer.step()  # expect: GL204
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "a helper with a return on one branch": """
+def norm_of(params):
+    total = 0.0
+    for p in params:
+        total += p.grad.norm() ** 2
+    return total
+def train(net, opt, scaler, args):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        if args.clip:
+            scaler.unscale_(opt)
+            norm = torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)
+        else:
+            norm = norm_of(net.parameters())
+        opt.step()  # expect: GL204
+        scaler.update()
+""",
+    "a helper with a return on one branch, clip after": """
+def norm_of(params):
+    total = 0.0
+    for p in params:
+        if p.grad is None:
+            continue
+        total += p.grad.norm() ** 2
+    return total
+def train(net, opt, args):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        if args.log:
+            norm = norm_of(net.parameters())
+        opt.step()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

@@ -199,3 +199,14 @@ class Halved(Tiny):
 
 def quits() -> nn.Module:
     raise SystemExit(3)
+
+
+class Typed(Tiny):
+    """Weights of a given type."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.to(getattr(torch, dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self[1].weight.dtype))

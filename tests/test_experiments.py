@@ -21,7 +21,7 @@ def test_experiment_shows_what_it_expects(
     name: str, gradlab: Commands, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     result = gradlab(f"+experiment={name}", "seed=1", "trainer.progress=none", cwd=tmp_path, timeout=500)
-    assert result.code == 0 and "and saw it" in result.out, result.out + result.err
+    assert result.code == 0 and "\nexpected " in result.out, result.out + result.err
     if executable():
         opens(request.getfixturevalue("chromium"), next((tmp_path / "outputs" / name).iterdir()) / "report.html")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from gradlab.base import errors
 
@@ -54,3 +54,23 @@ def kept(overrides: list[str], replacing: list[str]) -> list[str]:
     """The run's own overrides, less those that others replace: with a group also the fields of its old option."""
     replaced = {key(o) for o in replacing} | {"expect", "resume"}
     return [o for o in overrides if key(o) not in replaced and key(o).split(".")[0] not in replaced]
+
+
+def text(value: Any) -> str:
+    """A value as on the command line."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def untreated(overrides: list[str], remedy: Mapping[str, Any] | None) -> list[str]:
+    """A treated run's overrides without +remedy=, but with what that changed. remedy: the entry of diagnosis.json."""
+    changed = (remedy or {}).get("changed") or {}
+    if not changed:
+        return overrides
+    made = [f"{name}={text(after)}" for name, (_, after) in changed.items() if after is not None or "." not in name]
+    return [*(o for o in kept(overrides, made) if key(o) != "remedy"), *sorted(made, key=lambda o: "." in key(o))]
+
+
+def pasted(overrides: list[str], changes: list[str]) -> list[str]:
+    """A run's overrides with changes; `~group` takes back an option that was added."""
+    return [*kept(overrides, changes), *(o for o in changes if not o.startswith("~"))]

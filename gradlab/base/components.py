@@ -46,10 +46,18 @@ def components() -> tuple[Component, ...]:
 @functools.cache
 def plugins() -> tuple[str, ...]:
     """The modules and packages of the plugins."""
+    return (*installed_plugins(), *filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))))
+
+
+def installed_plugins() -> list[str]:
+    """Those that installed packages name; importlib.metadata, slow to import, is asked only where there is one."""
+    folders = (Path(folder) for folder in sys.path)
+    files = (file for folder in folders for file in folder.glob("*-info/entry_points.txt"))
+    if not any(f"[{ENTRY_POINTS}]" in file.read_text(encoding="utf-8", errors="replace") for file in files):
+        return []
     from importlib.metadata import entry_points
 
-    installed = [entry.module for entry in entry_points(group=ENTRY_POINTS)]
-    return (*installed, *filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))))
+    return [entry.module for entry in entry_points(group=ENTRY_POINTS)]
 
 
 def of_package(package: str) -> Iterator[Component]:

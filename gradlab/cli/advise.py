@@ -20,6 +20,7 @@ from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import failure_advice, finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
 from gradlab.diagnosis.advice.max_norm import clip_advice, steady_norms
+from gradlab.remedies.compared_job import HEALTHY
 from gradlab.runs.advice_facts import (
     applied_before_failure,
     architecture,
@@ -51,7 +52,7 @@ def advise(run: RunRecord, batch: int | None = None, world_size: int = 1, hours:
     elif failed and math.isfinite(base):
         found.append(failure_advice(f"the run's verdict is {run.verdict}", base, base))
     ratios = [line["update/ratio"] for line in before_failure(run) if "update/ratio" in line]
-    found.append(update_advice(ratios, base))
+    found.append(update_advice(ratios, base, well=not failed and run.verdict in (None, *HEALTHY)))
     tuned = bool(config.get("pretrain") or config.get("init_from"))
     found += finetuning_advice(pretraining_rate(run) if tuned else None, hours)
     if batch is not None:

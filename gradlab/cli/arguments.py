@@ -14,7 +14,7 @@ from gradlab.base.suggestions import did_you_mean, must_be
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree")
+SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree", "hydra/sweeper=fix")
 """Sweepers that decide by themselves what to run."""
 
 
@@ -32,7 +32,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise Usage(message)
 
     parser.error = refuse  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(["fix=true" if a == "+fix=true" else a for a in arguments])
     check_flags(args)
     return args
 

@@ -99,7 +99,10 @@ def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
                 raise DoesNotApply(made.remedy["names"], str(error)) from None
             raise
         save_treated(made, folder, world)
-        return job.run()
+        code = job.run()
+    if config.fix and HydraConfig.get().mode is RunMode.RUN and world.size == 1:
+        session.current().to_fix = folder
+    return code
 
 
 def save_treated(made: Treated, folder: Path, world: World) -> None:

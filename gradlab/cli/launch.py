@@ -7,7 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import _run_app, _run_hydra, create_config_search_path, get_args_parser
+from hydra.core.global_hydra import GlobalHydra
 
 from gradlab.base.command import INTERRUPTED
 from gradlab.base.conf import conf_dir
@@ -22,7 +24,10 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
     if not main_rank:
         args.overrides += SILENT
     try:
-        _run_hydra(args, get_args_parser(), job.task, str(conf_dir()), "config")
+        if mode_is_known(args):
+            run_in_mode(args)
+        else:
+            _run_hydra(args, get_args_parser(), job.task, str(conf_dir()), "config")
         if session.refused:
             raise session.refused
     except (Exception, KeyboardInterrupt) as error:
@@ -33,6 +38,25 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
                 return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         raise
     return max(session.exit_codes, default=0)
+
+
+def mode_is_known(args: argparse.Namespace) -> bool:
+    """Whether the arguments alone tell a run from a multirun, because no folder of the user's own takes part.
+
+    Of gradlab's files only those of `sweep` set hydra.mode, and these are a multirun already (`choose_multirun`).
+    """
+    others = (args.config_dir, args.config_name, args.config_path, args.info, args.hydra_help, args.shell_completion)
+    fields = {override.lstrip("+~").partition("=")[0] for override in args.overrides}
+    return not any(others) and not fields & {"hydra.mode", "hydra.searchpath"}
+
+
+def run_in_mode(args: argparse.Namespace) -> None:
+    """What Hydra does, but for its composing everything once beforehand to learn the mode."""
+    hydra = Hydra.create_main_hydra2("__main__", create_config_search_path(str(conf_dir())))
+    try:
+        _run_app(not args.multirun, args.multirun, None, hydra, "config", job.task, args.overrides)
+    finally:
+        GlobalHydra.instance().clear()
 
 
 def ended_early(error: BaseException, folder: Path) -> bool:

@@ -99,4 +99,9 @@ def command(given: list[str]) -> int:
         return 0
     from gradlab.cli.launch import launch
 
-    return launch(args, session, main_rank())
+    code = launch(args, session, main_rank())
+    if session.to_fix is None or code not in (0, 1):
+        return code
+    from gradlab.cli.fix import after_run
+
+    return after_run(run, session.to_fix, code)

@@ -19,6 +19,8 @@ class Session:
     """Folder of each sweep that began, and the overrides of each of its jobs, where they are known beforehand."""
     refused: Invalid | None = None
     """Why a sweep has no job."""
+    to_fix: Path | None = None
+    """The run that `fix=true` asks to fix, should it be unhealthy."""
     stored_overrides: dict[Path, str] = field(default_factory=dict)
     """overrides.yaml of the run that is resumed, and its text before."""
 

@@ -63,7 +63,7 @@ def conclude(folder: Path) -> None:
     run_page.complete(folder / row["job"] for row in rows)
     if len(rows) < len(planned):  # jobs in other processes that left nothing
         session.exit_codes.append(1)
-    if any((folder / name).is_file() for name in ("edges.json", "cells.json")):
+    if any((folder / name).is_file() for name in ("edges.json", "cells.json", "fix.json")):
         results.write(rows, folder / "results.csv")
         print_paths(sweep_page.written(folder, rows), folder)  # a search has reported its runs, all together
         wandb_sweep.write(folder, rows)

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gradlab.base.command import key as key_of
+from gradlab.base.command import text
 from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED
 from gradlab.base.option import OPTIONS, Invalid
@@ -24,7 +25,7 @@ from gradlab.config.compose import compose
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config, to_config
 
-NOT_COMPARED = ("remedy", "expect", "story", "resume", "logger")
+NOT_COMPARED = ("remedy", "expect", "story", "resume", "fix", "logger")
 """Fields that do not decide what is computed."""
 
 
@@ -60,7 +61,7 @@ def overrides(remedy: Remedy, plain: Mapping[str, Any]) -> list[str]:
         if "." not in key and key not in plain:
             raise ValueError(f"the configuration has no {key}")
         if key in replaced:
-            made.append(f"{'+' * (key in APPENDED)}{key}={value}")
+            made.append(f"{'+' * (key in APPENDED)}{key}={value}" if value is not None else f"~{key}")
         elif key.split(".")[0] in replaced or has(plain, key):
             made.append(f"{key}={text(value)}")
     for key, factor in remedy.multiply.items():
@@ -90,12 +91,6 @@ def times(value: float, factor: float) -> float:
     if isinstance(value, int):
         return max(1, int(value * factor + 0.5))
     return float(f"{value * factor:.3g}")
-
-
-def text(value: Any) -> str:
-    """A value as on the command line."""
-    words = {None: "null", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def apply_(cfg: DictConfig, made: Iterable[str]) -> None:

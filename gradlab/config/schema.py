@@ -55,14 +55,16 @@ class Config:
     """A wrong way of updating, run for real."""
     seed: int = 0
     """Decides the initial weights, the order of the data, dropout and noise."""
-    expect: Optional[str] = None
-    """null: fail if the run is unhealthy; a verdict: fail unless the run's is that one; any: never fail."""
+    expect: Any = None
+    """null: fail if the run is unhealthy; a verdict or a list: fail unless the run has one of them; any: never fail."""
     pretrain: Optional[str] = None
     """An experiment whose final weights this run begins with; it is run once, and kept under outputs/pretrained/."""
     init_from: Optional[str] = None
     """A run's folder or checkpoint whose weights this run begins with."""
     resume: Optional[str] = None
     """A run's folder to continue, in its own configuration and in place."""
+    fix: bool = False
+    """After a run that is unhealthy: look for the smallest change that cures it, as `python -m gradlab.fix` does."""
     remedy: dict[str, Remedy] = field(default_factory=dict)
     """Remedies by name, in the order in which they are applied to everything else (see gradlab.config.remedy)."""
     story: str = ""
@@ -125,8 +127,8 @@ def choices(config: Config) -> dict[str, str]:
 
 def typed(node: Any) -> Any:
     """A node as the object that it describes; several options of a group as a dictionary of theirs."""
-    if not OmegaConf.is_config(node):
-        return node
+    if not isinstance(node, DictConfig):
+        return OmegaConf.to_object(node) if OmegaConf.is_list(node) else node
     if is_dataclass(chosen := OmegaConf.get_type(node)):
         no_extras(node, [f.name for f in fields(chosen)])
         return OmegaConf.to_object(node)

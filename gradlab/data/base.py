@@ -5,7 +5,7 @@ N samples of a split, B of them in a batch, T time steps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -76,6 +76,24 @@ class TokenSplit:
 
 
 @dataclass
+class Remaining:
+    """A split without some of its samples, which keep their order."""
+
+    whole: Split
+    kept: torch.Tensor  # (N,) int64, places in the whole
+
+    @property
+    def device(self) -> torch.device:
+        return self.whole.device
+
+    def __len__(self) -> int:
+        return self.kept.shape[0]
+
+    def batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.whole.batch(self.kept[index])
+
+
+@dataclass
 class Splits:
     """A loaded data set."""
 
@@ -92,9 +110,22 @@ class Data:
 
     batch_size: int = 32
     """Samples of a micro-batch: what one rank puts through the model in one forward pass."""
+    without: list[int] = field(default_factory=list, kw_only=True)
+    """Training samples that are left out, by their places in the set, counted from 0."""
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", self.batch_size, ">= 1")
+
+    def left(self, train: Split) -> Split:
+        """A training set less the samples of `without`."""
+        if not self.without:
+            return train
+        inside = all(0 <= i < len(train) for i in self.without)
+        require(inside, "without", list(self.without), f"places in the training set, 0 to {len(train) - 1}")
+        kept = torch.ones(len(train), dtype=torch.bool)
+        kept[list(self.without)] = False
+        require(bool(kept.any()), "without", list(self.without), "less than all of the training set")
+        return Remaining(train, kept.nonzero()[:, 0].to(train.device))
 
     def load(self, device: torch.device) -> Splits:
         """Read or generate the data on the device; raise `Invalid` where it is missing or unusable."""

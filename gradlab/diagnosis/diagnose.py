@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
-from gradlab.diagnosis.options import DiagnosisOption, Thresholds
+from gradlab.diagnosis.options import DiagnosisOption
 from gradlab.diagnosis.rules.rule import Rule
 
-FALLBACKS = {rule.code for rule in Thresholds().rules() if rule.fallback}
-
+if TYPE_CHECKING:
+    from gradlab.measure.samples import Sample
 
 TOGETHER = 16
 """Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
@@ -49,7 +51,7 @@ class Stream:
         waiting, self.waiting = self.waiting, []
         for line, layers in waiting:
             self.known.observe(line, layers)
-            if "train/loss" in line:
+            if "grad/norm" in line and not line.get("update/empty"):  # an update, not an evaluation
                 for follow in self.following:
                     follow(line, layers, self.known)
 
@@ -60,13 +62,26 @@ class Stream:
         return self.known
 
 
-def diagnose(stream: Stream, status: str = "completed", error: str | None = None, **known: Any) -> Diagnosis:
+def finished(stream: Stream, status: str, error: str | None, **known: Any) -> FinishedRun:
+    shared = {f.name: getattr(stream.thresholds, f.name) for f in fields(DiagnosisOption)}
+    return FinishedRun(stream.history, status, error, **shared, **known)
+
+
+def diagnose(
+    stream: Stream,
+    status: str = "completed",
+    error: str | None = None,
+    samples_of: Callable[[list[int]], Mapping[int, list[Sample]]] | None = None,
+    **known: Any,
+) -> Diagnosis:
     """The first cause, in the order in which one failure leads to the next; then all other findings.
 
-    status: completed, failed or interrupted. error: what ended a failed run. known: other fields of `FinishedRun`.
+    status: completed, failed or interrupted. error: what ended a failed run. samples_of: measures the samples of single
+    attempts, where the data can be read again. known: other fields of `FinishedRun`.
     """
-    t = stream.thresholds
-    run = FinishedRun(stream.history, status, error, window=t.window, learning=t.learning, still=t.still, **known)
+    run = finished(stream, status, error, **known)
+    if samples_of is not None and (suspects := {a for rule in stream.rules for a in rule.suspects(run)}):
+        run.samples = samples_of(sorted(suspects))
     findings, checked, unchecked = [], [], dict[str, str]()
     for rule in stream.rules:
         if (why := rule.unable(run)) is not None:
@@ -75,11 +90,13 @@ def diagnose(stream: Stream, status: str = "completed", error: str | None = None
         checked.append(rule.code)
         if (finding := rule.find(run)) is not None:
             findings.append(finding)
-    if any(f.severity == "critical" for f in findings if f.code not in FALLBACKS):
-        findings = [f for f in findings if f.code not in FALLBACKS]
+    deciding = {rule.code for rule in stream.rules if rule.decides}
+    yielding = {rule.code for rule in stream.rules if rule.yields(run)}
+    if any(f.severity == "critical" for f in findings if f.code not in yielding):
+        findings = [f for f in findings if f.code not in yielding]
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))  # stable: the order of causes within each
     evidence = summary(run)
-    first = next((f for f in findings if f.severity != "info" or f.code == "small_but_healthy"), None)
+    first = next((f for f in findings if f.severity != "info" or f.code in deciding), None)
     if first is not None and first.severity != "critical" and status == "interrupted":
         first = None
     if first is not None:
@@ -94,9 +111,10 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     h = run.history
     if run.status == "interrupted":
         return "interrupted", f"stopped after {h.attempts} updates"
+    if h.attempts and not h.losses.count:
+        return "healthy", f"its losses are not known; the gradient norm is usually {h.usual_norm:.3g}"
     sentence = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
-    few = "1 update is" if h.attempts == 1 else f"{h.attempts} updates are"
-    return "healthy", sentence if run.long else f"{sentence}; {few} too few to judge it by"
+    return "healthy", f"{sentence}, against another optimizer's" if run.opposed else sentence
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:

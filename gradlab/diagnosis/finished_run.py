@@ -1,8 +1,17 @@
-"""A run that has ended, as the rules see it: measurements and how it ended; no name, no expectation, no remedy."""
+"""A run that has ended, as the rules see it: measurements and how it ended; no name, no expectation, no remedy.
+
+Learnt: better than at the beginning, and better than the best constant answer, by `diagnosis.learning` each. By the
+evaluations where there are any, else by the last losses; where the best constant answer is not known, by the run's own
+beginning alone. This is the one definition: maps, searches and rules ask `FinishedRun.learns`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gradlab.diagnosis.history import History
@@ -11,6 +20,7 @@ from gradlab.diagnosis.series import median
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import Inspection
     from gradlab.diagnosis.replay.overflow import Overflow
+    from gradlab.measure.samples import Sample
 
 
 @dataclass
@@ -33,53 +43,220 @@ class FinishedRun:
     """The first tensor that was not finite when the failing update was run again."""
     inspection: Inspection | None = None
     """Of the model at the end."""
+    never: list[str] | None = None
+    """Parameters without a gradient in every update; None: only those updates are known whose layers were recorded."""
+    opposed: bool = False
+    """Whether its loss depends on weights that another optimizer moves by a loss of its own: it need not fall."""
     constant: float | None = None
     """Loss of the best constant answer, where known: a model that is no better has learnt nothing from the inputs."""
+    samples: Mapping[int, list[Sample]] = field(default_factory=dict)
+    """Of the attempts that rules suspect, the most unusual first; none where they cannot be measured."""
+    eval_constant: float | None = None
+    """The same on the data of the evaluations; None: as on the training data."""
+    constant_found: bool = False
+    """Whether these were found by minimising a loss of which nothing else is known, such as where its zero is."""
     window: int = 20
     learning: float = 0.05
+    plateau: int = 100
     still: float = 1e-6
+
+    def samples_of(self, attempt: int) -> str:
+        """The samples of an update that stand out, in words that follow others; nothing where none was measured."""
+        from gradlab.measure.samples import named  # loads PyTorch: not before the configuration was checked
+
+        return f"; {named(self.samples[attempt])}" if self.samples.get(attempt) else ""
+
+    def __post_init__(self) -> None:
+        c, (end, error) = self.constant, self.history.end
+        if c is not None and self.constant_found:
+            # of some losses, such as of consistency or by triplets, a constant answer is best, or as good as any
+            perfect = 0 <= c <= self.learning * self.history.loss_first
+            self.constant = c if end <= c + max(0.1 * abs(c), 3 * error) and not perfect else None
+        elif c is not None and not c > 0:  # nothing is left to learn from the inputs
+            self.constant = None
+        if self.constant is None:
+            self.eval_constant = None
+        elif self.eval_constant is None or not (self.constant_found or self.eval_constant > 0):
+            self.eval_constant = self.constant
 
     @property
     def long(self) -> bool:
-        """Whether the run is long enough to judge its losses."""
-        return self.history.attempts >= 2 * self.window
+        """Whether its first and its last losses are two windows, and so can be compared."""
+        return self.history.losses.count >= 2 * self.window and not self.opposed
 
     def rose(self, factor: float) -> bool:
-        """Whether the final loss is more than `factor` times the first, or that of the best constant answer."""
+        """Whether the final loss is more than `factor` times the first, or that of the best constant answer.
+
+        Or more than that times the first ones, if every one of the last is above every one of them. In a run too short
+        for windows, if the last few are all above all others, and at twice that factor.
+        """
+        if self.opposed:
+            return False
         h = self.history
-        reference = max(h.loss_first, h.loss_early if self.constant is None else self.constant)
+        own = max(h.loss_first, h.loss_early)
+        reference = own if self.constant is None else max(h.loss_first, self.constant)
         if self.long and h.last:
             spread = 1.4826 * median(sorted(abs(v - h.loss_late) for v in h.last))
             doubt = 1.25 * spread / len(h.last) ** 0.5  # standard error of a median
             rise, least = h.loss_late - reference, (factor - 1) * abs(reference)
             every = min(h.last) - reference > least  # a growing loss has a large spread, and is above all the same
-            return rise > least and (rise > 5 * doubt or every)
-        latest = list(h.last)[-3:]  # too few to average: only a clear rise
-        return (
-            h.attempts >= 5 and not self.long and bool(latest) and min(latest) - reference > 2 * factor * abs(reference)
-        )
+            apart = min(h.last) > max(h.first) and h.loss_late - own > (factor - 1) * abs(own)
+            return (rise > least and (rise > 5 * doubt or every)) or apart
+        return not self.long and self.rising(2 * factor)
+
+    def rising(self, factor: float) -> bool:
+        """Whether a few losses end at `factor` times the first, and rise, or have been that high for a quarter of them.
+
+        They rise if the last quarter, three at least, are above all before. Of 12 losses the last three are the largest
+        by chance once in 220 runs, whatever their distribution; of fewer each of the three must be as high. Or all of
+        those are over the square of the factor.
+        """
+        losses = self.history.finite_losses
+        late = max(3, len(losses) // 4)
+        if len(losses) < late + 2:
+            return False
+        before, now = losses[:-late], losses[-late:]
+        usual = median(sorted(before))
+        reference = max(self.history.loss_first, self.constant or -math.inf)
+        least = (factor - 1) * max(abs(reference), 1.4826 * median(sorted(abs(v - usual) for v in before)))
+        if min(now) - reference > (factor**2 - 1) * abs(reference) > 0:
+            return True
+        if len(losses) < 12:
+            return min(now) > max(before) and min(now) - reference >= least
+        rises = min(now) > max(before) and median(sorted(now[-3:])) - reference >= least
+        first = max(reference, median(sorted(losses[:3])))
+        return rises or (late >= 5 and min(now) - first > (factor - 1) * abs(first))
 
     @property
     def dead(self) -> bool:
-        """Whether its last updates were all skipped, or applied with a non-finite loss."""
+        """Whether its last updates were all skipped, or applied with a non-finite loss.
+
+        Where a loss scale comes down from too high a start, some are: there a window of them is needed.
+        """
         h = self.history
-        return h.attempts > 0 and (not h.first or h.streak >= self.window or h.broken)
+        never = (not h.first and h.losses.count > 0) or (bool(h.streak) and not h.applied and not self.scaled)
+        return h.attempts > 0 and (never or h.streak >= self.window or h.broken)
+
+    @cached_property
+    def improved(self) -> bool:
+        """Whether the last losses are below the first ones: by `learning`, and beyond their noise.
+
+        The first ones are a window, or the first five: some runs are done within a window. By medians, and noise is
+        three standard errors of those.
+        """
+        h, last = self.history, sorted(self.history.at_the_end)
+        for first in (h.first[: self.window], h.first[:5]):
+            if not first or h.finite < 2 * len(first):
+                continue
+            began, end = median(sorted(first)), median(last)
+            spread = 1.4826 * median(sorted(abs(v - end) for v in last))
+            noise = 3 * 1.25 * spread * (1 / len(first) + 1 / len(last)) ** 0.5
+            if self.constant is not None:  # then that is what an end is compared with
+                began, end, noise = max(began, math.fsum(first) / len(first)), h.end[0], 0.0
+            scale = began - self.constant if self.constant is not None and self.constant_found else began
+            if began - end > max(self.learning * abs(scale), noise):
+                return True
+        return False
+
+    def better(self, loss: float, constant: float) -> bool:
+        """Whether a loss is below that of a constant answer by enough to count as learnt.
+
+        By `learning`; of a loss whose zero means nothing, by more than its noise and by some of the fall to there.
+        """
+        if self.constant_found:
+            return loss < constant - max(
+                3 * self.history.end[1], self.learning * abs(self.history.loss_early - constant)
+            )
+        return loss <= (1 - self.learning) * constant
+
+    @cached_property
+    def generalizes(self) -> bool | None:
+        """Whether any evaluation was better than the best constant answer; None where there was none.
+
+        Where that is not known: whether one was better than the run's first losses, or than its own first; None if not,
+        since a model that was trained before begins with lower losses than its evaluations have.
+        """
+        found = [v for v in self.history.evaluations if math.isfinite(v)]
+        if not found:
+            return None
+        if self.eval_constant is not None:
+            return self.better(min(found), self.eval_constant)
+        began = max(self.history.loss_first, self.history.loss_early)
+        fell = len(found) > 1 and min(found[1:]) < found[0] - self.learning / 10 * abs(found[0])
+        return True if fell or min(found) <= began - self.learning * abs(began) else None
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether the training data, or those of the evaluations, are answered better than by a constant answer.
+
+        Where that is not known: than at the beginning.
+        """
+        if self.constant is None:
+            return self.improved or bool(self.generalizes)
+        return self.better(self.history.end[0], self.constant) or bool(self.generalizes)
+
+    @property
+    def knows(self) -> bool:
+        """Whether data are answered better than by a constant answer: those of the evaluations, where there are any."""
+        return self.fits if self.generalizes is None else self.generalizes
+
+    @property
+    def memorises(self) -> bool:
+        """Whether that is so of the training data alone, beyond the noise of the last losses."""
+        end, error = self.history.end
+        known = self.constant is not None and self.better(end + 2 * error, self.constant)
+        return known and self.improved and self.generalizes is False
 
     @property
     def learns(self) -> bool:
-        return self.history.improvement >= self.learning and not self.trivial
+        """Whether it has learnt: see the definition above."""
+        return self.long and self.improved and self.knows
 
     @property
-    def trivial(self) -> bool:
-        """Whether a constant answer would be as good: by the evaluations, or without any by the last losses.
+    def trains(self) -> bool:
+        """Whether the training data are answered better than at the beginning, and than by a constant answer."""
+        return self.fits and self.improved
 
-        A training loss of less than half of it is no coincidence: that model has learnt, if only by heart.
+    @property
+    def stuck(self) -> bool:
+        """Whether the run is long enough to train, and does not."""
+        return self.long and not self.trains
+
+    @property
+    def steady(self) -> bool:
+        """Whether the loss fell from quarter to quarter, each time beyond its noise."""
+        quarters, h = self.history.losses_over_time.parts(4), self.history
+        error = h.noise / max(h.finite / 4, 1) ** 0.5
+        return bool(quarters) and all(before - after > 3 * error for before, after in pairwise(quarters))
+
+    @cached_property
+    def undecided(self) -> str | None:
+        """Why a run that is no better than a constant answer may just not be there yet; None if it should be."""
+        h = self.history
+        if self.constant is None or self.knows or not self.long:
+            return None
+        if h.attempts < self.plateau:
+            return f"ordinary training may need {self.plateau} updates to get there"
+        if self.fits:
+            return None
+        if h.lr_last >= h.lr_highest > 1.5 * h.lr_first:
+            return "the learning rate was still rising"
+        return "the loss was still falling fast enough to get there in as many updates again" if self.falling else None
+
+    @property
+    def falling(self) -> bool:
+        """Whether as many updates again would get it below the constant answer, at the fall of its second half.
+
+        That fall is taken to slow down from sixth to sixth of the run as it did there.
         """
-        if self.constant is None:
+        parts, h = self.history.losses_over_time.parts(6), self.history
+        if not parts or self.constant is None:
             return False
-        found = [v for v in self.history.evaluations if v == v] or [self.history.loss_late]
-        by_heart = self.history.loss_late < self.constant / 2
-        return min(found) > (1 - self.learning) * self.constant and not by_heart
+        fall, before = parts[4] - parts[5], parts[3] - parts[4]
+        if not fall > 3 * h.noise / max(h.finite / 6, 1) ** 0.5:
+            return False
+        slows = min(fall / before, 1.0) if before > 0 else 1.0
+        return self.better(parts[5] - fall * math.fsum(slows**i for i in range(1, 7)), self.constant)
 
     @property
     def frozen(self) -> bool:
@@ -89,12 +266,15 @@ class FinishedRun:
     @property
     def progress(self) -> str:
         """The progress of a run that has not learnt, in words."""
-        h = self.history
-        if h.improvement >= self.learning:
-            return f"the loss ({h.losses.final:.4g}) is about that of a constant answer ({self.constant:.4g})"
-        return f"the loss improved by {h.improvement:.1%} only"
-
-    @property
-    def stuck(self) -> bool:
-        """Whether the run is long enough and has not learnt."""
-        return self.long and not self.learns
+        h, end = self.history, self.history.end[0]
+        if self.constant is not None and not self.knows:
+            gain = (self.constant - end) / abs(self.constant) if self.constant else 0.0
+            than = f"the best constant answer{' found' * self.constant_found} ({self.constant:.4g})"
+            return f"the loss ends at {end:.4g}, {f'only {gain:.1%} below' if gain > 0 else 'no better than'} {than}"
+        began = h.loss_early
+        gain = (began - end) / abs(began) if began else 0.0
+        return (
+            f"the loss improved by {gain:.1%} only"
+            if gain > 0
+            else f"the loss did not improve: {began:.4g} to {end:.4g}"
+        )

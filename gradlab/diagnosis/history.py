@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 from typing import Any
 
-from gradlab.diagnosis.series import Recent, Samples
+from gradlab.diagnosis.series import Blocks, Recent, Samples
 from gradlab.measure.levels import Levels
 from gradlab.update.clip import layers_of
 
@@ -30,7 +30,17 @@ class History:
         place = {name: i for i, name in enumerate(order or self.layer_names)}
         self.order = sorted(range(len(self.layer_names)), key=lambda i: place.get(self.layer_names[i], len(place)))
         self.attempts = self.skipped = self.streak = 0
+        self.empty = 0
+        """Windows in which no target counted."""
+        self.first_empty: int | None = None
         self.bad_since: int | None = None
+        """The first of the last updates that all were skipped, or had a loss that is not finite."""
+        self.bad_loss = False
+        """Whether the loss of that update is not finite."""
+        self.skipped_bad = self.applied_bad = self.applied_zero = 0
+        """Updates whose loss is not finite: skipped; applied; of these, those whose gradient is zero."""
+        self.skipped_bad_since: int | None = None
+        self.applied_bad_since: int | None = None
         self.broken = False
         """Whether the last update was applied although its loss was not finite."""
         self.finite = 0
@@ -40,22 +50,32 @@ class History:
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=window)
         self.best = math.inf
+        self.losses_over_time = Blocks()
+        self.lr_first = self.lr_last = math.nan
+        self.lr_highest = -math.inf
         self.norms, self.norms_of_all = Recent(KEPT), Samples(64)
         self.largest, self.largest_at = 0.0, 0
         self.evaluations: list[float] = []
         self.applied = self.clipped = 0
         self.coefficients, self.update_ratios = Samples(), Samples()
+        self.lost, self.still = Samples(), Samples()
+        """Shares of weights of a narrow type that an update, and that all since the record before, left unchanged."""
         self.layer_records = 0
         self.layers: list[float] = []
         self.layer_ratios: list[tuple[str, float]] = []
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None) -> None:
         """Add a line of metrics, of an update or an evaluation."""
-        if "train/loss" not in line:
+        if "grad/norm" not in line:
             self.evaluations.append(line.get("eval/loss", math.nan))
             return
-        loss, norm, skipped = line["train/loss"], line["grad/norm"], line["update/skipped"]
+        norm, skipped = line["grad/norm"], line["update/skipped"]
         self.attempts += 1
+        if line.get("update/empty"):
+            self.skipped += 1
+            self.empty += 1
+            self.first_empty = self.first_empty or line["attempt"]
+            return
         if skipped:
             self.skipped += 1
             self.streak += 1
@@ -67,15 +87,33 @@ class History:
             self.coefficients.add(coefficient)
             if math.isfinite(ratio := line.get("update/ratio", math.nan)):
                 self.update_ratios.add(ratio)
-        self.losses.add(loss)
-        finite = math.isfinite(loss)
+            for name, kept in (("update/lost", self.lost), ("update/still", self.still)):
+                if name in line:
+                    kept.add(line[name])
+        self.lr_last = line.get("lr", math.nan)
+        if self.attempts == 1:
+            self.lr_first = self.lr_last
+        self.lr_highest = max(self.lr_highest, self.lr_last)
+        loss = line.get("train/loss")  # None: a watched loop need not show it
+        finite = loss is None or math.isfinite(loss)
         self.broken = not (skipped or finite)
         if skipped or not finite:
-            self.bad_since = self.bad_since or line["attempt"]
+            if self.bad_since is None:
+                self.bad_since, self.bad_loss = line["attempt"], not finite
         else:
             self.bad_since = None
-        if finite:
+        if not finite and skipped:
+            self.skipped_bad_since = self.skipped_bad_since or line["attempt"]
+            self.skipped_bad += 1
+        elif not finite:
+            self.applied_bad_since = self.applied_bad_since or line["attempt"]
+            self.applied_bad += 1
+            self.applied_zero += norm == 0
+        if loss is not None:
+            self.losses.add(loss)
+        if loss is not None and finite:
             self.finite += 1
+            self.losses_over_time.add(loss)
             if len(self.first) < self.window:
                 self.first.append(loss)
             self.last.append(loss)
@@ -132,13 +170,40 @@ class History:
         return min(self.best, self.loss_late) if self.first else math.nan
 
     @property
-    def improvement(self) -> float:
-        """The largest relative fall of the loss; in a run too short for two windows, from its first half on."""
-        half = min(self.finite // 2, self.window)
-        if not half:
-            return 0.0
-        early, late = statistics.median(self.first[:half]), statistics.median(list(self.last)[-half:])
-        return (early - min(self.best, late)) / abs(early) if early else 0.0
+    def finite_losses(self) -> list[float]:
+        """The latest, up to 100."""
+        return [loss for loss in self.losses.latest if math.isfinite(loss)]
+
+    @property
+    def at_the_end(self) -> list[float]:
+        """The finite losses of the last window, or of the last tenth of a long run, up to 100, sorted.
+
+        The largest one counts as the second largest: it may be a spike.
+        """
+        values = sorted(self.finite_losses[-max(self.window, self.attempts // 10) :])
+        return [*values[:-1], values[-2]] if len(values) > 2 else values
+
+    @property
+    def end(self) -> tuple[float, float]:
+        """Mean loss at the end, and its standard error; NaN of none.
+
+        A mean, as the loss of a constant answer is: where a few samples have most of the loss, a median is far below.
+        """
+        values = self.at_the_end
+        return (math.fsum(values) / len(values), self.noise / len(values) ** 0.5) if values else (math.nan, math.nan)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the losses at the end."""
+        values = self.at_the_end
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+    @property
+    def norm_drift(self) -> tuple[float, float]:
+        """The usual norms of the first and of the last tenth."""
+        values = self.norms_of_all.values
+        tenth = max(2, len(values) // 10)
+        return (statistics.median(values[:tenth]), statistics.median(values[-tenth:])) if values else (math.nan,) * 2
 
     @property
     def usual_norm(self) -> float:

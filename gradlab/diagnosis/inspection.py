@@ -1,40 +1,60 @@
-"""One forward and backward pass over the final model: its modules' outputs, and what fp16 flushes of its gradients."""
+"""One more pass over the final model: where its activations are flat, and what fp16 flushes of its gradients."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradlab.base.randomness import random_state, set_random_state
 from gradlab.diagnosis.series import late_to_early
-from gradlab.measure.activations import Activations
+from gradlab.measure.activations import FIELDS, Activations
 from gradlab.update.clip import layers_of
 from gradlab.update.gradients import tensor_norms
 from gradlab.update.loss import Loss
 from gradlab.update.precision import Precision
 
+if TYPE_CHECKING:
+    from gradlab.measure.flat_units import FlatCall
+
 
 @dataclass
-class ModuleOutput:
-    """One module's output on a batch of training data."""
+class ActivationOutput:
+    """The output of one call of an activation, on a batch of training data."""
 
     name: str
+    """The module in whose code it is."""
     kind: str
-    rms: float
-    max: float
     saturated: float | None
+    """Share of elements, or where it is flat at two ends of units, at which no gradient passes."""
     dead: float | None
+    """Share of units that are at its lower end for every sample, or at either, most at the lower."""
+    ends: str = "zero"
+    """The values at which it is flat."""
+    operation: str = ""
+    call: int = 1
+    calls: int = 1
+    """Which call of the operation in this module, of how many."""
+
+    @property
+    def where(self) -> str:
+        what = self.operation if self.operation.lower() != self.kind.lower() else ""
+        module = f"{self.name or 'the model'} ({self.kind}{f', {what}' if what else ''})"
+        return module + (f", call {self.call} of {self.calls}" if self.calls > 1 else "")
 
 
 @dataclass
 class Inspection:
     """What was measured."""
 
-    modules: list[ModuleOutput] = field(default_factory=list)
-    """In the order of execution."""
+    activations: list[ActivationOutput] = field(default_factory=list)
+    """Every call of one, in the order of execution."""
+    samples: int = 0
+    """On which they were measured."""
     flushed: float | None = None
     """Fraction of the gradient's elements, of those not zero in fp32, that are zero in fp16."""
     layer_ratio: float | None = None
@@ -49,23 +69,28 @@ def inspect_model(
     modules: list[str],
     order: list[str],
 ) -> Inspection:
-    """Run one forward pass, under fp16 also two backward passes, and restore the buffers.
+    """Run a forward pass of each micro-batch, under fp16 also two backward passes, and restore the buffers.
 
-    batches: micro-batches, of which the first is used. modules: names in the order of execution. order: of layers.
-    The caller restores the random state.
+    batches: micro-batches, of which the first alone is used for the gradients. modules: names of recurrent ones, whose
+    activations are within one operation. order: of layers. The caller restores the random state.
     """
+    from gradlab.measure.flat_units import FlatUnits  # loads PyTorch: not before the configuration was checked
+
     inputs, targets = batches[0]
     buffers = [b.clone() for b in model.buffers()]
-    activations = Activations(model, modules)
+    recurrent, units = Activations(model, modules), FlatUnits(model)
     found = Inspection()
     try:
-        with torch.no_grad(), activations.watching(), precision.arithmetic(), precision.autocast():
-            model(inputs)
-        for name, row in zip(modules, activations.table(precision.device).tolist(), strict=True):
-            rms, largest, saturated, dead = (None if v != v else v for v in row)
-            if name in activations.latest:
+        for i, (each, _) in enumerate(batches):
+            watched = recurrent.watching() if i == 0 else nullcontext()
+            with torch.no_grad(), watched, precision.arithmetic(), units.watching(), precision.autocast():
+                model(each)
+        found.samples = sum(len(each) for each, _ in batches)
+        for name, row in zip(modules, recurrent.table(precision.device).tolist(), strict=True):
+            if row[FIELDS.index("saturated")] == row[FIELDS.index("saturated")]:
                 kind = type(model.get_submodule(name)).__name__
-                found.modules.append(ModuleOutput(name, kind, rms or 0.0, largest or 0.0, saturated, dead))
+                found.activations.append(ActivationOutput(name, kind, row[FIELDS.index("saturated")], None))
+        found.activations += outputs(units.calls)
         if precision.dtype == torch.float16:
             compare_gradients(found, model, loss_fn, precision, inputs, targets, order)
         return found
@@ -73,6 +98,22 @@ def inspect_model(
         for b, before in zip(model.buffers(), buffers, strict=True):
             b.copy_(before)
         model.zero_grad(set_to_none=True)
+
+
+def outputs(calls: Sequence[FlatCall]) -> list[ActivationOutput]:
+    """What was measured of each call, in one transfer; units at either end count together."""
+    if not calls:
+        return []
+    many = Counter((c.module, c.operation) for c in calls)
+    found = []
+    for c, (flat, low) in zip(calls, torch.stack([c.values for c in calls]).tolist(), strict=True):
+        mostly_low = 2 * low >= flat
+        dead = None if not c.ends else flat if mostly_low else low
+        saturated = flat if not c.ends or (len(c.ends) > 1 and not mostly_low) else None
+        named = " or ".join("zero" if end == 0 else f"{end:g}" for end in c.ends)
+        number = many[c.module, c.operation]
+        found.append(ActivationOutput(c.module, c.kind, saturated, dead, named, c.operation, c.number, number))
+    return found
 
 
 def compare_gradients(

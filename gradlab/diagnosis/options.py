@@ -16,15 +16,19 @@ class DiagnosisOption:
     """Thresholds of the diagnosis. Besides these fields there is one for each rule, by its code: see `Thresholds`."""
 
     window: int = 20
-    """Updates over which a loss is averaged; the losses of a run of fewer than two windows are not judged."""
+    """Updates over which a loss is averaged. Comparing an end with a beginning takes two of them: a run of fewer is
+    `too_short`."""
     learning: float = 0.05
-    """Smallest relative improvement of the loss that counts as learning."""
+    """Part of its first loss, and of that of the best constant answer, by which a run that has learnt is better."""
+    plateau: int = 100
+    """Updates that ordinary training may need to become better than a constant answer: 20 to 70 were measured."""
     still: float = 1e-6
     """Usual relative change of the weights in an update below which they count as frozen."""
 
     def __post_init__(self) -> None:
         require(self.window >= 2, "window", self.window, ">= 2")
-        require(self.learning > 0, "learning", self.learning, "> 0")
+        require(0 < self.learning < 1, "learning", self.learning, "in (0, 1)")
+        require(self.plateau >= 1, "plateau", self.plateau, ">= 1")
         require(self.still > 0, "still", self.still, "> 0")
 
     def rules(self) -> Iterator[Rule]:
@@ -53,7 +57,8 @@ VERDICTS = ("healthy", *(rule.code for rule in Thresholds().rules() if not rule.
 """Every verdict that a run can get."""
 
 
-def check_verdict(field: str, given: str | None) -> None:
+def check_verdict(field: str, given: object) -> None:
     """Refuse an expectation that no run can meet."""
-    if given not in (None, "any", *VERDICTS):
-        raise Invalid(field, given, f"must be null, any or one of {', '.join(VERDICTS)}")
+    verdicts = given if isinstance(given, list) and given else [given]
+    if given not in (None, "any") and not set(map(str, verdicts)) <= set(VERDICTS):
+        raise Invalid(field, given, f"must be null, any, or one or a list of {', '.join(VERDICTS)}")

@@ -1,4 +1,4 @@
-"""Bounded samples of a series of any length, and the ratio of its end to its beginning."""
+"""Bounded samples and means of a series of any length, and the ratio of its end to its beginning."""
 
 from __future__ import annotations
 
@@ -25,6 +25,29 @@ class Samples:
     @property
     def median(self) -> float:
         return statistics.median(self.values) if self.values else math.nan
+
+
+class Blocks:
+    """The means of successive equal blocks of a series of any length; their size doubles when there are too many."""
+
+    def __init__(self, most: int = 64) -> None:
+        self.most, self.size, self.count, self.sum = most, 1, 0, 0.0
+        self.means: list[float] = []
+
+    def add(self, value: float) -> None:
+        self.count, self.sum = self.count + 1, self.sum + value
+        if self.count == self.size:
+            self.means.append(self.sum / self.size)
+            self.count, self.sum = 0, 0.0
+            if len(self.means) == self.most:
+                self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
+                self.size *= 2
+
+    def parts(self, number: int) -> list[float]:
+        """The means of so many equal parts; empty of fewer blocks. Blocks that are left over are the first ones."""
+        size = len(self.means) // number
+        late = self.means[len(self.means) - number * size :]
+        return [statistics.fmean(late[i * size : (i + 1) * size]) for i in range(number)] if size else []
 
 
 class Recent:

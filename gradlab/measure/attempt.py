@@ -10,11 +10,22 @@ import torch
 from gradlab.update.recorder import Recorder
 from gradlab.update.step import MicroBatch, Stats
 
-FIELDS = ("loss", "grad_norm", "clip_coefficient", "clip_acted", "scale", "next_scale", "skipped", "lr", "applied")
+FIELDS = (
+    "loss",
+    "grad_norm",
+    "clip_coefficient",
+    "clip_acted",
+    "scale",
+    "next_scale",
+    "skipped",
+    "empty",
+    "lr",
+    "applied",
+)
 
 
 def pack(stats: Stats) -> torch.Tensor:
-    """(9,) float64, FIELDS: everything that a line of metrics needs, for one transfer."""
+    """(10,) float64, FIELDS: everything that a line of metrics needs, for one transfer."""
     return torch.stack([getattr(stats, name) for name in FIELDS])
 
 

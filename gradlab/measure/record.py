@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradlab.measure.activations import FIELDS, Activations, by_execution, leaves
+from gradlab.measure.lost import given, lost, narrow, some, still
 from gradlab.measure.monitor import Monitor
 from gradlab.measure.timing import Passes
 from gradlab.update.clip import layers_of
@@ -38,11 +39,18 @@ class Observed:
         self.recurrent = [name for name in self.modules if isinstance(model.get_submodule(name), torch.nn.RNNBase)]
         layers, _ = layers_of(names)
         self.order = [layers[i] for i in by_execution(layers, called)]
+        self.kept: list[torch.Tensor] = []
+        """Elements of the parameters of a narrow type, as they were when steps were recorded last."""
 
-    def header(self) -> dict[str, list[str]]:
-        """The first line of layers.jsonl: its columns, and the layers in the order of execution."""
+    def header(self) -> dict[str, list[Any]]:
+        """The first line of layers.jsonl: its columns with their shapes, and the layers in the order of execution."""
         hooked = {"modules": self.modules, "recurrent": self.recurrent}
-        return {"names": self.names, "order": self.order} | {k: [] if self.compiled else v for k, v in hooked.items()}
+        columns: dict[str, list[Any]] = {
+            "names": self.names,
+            "shapes": [list(p.shape) for p in self.params],
+            "order": self.order,
+        }
+        return columns | {k: [] if self.compiled else v for k, v in hooked.items()}
 
     def record(self, update: int) -> Record | None:
         """What to record of this update, counted from 1."""
@@ -66,6 +74,7 @@ class Record(Recorder):
         times: bool = False,
     ) -> None:
         self.names, self.params, self.model = observed.names, observed.params, observed.model
+        self.observed = observed
         self.steps, self.elements = steps, elements
         hooked = not observed.compiled  # a compiled model ignores hooks registered later
         self.activations = Activations(observed.model, observed.modules) if elements and hooked else None
@@ -75,6 +84,7 @@ class Record(Recorder):
         self.through_time: dict[str, torch.Tensor] = {}
         self.measured: list[tuple[str, list[str], torch.Tensor]] = []
         self.before: list[torch.Tensor] = []
+        self.slopes: dict[str, torch.Tensor] = {}
 
     @contextmanager
     def forward(self, window: Sequence[Any] = ()) -> Iterator[None]:
@@ -117,6 +127,7 @@ class Record(Recorder):
             for name, values in element_statistics(gradients.tensors, gradients.norms).items():
                 self.measured.append((name, names, values))
         if self.steps:
+            self.slopes = dict(zip(gradients.names, gradients.tensors, strict=True))
             self.before = list(torch._foreach_clone([p.detach() for p in self.params]))
             self.measured.append(("param/norm", self.names, tensor_norms(self.before)))
 
@@ -124,7 +135,23 @@ class Record(Recorder):
         if self.steps:
             torch._foreach_sub_(self.before, [p.detach() for p in self.params])
             self.measured.append(("update/norm", self.names, tensor_norms(self.before)))
-            self.before = []
+            self.look_for_lost()
+            self.before, self.slopes = [], {}
+
+    def look_for_lost(self) -> None:
+        """Of parameters of a narrow type: elements that the step did not change though it should have."""
+        if not (at := [i for i, p in enumerate(self.params) if narrow(p)]):
+            return
+        names, moved, device = [self.names[i] for i in at], [self.before[i] for i in at], self.params[0].device
+        grads = [self.slopes.get(name) for name in names]
+        self.measured += [
+            ("update/given", names, given(grads, device)),
+            ("update/lost", names, lost(moved, grads, device)),
+        ]
+        now = [some(self.params[i]) for i in at]
+        if self.observed.kept:
+            self.measured.append(("update/still", names, still(self.observed.kept, now)))
+        self.observed.kept = now
 
     def pack(self) -> torch.Tensor:
         parts = [values for _, _, values in self.measured]
@@ -170,11 +197,22 @@ def ratios(above: list[Any], below: list[Any]) -> list[float | None]:
 
 
 def totals(layers: Layers) -> dict[str, float]:
-    """Over all parameters: how far they moved in this update, relative to their norm."""
+    """Over all parameters: how far they moved in this update, relative to their norm.
+
+    Of those of a narrow type, the share of elements with a gradient that it left unchanged, and of all elements that
+    are what they were at the record before.
+    """
     if "update/norm" not in layers:
         return {}
     moved, norm = (math.hypot(*layers[name]) for name in ("update/norm", "param/norm"))
-    return {"param/norm": norm, "update/ratio": moved / norm if norm else math.inf if moved else 0.0}
+    found = {"param/norm": norm, "update/ratio": moved / norm if norm else math.inf if moved else 0.0}
+    weights = [count or 0.0 for count in layers.get("update/given", [])]
+    if whole := math.fsum(weights):
+        found["update/lost"] = math.fsum(count or 0.0 for count in layers["update/lost"]) / whole
+        if "update/still" in layers:
+            parts = zip(layers["update/still"], weights, strict=True)
+            found["update/still"] = math.fsum((share or 0.0) * weight for share, weight in parts) / whole
+    return found
 
 
 def memory_of(model: torch.nn.Module) -> Memory:

@@ -1,88 +1,74 @@
-"""What to try for a verdict: remedies that apply to the run at hand, as overrides that can be pasted."""
+"""What to try on a failed run: overrides that can be pasted, and lines to change in the user's own code."""
 
 from __future__ import annotations
 
 import copy
 import functools
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gradlab.base.command import kept
+from gradlab.base.command import key, pasted, text
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config.compose import compose
-from gradlab.config.remedy import chosen, described, label, overrides, shipped
+from gradlab.config.remedy import chosen, described, get, label, overrides
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 
+if TYPE_CHECKING:
+    from gradlab.remedies.evidence import Evidence
+
 GROUPS = {group for group, _ in OPTIONS}
-
-REMEDIES: dict[str, tuple[str, ...]] = {
-    "nan_parameter": ("lower_lr", "clip_norm"),
-    "nan_loss": ("stable_loss", "lower_lr", "clip_norm"),
-    "scale_livelock": ("lower_lr", "bf16"),
-    "scale_collapse": ("lower_lr", "bf16"),
-    "exploding": ("clip_norm", "lower_lr", "warmup", "he_init", "pre_norm", "orthogonal_init", "gated"),
-    "overflow_fp16": ("lower_lr", "bf16"),
-    "nan_gradient": ("stable_loss", "lower_lr", "clip_norm"),
-    "diverged": ("lower_lr", "clip_norm", "warmup"),
-    "dead_units": ("gelu", "lower_lr", "he_init"),
-    "zero_gradient": ("gelu", "lower_lr", "he_init"),
-    "saturated_units": ("xavier_init", "relu+he_init", "layer_norm", "lower_lr"),
-    "vanishing": ("relu+he_init", "residual", "layer_norm", "batch_norm", "gated"),
-    "underflow_fp16": ("loss_scaling", "bf16"),
-    "overclipped": ("looser_clip",),
-    "dominant_layer": ("clip_per_layer",),
-    "update_too_large": ("lower_lr", "warmup"),
-    "stalled": ("higher_lr",),
-    "loss_spike_recovered": ("clip_norm", "lower_lr", "warmup"),
-}
-"""Names of remedies (a plus combines them) by verdict, in the order in which to try them.
-
-Faults that no configuration fixes are not here: data that are not finite, a broken graph.
-"""
+SHOWN = 4
+"""Changes that a run prints at its end."""
 
 
 @dataclass
 class Try:
-    """A remedy, or a combination, on a run's own configuration."""
+    """One change on a run's own configuration, or in its code."""
 
     name: str
-    """As it is given to +remedy=."""
+    """A shipped remedy, as it is given to +remedy=, or the field that it sets."""
     overrides: list[str]
-    """What to add to the run's own overrides."""
+    """What to add to the run's own overrides; empty where it is in the user's code."""
     why: str
+    """The measurement that it rests on."""
+    lines: str = ""
+    """What to change in the user's code."""
 
 
-def remedies(verdict: str, config: Config, given: list[str]) -> list[Try]:
-    """The remedies of a verdict that apply to a run.
+def remedies(e: Evidence, config: Config, given: list[str], search: bool = False) -> list[Try]:
+    """The changes that a run's evidence suggests and its configuration takes, the likeliest to cure first.
 
-    config: the run's, with its own remedies applied. given: the overrides that it was started with.
+    config: the run's, with its own remedies applied. given: the overrides that it was started with; where remedies were
+    among them, those of `untreated`. search: all that a search may try, instead of the few that are printed.
     """
-    names = REMEDIES.get(verdict, ())
-    if not names:
-        return []
+    from gradlab.remedies.proposals import proposals
+
     before = replace(config, init_from=None) if config.pretrain else config
-    used = [name for name, remedy in config.remedy.items() if remedy.set or remedy.multiply]
-    tries = []
-    for combined in names:
-        parts = {name: shipped(name) for name in combined.split("+") if name not in used}
-        after, made = before, list[str]()
-        try:
-            for remedy in parts.values():
-                after, more = tried(after, remedy)
-                made += more
-        except (Invalid, ValueError):
-            continue
-        if not made:
-            continue
-        if used or (not all("." in o for o in made) and not pasteable(given, made, after)):
-            made = [f"+remedy={label([*used, *parts])}"]
-        tries.append(Try(label(parts), made, "; ".join(remedy.why for remedy in parts.values())))
-    return tries
+    tries, seen = list[Try](), set[tuple[str, ...]]()
+    for proposal in proposals(e, before, search):
+        if proposal.remedy is None:
+            made = list[str]()
+        else:
+            try:
+                after, made = tried(before, proposal.remedy)
+            except (Invalid, ValueError):
+                continue
+            if not made:
+                continue
+            if not (all("." in o for o in made) or pasteable(given, made, after)):
+                if not proposal.shipped or any(key(o) == "remedy" for o in given):
+                    continue
+                made = [f"+remedy={label(proposal.name.split('+'))}"]
+        same = tuple(made) or (proposal.lines,)
+        if same not in seen:
+            seen.add(same)
+            tries.append(Try(label(proposal.name.split("+")), made, proposal.why, proposal.lines))
+    return tries if search else [*[t for t in tries if t.overrides][:SHOWN], *[t for t in tries if t.lines][:SHOWN]]
 
 
 def tried(config: Config, remedy: Remedy) -> tuple[Config, list[str]]:
@@ -92,15 +78,18 @@ def tried(config: Config, remedy: Remedy) -> tuple[Config, list[str]]:
     """
     plain = {f.name: vars(value) if is_dataclass(value := getattr(config, f.name)) else value for f in fields(config)}
     made, after = overrides(remedy, plain), copy.copy(config)
+    groups = {key(o) for o in made}
+    made = [o for o in made if key(o).split(".")[0] in groups or o != f"{key(o)}={text(get(plain, key(o)))}"]
     for override in made:
-        name, _, value = override.lstrip("+").partition("=")
+        name, _, value = override.lstrip("+~").partition("=")
         group, _, field = name.partition(".")
         if field:
             setattr(after, group, replace(getattr(after, group), **{field: parsed(value)}))
         else:
-            setattr(after, name, OmegaConf.to_object(chosen(name, value)) if name in GROUPS else parsed(value))
-    if made and after == config:
-        raise ValueError(f"{' '.join(made)} changes nothing here")
+            option = OmegaConf.to_object(chosen(name, value)) if name in GROUPS and value else None
+            setattr(after, name, option if name in GROUPS else parsed(value))
+    if after == config and (remedy.set or remedy.multiply):
+        raise ValueError("it changes nothing here")
     return after, made
 
 
@@ -119,7 +108,7 @@ def pasteable(given: list[str], made: list[str], after: Config) -> bool:
 
     They do not where an experiment has set fields of an option that these replace.
     """
-    typed = [*kept(given, made), *made]
+    typed = pasted(given, made)
     shape = tuple(o.partition("=")[0] if "." in o.partition("=")[0] and o[0] not in "+~" else o for o in typed)
     if shape not in PASTEABLE:
         try:

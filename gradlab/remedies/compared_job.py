@@ -16,6 +16,7 @@ from gradlab.runs.record import RunRecord
 
 BASELINE = "none"
 HEALTHY = ("healthy", "small_but_healthy")
+UNJUDGED = ("too_short",)
 WARM = 10
 """Updates that are not timed, the first; and as many are needed after them."""
 
@@ -31,7 +32,7 @@ class ComparedJob:
     """Its other overrides: only runs that share them are compared."""
     verdict: str | None = None
     unhealthy: bool | None = None
-    """None of a run without a verdict, or that was interrupted."""
+    """None of a run without a verdict, that was interrupted, or too short to judge."""
     why_not: str | None = None
     """Why the remedy does not apply."""
     changed: dict[str, list[Any]] = field(default_factory=dict)
@@ -61,7 +62,7 @@ def measure(lines: Iterable[dict[str, Any]]) -> dict[str, float | None]:
         "first_failing": failing[0] if failing else None,
         "last_failing": failing[-1] if failing else None,
         "skipped": len(failing),
-        "train_loss": Levels(line["train/loss"] for line in updates).final,
+        "train_loss": Levels(line["train/loss"] for line in updates if not line.get("update/empty")).final,
         "eval_loss": evaluated[-1] if evaluated else None,
         "grad_norm_median": quantile(norms, 0.5),
         "grad_norm_p99": quantile(norms, 0.99),
@@ -79,7 +80,8 @@ def compared_job(folder: Path, job: str) -> ComparedJob:
     found.why_not, found.changed = run.remedy.get("why_not"), run.remedy.get("changed") or {}
     if run.verdict is None or run.status is None:
         return found
-    found.unhealthy = run.verdict not in HEALTHY if run.status != "interrupted" else None
+    judged = run.status != "interrupted" and run.verdict not in UNJUDGED
+    found.unhealthy = run.verdict not in HEALTHY if judged else None
     found.measured, found.planned = measure(run.lines), run.diagnosis["planned"]
     found.completed = run.status == "completed"
     found.survived = 1.0 if found.unhealthy is False else found.value("updates") / max(found.planned, 1)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.command import command, kept
+from gradlab.base.command import command, pasted
 from gradlab.base.json_lines import plain, write_whole
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
@@ -19,23 +19,25 @@ from gradlab.runs.record import RunRecord
 from gradlab.train.outcome import Outcome
 
 
-def write(
+def content(
     folder: Path, diagnosis: Diagnosis, outcome: Outcome, overflow: Overflow | None, exit_code: int, job: dict[str, Any]
 ) -> dict[str, Any]:
-    """diagnosis.json: the verdict with its evidence, how the run ended, the exit code, and the rest of the job.
-
-    Returns its content."""
-    content = diagnosis.as_dict() | {
+    """What diagnosis.json holds: the verdict with its evidence, how the run ended, the exit code, and the job's."""
+    found = diagnosis.as_dict() | {
         "ill": diagnosis.unhealthy,
         "outcome": asdict(outcome),
         "first_overflow": overflow.as_dict() if overflow else None,
         "exit_code": exit_code,
     }
-    content |= job
-    content["measured"] = measured(RunRecord(folder).updates, lost_at(content))
-    written: dict[str, Any] = plain(content)
-    write_whole(folder / "diagnosis.json", json.dumps(written, indent=2, allow_nan=False) + "\n")
-    return written
+    found |= job
+    found["measured"] = measured(RunRecord(folder).updates, lost_at(found))
+    made: dict[str, Any] = plain(found)
+    return made
+
+
+def write(folder: Path, content: dict[str, Any]) -> None:
+    """Write diagnosis.json."""
+    write_whole(folder / "diagnosis.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_error(
@@ -83,7 +85,10 @@ def summary_lines(
     if tries:
         lines.append("to try, one at a time:")
     for t in tries:
-        lines.append(f"  {command([*kept(overrides, t.overrides), *t.overrides, 'expect=healthy'])}   # {t.why}")
+        again = command([*pasted(overrides, t.overrides), "expect=healthy"])
+        lines.append(f"  {again if t.overrides else f'in your code: {t.lines}'}   # {t.why}")
+    if tries and folder.name:
+        lines.append(f"to find the smallest change that cures it: {command([str(folder)], 'gradlab.fix')}")
     lines.append(f"folder: {folder}")
     return lines
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.command import INTERRUPTED, identity
+from gradlab.base.command import INTERRUPTED, identity, untreated
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.config.remedy import summary
@@ -22,17 +23,28 @@ from gradlab.loggers.base import About
 from gradlab.loggers.local import read_run
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
-from gradlab.remedies.candidates import remedies
+from gradlab.measure.samples import Sample
+from gradlab.remedies.candidates import Try, remedies
+from gradlab.remedies.compared_job import HEALTHY
+from gradlab.remedies.evidence import evidence
 from gradlab.runs import ending, expectation
 from gradlab.runs.record import RunRecord
 from gradlab.runs.summary import ended
 from gradlab.train import checkpoint, environment
-from gradlab.train.inspection import find_overflow, inspect
+from gradlab.train.inspection import (
+    find_constant_answer,
+    find_overflow,
+    find_overflow_in_evaluation,
+    inspect,
+    runs_alone,
+)
 from gradlab.train.outcome import Outcome
 from gradlab.train.pretraining import pretrained
+from gradlab.train.samples import samples_of
 from gradlab.train.sink import FileSink, Sink
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
+from gradlab.update.loss import CustomLoss
 from gradlab.update.recorder import Layers
 
 
@@ -144,19 +156,25 @@ class Job(Sink):
         code = self.world.broadcast(INTERRUPTED if outcome.status == "interrupted" else code)
         if not self.world.main:
             return code, {}
-        tries = remedies(diagnosis.verdict, self.config, self.overrides)
-        of_the_job = {
-            "overrides": identity(self.overrides),
-            "planned": self.trainer.planned,
-            "remedy": self.remedy,
-            "remedies": [asdict(t) for t in tries],
-        }
-        content = ending.write(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        of_the_job = {"overrides": identity(self.overrides), "planned": self.trainer.planned, "remedy": self.remedy}
+        content = ending.content(self.folder, diagnosis, outcome, overflow, code, of_the_job)
+        tries = self.suggest(content)
+        content["remedies"] = [asdict(t) for t in tries]
+        ending.write(self.folder, content)
         self.views.page(self.folder, self.trainer.plain_config)
-        lines = ending.summary_lines(diagnosis, outcome, overflow, self.config, self.overrides, self.folder, tries)
+        given = untreated(self.overrides, self.remedy)
+        lines = ending.summary_lines(diagnosis, outcome, overflow, self.config, given, self.folder, tries)
         lines += [sentence] * bool(sentence)
         ending.show(f"verdict: {diagnosis.verdict}", lines, code == 0)
         return code, content
+
+    def suggest(self, content: dict[str, Any]) -> list[Try]:
+        """What to try next. content: of diagnosis.json, which has not been written yet."""
+        if content["verdict"] in HEALTHY:
+            return []
+        record = RunRecord(self.folder, self.trainer.plain_config)
+        record.diagnosis = content
+        return remedies(evidence(record), self.config, untreated(self.overrides, self.remedy))
 
     def inspection(self) -> Inspection | None:
         """Of the final model. One that fails costs the rules that need it, not the run."""
@@ -164,6 +182,28 @@ class Job(Sink):
             return inspect(self.trainer)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             self.progress.say(f"the final model could not be inspected: {' '.join(str(error).split())[:200]}")
+            return None
+
+    def samples(self, attempts: list[int]) -> dict[int, list[Sample]]:
+        """Of single updates, as far as they can be measured."""
+        try:
+            return samples_of(self.trainer, attempts)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            self.progress.say(f"single samples could not be measured: {' '.join(str(error).split())[:200]}")
+            return {}
+
+    def constant(self, name: str) -> float | None:
+        """Loss of the best constant answer on a split of the data; None where that is not known."""
+        split = getattr(self.trainer.data, name)
+        if split is None or not len(split):
+            return None
+        run = self.trainer
+        known = run.loss.best_constant(name, lambda: (targets for _, targets in pieces(split)))
+        if known is not None or not isinstance(run.loss, CustomLoss) or run.outcome.status != "completed":
+            return known
+        try:
+            return find_constant_answer(run, split) if runs_alone(run) else None
+        except (RuntimeError, ValueError, TypeError, IndexError):
             return None
 
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
@@ -174,17 +214,22 @@ class Job(Sink):
             overflow = find_overflow(run)
         elif self.world.main and outcome.status == "completed":
             inspection = self.inspection()
+            if outcome.eval and not math.isfinite(outcome.eval[-1]["eval/loss"]):
+                overflow = find_overflow_in_evaluation(run)
         diagnosis = diagnose(
             self.stream,
             outcome.status,
             outcome.error,
+            self.samples if self.world.main else None,
             scale_too_small=outcome.scale_too_small,
             half=precision.half,
             scaled=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             inspection=inspection,
-            constant=run.loss.best_constant(lambda: (targets for _, targets in pieces(run.data.train))),
+            constant=self.constant("train"),
+            eval_constant=self.constant("test"),
+            constant_found=isinstance(run.loss, CustomLoss),
         )
         return diagnosis, overflow
 

@@ -13,7 +13,7 @@ from gradlab.runs.outcome_class import LOST
 
 def measured(updates: Sequence[dict[str, Any]], began: int | None = None) -> dict[str, Any]:
     """What is kept of the lines of a run's updates. began: the update (attempt) with which it began to be lost."""
-    losses = Levels(line["train/loss"] for line in updates)
+    losses = Levels(line["train/loss"] for line in updates if not line.get("update/empty"))
     norms = [v for v in (line["grad/norm"] for line in updates) if math.isfinite(v)]
     last = updates[-1] if updates else {}
     applied = last.get("update", 0)

@@ -6,9 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-LEARNING = 0.05
-"""Relative fall of the loss that is learning, where a diagnosis does not say it itself."""
-
 
 @dataclass(frozen=True)
 class OutcomeClass:
@@ -27,12 +24,15 @@ class OutcomeClass:
 
 
 OUTCOMES = (
-    OutcomeClass("learnt", "came to its end with a lower loss", "#0072B2", "L"),
+    OutcomeClass("learnt", "better than at its beginning and than a constant answer, by 5% each", "#0072B2", "L"),
     OutcomeClass("spiked", "learnt, through spikes of the loss", "#56B4E9", "P"),
     OutcomeClass("unlearnt", "came to its end, and has not learnt", "#B8B8B8", "U"),
     OutcomeClass("diverged", "the loss ended far above its beginning, or lost what was learnt", "#E69F00", "D"),
-    OutcomeClass("exploded", "the gradient exploded, or something was not finite", "#D55E00", "X"),
+    OutcomeClass(
+        "exploded", "the gradient exploded, the loss has no floor, or something was not finite", "#D55E00", "X"
+    ),
     OutcomeClass("collapsed", "the fp16 loss scale fell to nothing, or fp16 overflowed", "#CC79A7", "C"),
+    OutcomeClass("too_short", "has too few updates to be judged", "#EFE6D5", "S"),
     OutcomeClass("stopped", "was stopped before its end", "#F0E442", "I"),
     OutcomeClass("error", "gave no measurement", "#4D4D4D", "E"),
 )
@@ -41,14 +41,18 @@ NAMES = tuple(o.name for o in OUTCOMES)
 LEARNT = ("learnt", "spiked")
 STABLE = ("learnt", "spiked", "unlearnt")
 """Came to the end with the loss not lost."""
-UNJUDGED = ("stopped", "error")
+UNENDED = ("stopped", "error")
+"""Gave no result that counts: what resuming their sweep runs again."""
+UNJUDGED = ("too_short", *UNENDED)
 """Neither stable nor unstable."""
 LOST = {
     "diverged": "diverged",
+    "unbounded_loss": "exploded",
     "exploding": "exploded",
     "nan_input": "exploded",
     "nan_parameter": "exploded",
     "nan_loss": "exploded",
+    "nan_forward": "exploded",
     "nan_gradient": "exploded",
     "scale_collapse": "collapsed",
     "scale_livelock": "collapsed",
@@ -58,13 +62,8 @@ LOST = {
 
 
 def learns(diagnosis: dict[str, Any]) -> bool:
-    """Whether a run learns, by its diagnosis.json; of an older version, by the losses of its evidence."""
-    if "learns" in diagnosis:
-        return bool(diagnosis["learns"])
-    evidence = diagnosis.get("evidence") or {}
-    first, best = (float(evidence.get(name, math.nan)) for name in ("loss_first", "loss_best"))
-    constant = float(evidence.get("loss_of_constant_answer", math.inf))
-    return first - best >= LEARNING * abs(first) and best <= (1 - LEARNING) * constant
+    """Whether a run has learnt, by its diagnosis.json (see `gradlab.diagnosis.finished_run` for what that means)."""
+    return bool(diagnosis.get("learns"))
 
 
 def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float) -> str:
@@ -80,6 +79,8 @@ def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: f
         return "diverged"
     if status == "failed" or not math.isfinite(last):
         return "exploded"
+    if verdict == "too_short":
+        return "too_short"
     if verdict == "loss_spike_recovered":
         return "spiked"
     return "learnt" if learnt else "unlearnt"

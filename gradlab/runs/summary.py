@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-from gradlab.base.command import command
+from gradlab.base.command import command, untreated
 from gradlab.base.json_lines import number
 from gradlab.base.lock import locked
 from gradlab.diagnosis.finding import Diagnosis, Finding
@@ -59,7 +59,7 @@ def ended(run: RunRecord) -> Summary:
             made(Outcome, content.get("outcome") or {}),
             run.first_overflow,
             SimpleNamespace(precision=precision),
-            run.overrides,
+            untreated(run.overrides, run.remedy),
             run.path,
             [made(Try, t) for t in content.get("remedies") or []],
         )

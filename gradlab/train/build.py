@@ -67,6 +67,7 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
     """The data on the device and the loss that fits it, checked."""
     with group("data"):
         data = config.data.load(device)
+        data.train = config.data.left(data.train)
     with group("loss"):
         loss = config.loss.resolve(data.spec)
     with group("data"):

@@ -1,14 +1,21 @@
-"""The model of a run that has ended, run once more for its diagnosis."""
+"""The model of a run that has ended, run again for its diagnosis."""
 
 from __future__ import annotations
 
 import torch
 
 from gradlab.base import randomness
+from gradlab.data.base import Split
+from gradlab.data.order import epoch_order, window
+from gradlab.diagnosis.constant_answer import constant_answer
 from gradlab.diagnosis.inspection import Inspection, inspect_model
-from gradlab.diagnosis.replay.replay import Overflow, first_overflow
+from gradlab.diagnosis.replay.replay import Overflow, first_overflow, first_overflow_forward
+from gradlab.measure.attempt import Attempt
 from gradlab.train.snapshot import copied
 from gradlab.train.state import TrainerState
+
+LOOKED = 128
+"""Samples besides the last ones, on which a unit is judged to be dead."""
 
 
 def runs_alone(trainer: TrainerState) -> bool:
@@ -17,19 +24,43 @@ def runs_alone(trainer: TrainerState) -> bool:
 
 
 def inspect(trainer: TrainerState) -> Inspection | None:
-    """What the model is like at the end, on the window of the last update."""
+    """What the model is like at the end, on a micro-batch of the last update and the first samples of its epoch."""
     if trainer.latest is None or not runs_alone(trainer) or not trainer.config.monitor.layers:
         return None
     after = randomness.random_state()
-    batches, _ = trainer.window_of(trainer.latest)
+    (first, *_), _ = trainer.window_of(trainer.latest)
+    order = epoch_order(trainer.samples, trainer.config.seed, trainer.latest.epoch)[:LOOKED].to(trainer.device)
+    batches = [first, *(trainer.data.train.batch(part) for part in order.split(trainer.config.data.batch_size))]
     found = inspect_model(
         trainer.module,
         trainer.loss,
         trainer.update.precision,
         batches,
-        trainer.observed.modules,
+        trainer.observed.recurrent,
         trainer.observed.order,
     )
+    found.samples = min(found.samples, trainer.samples)  # a small set's last ones were among the first, too
+    randomness.set_random_state(after)
+    return found
+
+
+BATCHES = 32
+"""Batches of the data over which the best constant answer is sought."""
+
+
+def find_constant_answer(trainer: TrainerState, split: Split) -> float | None:
+    """Loss of the best constant answer on a split, where the loss is a function of the user's own."""
+    size, after = trainer.config.data.batch_size, randomness.random_state()
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[: BATCHES * size]
+    batches = [split.batch(index.to(split.device)) for index in torch.split(order, size) if len(index) == size]
+    batches = batches or [split.batch(order.to(split.device))]
+    trainer.module.eval()
+    with torch.no_grad(), trainer.update.precision.arithmetic(), trainer.update.precision.autocast():
+        outputs = trainer.module(batches[0][0])
+    trainer.module.train()
+    found = None
+    if outputs.shape[:1] == batches[0][1].shape[:1]:
+        found = constant_answer(trainer.loss, outputs.shape[1:], [targets for _, targets in batches])
     randomness.set_random_state(after)
     return found
 
@@ -50,10 +81,52 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
     if moved is not None and trainer.held is not None:
         trainer.module.load_state_dict(trainer.held["model"])
     found = first_overflow(trainer.module, trainer.loss, precision, trainer.window_of(first)[0], trainer.world.size)
-    if found is None and first.batches:  # the data, asked once more, gave others
+    if found is None and first.batches:  # the data, asked again, gave others
         kept = [(b.inputs, b.targets) for b in first.batches if b.counts]
         found = first_overflow(trainer.module, trainer.loss, precision, kept, trainer.world.size)
     if moved is not None:
         trainer.module.load_state_dict(moved)
     randomness.set_random_state(after)
+    if found is not None and found.phase in ("inputs", "targets"):
+        found.samples = broken_samples(trainer, first, found.phase)
     return found
+
+
+def broken_samples(trainer: TrainerState, attempt: Attempt, what: str) -> list[int]:
+    """Indices of the samples of this rank's window, as the update was given them, whose numbers are not finite."""
+    order = epoch_order(trainer.samples, trainer.config.seed, attempt.epoch)
+    place = (order, attempt.cursor, trainer.config.data.batch_size, attempt.steps)
+    parts, _ = window(*place, trainer.world.rank, trainer.world.size)
+    broken: list[int] = []
+    for index, batch in zip(parts, attempt.batches):  # a resumed run has kept none
+        tensor = getattr(batch, what)
+        if batch.counts and tensor.is_floating_point():
+            whole = torch.isfinite(tensor).reshape(len(tensor), -1).all(1).cpu()
+            broken += index[~whole].tolist()
+    return broken
+
+
+def find_overflow_in_evaluation(trainer: TrainerState) -> Overflow | None:
+    """The first module whose output is not finite in a forward pass over the test set, by the model as it is.
+
+    Runs as far as the first batch whose loss is not finite, and that one again, operation by operation.
+    """
+    split = trainer.data.test
+    if split is None or not runs_alone(trainer):
+        return None
+    module, precision = trainer.module, trainer.update.precision
+    module.eval()
+    try:
+        with torch.no_grad():
+            for index in torch.arange(len(split), device=trainer.device).split(trainer.evaluation_batch):
+                inputs, targets = split.batch(index)
+                with precision.arithmetic(), precision.autocast():
+                    loss = trainer.loss.sum(module(inputs), targets)
+                if not bool(torch.isfinite(loss)):
+                    found = first_overflow_forward(module, trainer.loss, precision, inputs, targets)
+                    if found is not None:
+                        found.evaluation = True
+                    return found
+    finally:
+        module.train()
+    return None

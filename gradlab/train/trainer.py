@@ -162,7 +162,6 @@ class Trainer(TrainerState):
         """Log one update, keep count, and stop the run where its rules say so."""
         v = dict(zip(FIELDS, attempt.measured.read(), strict=True))
         o, skipped = self.outcome, bool(v["skipped"])
-        self.latest = attempt
         o.attempts, o.applied = o.attempts + 1, int(v["applied"])
         self.skipped += skipped
         self.clipped += bool(v["clip_acted"]) and not skipped
@@ -185,6 +184,10 @@ class Trainer(TrainerState):
         if attempt.layers is not None:
             layers = attempt.record.unpack(attempt.layers.read())
             metrics |= totals(layers) | attempt.record.metrics()
+        if v["empty"]:  # nothing was tried: no streak of failures begins or ends
+            self.write(metrics | {"update/empty": True}, layers)
+            return
+        self.latest = attempt
         self.write(metrics, layers)
         if skipped and not self.failing:
             self.streak, o.first_failed_attempt, o.first_failed_epoch = attempt, o.attempts, attempt.epoch + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -72,6 +73,16 @@ def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu"
         for i in (~((norms > SMALL) & (norms < torch.inf))).nonzero():
             norms[i] = torch.linalg.vector_norm(tensors[i], dtype=torch.float64)
     return norms
+
+
+def total_of(tensors: list[torch.Tensor]) -> float | None:
+    """L2 norm of all of a CPU's fp32 or fp64 tensors, as a number; None where `tensor_norms` has to look closer.
+
+    One operation on single numbers takes as long as adding up fifty of them here.
+    """
+    norms = torch.stack(torch._foreach_norm(tensors)).tolist() if tensors else []
+    total = math.hypot(*norms)
+    return total if total < math.inf and min(norms, default=1.0) > SMALL else None
 
 
 def total_norm(norms: torch.Tensor) -> torch.Tensor:

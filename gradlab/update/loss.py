@@ -61,11 +61,12 @@ class Loss:
         """
         return None
 
-    def best_constant(self, targets: Callable[[], Iterable[torch.Tensor]]) -> float | None:
-        """`constant` of the data that this loss was resolved for, computed once."""
-        if not hasattr(self, "known_constant"):
-            self.known_constant = self.constant(targets())
-        return self.known_constant
+    def best_constant(self, split: str, targets: Callable[[], Iterable[torch.Tensor]]) -> float | None:
+        """`constant` of a split of the data that this loss was resolved for, computed once."""
+        known: dict[str, float | None] = vars(self).setdefault("known_constants", {})
+        if split not in known:
+            known[split] = self.constant(targets())
+        return known[split]
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """() correct answers and () answers, both int64; None where targets are values."""
@@ -113,6 +114,7 @@ class CrossEntropy(Loss):
 
     def resolve(self, spec: Spec) -> CrossEntropy:
         fits("cross_entropy", spec, "classes", "tokens")
+        self.classes = spec.outputs
         return self
 
     def padded(self, targets: torch.Tensor) -> torch.Tensor:
@@ -133,11 +135,11 @@ class CrossEntropy(Loss):
         return (self.padded(targets) != IGNORE).sum()
 
     def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
-        """The entropy of the classes, in nats."""
-        if self.label_smoothing:
-            return None
+        """The entropy of the classes, in nats; with label smoothing, of what it makes of them."""
         labels = torch.cat([padded[padded != IGNORE] for t in targets for padded in [self.padded(t)]])
-        share = labels.bincount().double() / max(labels.numel(), 1)
+        count = labels.bincount(minlength=self.classes if self.label_smoothing else 0)
+        share = count.double() / max(labels.numel(), 1)
+        share = (1 - self.label_smoothing) * share + self.label_smoothing / len(share) if len(share) else share
         share = share[share > 0]
         return -(share * share.log()).sum().item()
 

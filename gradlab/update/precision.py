@@ -154,12 +154,17 @@ class LossScale:
         self.scale = torch.tensor(first, dtype=torch.float32, device=device)
         self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
 
-    def update(self, found_inf: torch.Tensor) -> None:
+    def update(self, found_inf: torch.Tensor, empty: torch.Tensor | None = None) -> None:
+        """empty: bool, whether there was no gradient; then nothing moves."""
         o = self.option
-        if o.enabled:
-            self.scale, self.growth_tracker = updated_scale(
-                self.scale, self.growth_tracker, found_inf.bool(), o.growth_factor, o.backoff_factor, o.growth_interval
-            )
+        if not o.enabled:
+            return
+        scale, good = updated_scale(
+            self.scale, self.growth_tracker, found_inf.bool(), o.growth_factor, o.backoff_factor, o.growth_interval
+        )
+        if empty is not None:
+            scale, good = torch.where(empty, self.scale, scale), torch.where(empty, self.growth_tracker, good)
+        self.scale, self.growth_tracker = scale, good
 
 
 class Precision:
@@ -203,10 +208,10 @@ class Precision:
         if self.loss_scale is not None and tensors:
             torch._foreach_mul_(tensors, self.loss_scale.scale.double().reciprocal().float())
 
-    def update(self, found_inf: torch.Tensor) -> None:
-        """Back the scale off, or let it grow."""
+    def update(self, found_inf: torch.Tensor, empty: torch.Tensor | None = None) -> None:
+        """Back the scale off, or let it grow; where a window is empty, bool, leave it."""
         if self.loss_scale is not None:
-            self.loss_scale.update(found_inf)
+            self.loss_scale.update(found_inf, empty)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         s = self.loss_scale

@@ -49,6 +49,8 @@ class Stats(NamedTuple):
     """The loss scale that this update used."""
     next_scale: torch.Tensor
     skipped: torch.Tensor
+    empty: torch.Tensor
+    """Whether no target of the window counts: it is skipped, and its loss is NaN, a mean of nothing."""
     lr: torch.Tensor
     applied: torch.Tensor
     """Updates applied so far, this one included if it was."""
@@ -92,6 +94,8 @@ class Update:
         self.halts = halts
         self.halted = torch.zeros((), device=device)
         self.clip_state = clip.init(device)
+        self.counted = torch.ones((), dtype=torch.int64, device=device)
+        """The losses of the window under way, on all ranks."""
 
     def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
         """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
@@ -102,13 +106,14 @@ class Update:
         gradients = self.measure()
         recorder.gradients(gradients)
         noisy = self.add_noise(gradients)
-        found_inf = self.found_inf(noisy)  # () float32, 1 where the update must not be applied
+        found_inf = self.found_inf(noisy)  # () float32, 1 where the gradient is not finite
+        skipped = self.skipped(found_inf)  # () float32, 1 where the update must not be applied
         clipped = self.clip_(noisy)
         lr, scale = self.lr(), self.precision.scale
-        self.step(lr, found_inf)
+        self.step(lr, skipped)
         recorder.stepped()
         self.update_scale(found_inf)
-        self.commit(clipped, found_inf)
+        self.commit(clipped, skipped)
         self.zero_grad()
         return Stats(
             loss=loss,
@@ -117,7 +122,8 @@ class Update:
             clip_acted=clipped.acted,
             scale=scale,
             next_scale=self.precision.scale,
-            skipped=found_inf,
+            skipped=skipped,
+            empty=self.counted == 0,
             lr=lr,
             applied=self.applied,
         )
@@ -131,12 +137,12 @@ class Update:
         """
         counts = [self.count(batch) for batch in window if batch.counts]
         count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
-        count = self.world.sum_(count).clamp(min=1)
-        weight = self.precision.scale * self.world.size / self.loss.divisor(count)
+        self.counted = self.world.sum_(count)
+        weight = self.precision.scale * self.world.size / self.loss.divisor(self.counted.clamp(min=1))
         total = torch.zeros(weight.shape, device=self.device)
         for i in range(len(window)):
             total += self.backward(window, i, weight)
-        return self.world.sum_(total) / count
+        return self.world.sum_(total) / self.counted  # 0 / 0 of an empty window
 
     def count(self, batch: MicroBatch) -> torch.Tensor:
         """The number of losses in a micro-batch."""
@@ -163,11 +169,19 @@ class Update:
         return measure(self.names, self.params, self.device)
 
     def found_inf(self, gradients: Gradients) -> torch.Tensor:
-        """() float32, 1 if any element of the gradient is not finite: exactly then its norm is not finite."""
-        found = (gradients.total - gradients.total != 0).float()  # inf - inf and NaN - NaN are NaN, which is not 0
+        """() float32, 1 if any element of the gradient is not finite: exactly then its norm is not finite.
+
+        A window without a target that counts has no gradient.
+        """
+        bad = gradients.total - gradients.total != 0  # inf - inf and NaN - NaN are NaN, which is not 0
+        found = (bad & (self.counted > 0)).float()
         if self.halts:
             found = self.halted = torch.maximum(self.halted, found)
         return found
+
+    def skipped(self, found_inf: torch.Tensor) -> torch.Tensor:
+        """() float32, 1 if the gradient is not finite, or no target of the window counts."""
+        return torch.maximum(found_inf, (self.counted == 0).float())
 
     def add_noise(self, gradients: Gradients) -> Gradients:
         if not self.noise.active:
@@ -182,18 +196,19 @@ class Update:
         """() float64, the rate of this update."""
         return self.base_lr * self.schedule.factor(self.applied)
 
-    def step(self, lr: torch.Tensor, found_inf: torch.Tensor) -> None:
+    def step(self, lr: torch.Tensor, skipped: torch.Tensor) -> None:
         set_lr_(self.optimizer, lr)
-        step_unless_(self.optimizer, found_inf, self.in_kernel)
+        step_unless_(self.optimizer, skipped, self.in_kernel)
 
     def update_scale(self, found_inf: torch.Tensor) -> None:
-        self.precision.update(found_inf)
+        """By what the gradient was; an empty window had none."""
+        self.precision.update(found_inf, self.counted == 0)
 
-    def commit(self, clipped: Clipped, found_inf: torch.Tensor) -> None:
+    def commit(self, clipped: Clipped, skipped: torch.Tensor) -> None:
         """Advance the counter and the clip's state if the update was applied; else restore the buffers."""
         self.attempts += 1
-        self.applied = self.applied + (found_inf == 0)
-        skipped = found_inf.bool()
+        self.applied = self.applied + (skipped == 0)
+        skipped = skipped.bool()
         self.clip_state = {k: unless(skipped, v, self.clip_state[k]) for k, v in clipped.state.items()}
         if self.has_buffers:
             self.restore_buffers(skipped)

@@ -114,6 +114,20 @@ def test_the_rate_from_the_size_of_updates(ratio: float, word: str, override: st
     assert update_advice([], 0.01).says.startswith("not measured")
 
 
+def test_no_rate_is_kept_of_a_run_that_does_not_learn() -> None:
+    found = update_advice([0.05] * 25, 0.3, well=False)
+    assert found.override is None and "keep" not in found.says
+    assert update_advice([0.5] * 25, 0.3, well=False).override == "optimizer.lr=0.03", "too large is too large"
+
+
+def test_no_bound_comes_from_norms_that_decayed_to_nothing() -> None:
+    gone = [10.0 ** (1 - i / 20) for i in range(200)]
+    part = steady_norms(gone, False)
+    assert "decayed" in part.why_not
+    assert clip_advice(part, None, {}, None, False)[0].override is None
+    assert not steady_norms([3.0 - i / 100 for i in range(200)], False).why_not
+
+
 def test_the_rate_of_fine_tuning() -> None:
     (found,) = finetuning_advice(3e-3, None)
     assert found.override == "optimizer.lr=0.001"

@@ -36,6 +36,7 @@ def test_version(gradlab: Commands, tmp_path: Path) -> None:
     assert (result.code, result.out) == (0, f"gradlab {__version__}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_both_ways_to_start_gradlab(tmp_path: Path) -> None:
     (tmp_path / "gradlab").write_text('#!/bin/sh\nexec python -m gradlab "$@"\n')

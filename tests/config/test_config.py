@@ -72,9 +72,22 @@ def test_what_the_text_of_modules_says_is_what_importing_them_registers() -> Non
     assert {(c.group, c.name): c.module for c in found} == {key: cls.__module__ for key, cls in OPTIONS.items()}
 
 
+ALONE = ("model", "data", "loss")
+"""Groups whose options ask for something of the others."""
+
+
+def composed_together(group: str, name: str) -> schema.Config:
+    """A configuration with this option; one for as many groups as go together, since composing is slow."""
+    if group in ALONE:
+        return schema.to_config(composed(*chosen(group, name)))
+    place = schema.options(group).index(name)
+    others = [(other, schema.options(other)) for other in GROUPS if other not in ALONE]
+    return schema.to_config(composed(*(o for g, names in others for o in chosen(g, names[place % len(names)]))))
+
+
 @pytest.mark.parametrize(("group", "name"), OF_GROUPS)
 def test_option_composes_to_its_dataclass_with_its_defaults(group: str, name: str) -> None:
-    node = getattr(schema.to_config(composed(*chosen(group, name))), group)
+    node = getattr(composed_together(group, name), group)
     node = node[name] if group == "logger" else node
     assert type(node) is OPTIONS[group, name]
     expected = defaults(type(node)) | ({"target": TARGET[group]} if name == "custom" else {})
@@ -128,7 +141,11 @@ def composes(kind: str) -> list[str]:
 def test_every_experiment_composes_and_says_what_it_shows(name: str) -> None:
     made = schema.to_config(composed(f"+experiment={name}"))
     check(made)
-    assert made.expect is None or made.expect == "any" or made.expect in VERDICTS
+    assert (
+        made.expect is None
+        or made.expect == "any"
+        or {*([made.expect] if isinstance(made.expect, str) else made.expect)} <= {*VERDICTS}
+    )
 
 
 @pytest.mark.parametrize("override", ["+foo=1", "+clip.foo=1", "+optimizer.lrr=0.1"])

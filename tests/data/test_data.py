@@ -577,3 +577,17 @@ def test_importing_imports_no_pytorch() -> None:
         assert not loaded, loaded
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=ROOT)
+
+
+def test_samples_that_are_left_out_are_never_seen_and_the_others_keep_their_order() -> None:
+    data = SyntheticData(samples=20, test_samples=4, without=[3, 19])
+    whole = SyntheticData(samples=20, test_samples=4).load(CPU).train
+    left = data.left(data.load(CPU).train)
+    kept = [i for i in range(20) if i not in (3, 19)]
+    assert len(left) == 18
+    for seen, there in zip(left.batch(torch.arange(18)), whole.batch(torch.tensor(kept)), strict=True):
+        assert torch.equal(seen, there)
+    assert data.left(whole) is not whole and SyntheticData().left(whole) is whole
+    for wrong in ([20], [-1], list(range(20))):
+        with pytest.raises(Invalid, match="without"):
+            SyntheticData(without=wrong).left(whole)

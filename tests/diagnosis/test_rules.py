@@ -11,12 +11,13 @@ from gradlab.base.option import OPTIONS, Invalid
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.history import Recent
-from gradlab.diagnosis.inspection import Inspection, ModuleOutput
+from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.options import CODES, Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
 from gradlab.diagnosis.rules.norm import Exploding
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.measure.samples import Sample, ranked
 
 
 def line(attempt: int, loss: float, norm: float = 1.0, skipped: bool = False, scale: float = 1.0) -> dict:
@@ -55,7 +56,7 @@ def test_a_loss_that_grows_exponentially_has_diverged(growth: float) -> None:
 
 @pytest.mark.parametrize(("best", "last"), [(1.0, 1.91), (1.59, 2.0), (-298.0, -18.0)])
 def test_a_loss_that_fell_and_is_back_has_diverged(best: float, last: float) -> None:
-    """By at least a fifth, and nine tenths of the way; a little less of either is no loss of what was learnt."""
+    """By at least a fifth, and nine tenths of the way; a little less of either is none, and it may still not learn."""
 
     def found(best: float, last: float, early: float = 2.0) -> str:
         losses = [early] * 20 + [best] * 40 + [last] * 40
@@ -63,8 +64,9 @@ def test_a_loss_that_fell_and_is_back_has_diverged(best: float, last: float) -> 
 
     early = 2.0 if best > 0 else -18.0
     assert found(best, last, early) == "diverged"
-    assert found(best, last - 0.11 * (early - best), early) == "small_but_healthy"
-    assert found(1.61, 2.0) == "healthy", "and small gradients are not said to go with a falling loss"
+    less = found(best, last - 0.11 * (early - best), early)
+    assert less == ("not_learning" if best == 1.59 else "small_but_healthy")
+    assert found(1.61, 2.0) == "not_learning", "and small gradients are not said to go with a falling loss"
 
 
 def test_back_at_a_constant_answer_but_not_one_noisy_level() -> None:
@@ -72,14 +74,14 @@ def test_back_at_a_constant_answer_but_not_one_noisy_level() -> None:
     assert run([6.0] * 20 + [2.0] * 40 + [3.1] * 40, constant=3.0)["diverged"] == "critical", "back at knowing nothing"
     noise = [line(i, loss) for i, loss in enumerate([2.0] * 20 + [1.0] * 40 + [2.0] * 39)]
     assert verdict([*noise, line(99, 2.0)]).verdict == "diverged"
-    assert verdict([*noise, line(99, 0.9)]).verdict == "healthy"
+    assert verdict([*noise, line(99, 0.9)]).verdict == "not_learning"
 
 
 @pytest.mark.parametrize("good", [0, 60])
 def test_a_run_that_ends_in_skipped_updates_is_not_healthy(good: int) -> None:
     lines = [line(i, 2.0) for i in range(good)]
-    lines += [line(good + i, math.nan, math.nan, skipped=True) for i in range(40)]
-    assert verdict(lines).verdict == "nan_gradient"
+    for loss, code in ((2.0, "nan_gradient"), (math.nan, "nan_loss")):
+        assert verdict([*lines, *(line(good + i, loss, math.nan, skipped=True) for i in range(40))]).verdict == code
 
 
 def test_a_few_skipped_updates_are_routine() -> None:
@@ -93,7 +95,7 @@ def test_exploding_needs_the_blow_up_to_end_the_run() -> None:
     assert verdict([*calm, *blown], "failed", error="no").verdict == "exploding"
     survived = [*calm, *blown, *(line(80 + i, 0.5) for i in range(40))]
     assert verdict(survived).verdict == "loss_spike_recovered" and not verdict(survived).unhealthy
-    assert verdict([*survived, line(200, math.nan, math.nan, True)], "failed", error="no").verdict == "nan_gradient"
+    assert verdict([*survived, line(200, math.nan, math.nan, True)], "failed", error="no").verdict == "nan_loss"
 
 
 def test_scale_collapse_ended_the_run_and_its_evidence_has_the_start_of_the_fall() -> None:
@@ -107,7 +109,7 @@ def test_scale_collapse_ended_the_run_and_its_evidence_has_the_start_of_the_fall
 
 def test_rules_that_could_not_be_checked_are_listed() -> None:
     found = verdict([line(i, 2.0) for i in range(4)])
-    assert found.verdict == "healthy" and {"diverged", "vanishing", "stalled"} <= set(found.unchecked)
+    assert found.verdict == "too_short" and {"diverged", "vanishing", "stalled"} <= set(found.unchecked)
 
 
 def test_a_model_that_its_test_set_overflows_is_not_healthy() -> None:
@@ -144,6 +146,9 @@ def run(
     skipped: list[bool] | None = None,
     scales: list[float] | None = None,
     coefficients: list[float] | None = None,
+    empty: int = 0,
+    lost: tuple[float, float] | None = None,
+    evals: list[float] | None = None,
     **rest,
 ) -> dict[str, str]:
     """Code -> severity of whatever is found in a run of these losses."""
@@ -152,24 +157,29 @@ def run(
         norm = norms[i] if isinstance(norms, list) else norms
         one = line(i + 1, loss, norm, bool(skipped and skipped[i]), scales[i] if scales else 1.0)
         one["clip/coefficient"] = coefficients[i] if coefficients else 1.0
+        one |= {"train/loss": math.nan, "update/skipped": True, "update/empty": True} if i < empty else {}
         recorded = None
         if layers is not None or moved is not None or time is not None:
             recorded = {"grad/layer": layers or [1.0] * 4}
             if moved is not None:
                 recorded |= {"update/norm": moved, "param/norm": [1.0] * 4}
                 one["update/ratio"] = math.hypot(*moved) / 2
+                if lost is not None:
+                    one["update/lost"], one["update/still"] = lost
             if time is not None:
                 recorded["time/ratio"] = [time]
         stream.observe(one, recorded)
+    for loss in evals or []:
+        stream.observe({"eval/loss": loss})
     return {f.code: f.severity for f in diagnose(stream, **rest).findings}
 
 
 def seen(saturated: float | None = None, dead: float | None = None) -> Inspection:
-    return Inspection([ModuleOutput("layer", "ReLU", 1.0, 1.0, saturated, dead)])
+    return Inspection([ActivationOutput("layer", "ReLU", saturated, dead)])
 
 
 def blow_up(top: float) -> list[float]:
-    return [1.0] * 60 + [3.0, 10.0, 30.0, top]
+    return [1.0] * 60 + [2.0, 4.0, 8.0, top]
 
 
 def overflow(phase: str, **rest) -> dict:
@@ -185,14 +195,20 @@ def drift(factor: float, points: int = 100) -> list[float]:
     return [factor ** (min(max(i - 10, 0), points - 20) / (points - 20)) for i in range(points)]
 
 
+def blamed(attempts: list[int]) -> dict[int, list[Sample]]:
+    """One sample of each update stands out."""
+    return {a: ranked([Sample(i, 1.0, 1.0 if i else 30.1) for i in range(8)]) for a in attempts}
+
+
+BLAMED = {"samples_of": blamed}
 FAILED = {"status": "failed", "error": "no"}
 DEAD_AT_END = {"skipped": [False] * 60 + [True] * 30, "scales": [8.0] * 90}
 # code -> (found where it applies, a run just over the threshold, one just under it)
 EDGES: dict[str, tuple[str, dict, dict]] = {
     "exploding": (
         "critical",
-        {"losses": [1.0] * 64, "norms": blow_up(101.0), **FAILED},
-        {"losses": [1.0] * 64, "norms": blow_up(99.0), **FAILED},
+        {"losses": [1.0] * 64, "norms": blow_up(10.1), **FAILED},
+        {"losses": [1.0] * 64, "norms": blow_up(9.9), **FAILED},
     ),
     "diverged": ("critical", {"losses": [1.0] * 60 + [1.51] * 40}, {"losses": [1.0] * 60 + [1.49] * 40}),
     "vanishing": (
@@ -224,8 +240,20 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     "stalled": (
         "critical",
         {"losses": FLAT, "moved": [0.9e-6] * 4},
-        {"losses": [2.0] * 50 + [1.97] * 50, "moved": [1.1e-6] * 4},
+        {"losses": FLAT, "moved": [1.1e-6] * 4},
     ),
+    "not_learning": ("critical", {"losses": FLAT, "constant": 2.03}, {"losses": FLAT, "constant": 2.05}),
+    "memorising": (
+        "warning",
+        {"losses": FALLING, "constant": 2.0, "evals": [1.91]},
+        {"losses": FALLING, "constant": 2.0, "evals": [1.89]},
+    ),
+    "unbounded_loss": (
+        "critical",
+        {"losses": [-(1.1**i) for i in range(100)], "norms": drift(10.5)},
+        {"losses": [-(1.1**i) for i in range(100)], "norms": drift(9.5)},
+    ),
+    "too_short": ("info", {"losses": FALLING[:39]}, {"losses": FALLING[:40]}),
     "loss_spike_recovered": ("warning", {"losses": spike(3.0)}, {"losses": spike(2.9)}),
     "small_but_healthy": ("info", {"losses": FALLING, "norms": 0.9e-6}, {"losses": FALLING, "norms": 1.1e-6}),
     "growing_norm": ("info", {"losses": FALLING, "norms": drift(10.5)}, {"losses": FALLING, "norms": drift(9.5)}),
@@ -248,7 +276,7 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     "scale_livelock": (
         "critical",
         {"losses": [2.0] * 90, **DEAD_AT_END, "scaled": True},
-        {"losses": [2.0] * 90, **DEAD_AT_END, "scales": [8.0 * 0.5 ** (i // 10) for i in range(90)], "scaled": True},
+        {"losses": [2.0] * 90, **DEAD_AT_END, "scales": [8.0 * 0.5 ** (i // 7) for i in range(90)], "scaled": True},
     ),
     "overflow_fp16": (
         "critical",
@@ -289,8 +317,28 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     ),
     "nan_gradient": (
         "critical",
-        {"losses": [2.0] * 60 + [math.nan] * 20, "skipped": [False] * 60 + [True] * 20},
-        {"losses": [2.0] * 60 + [math.nan] * 19, "skipped": [False] * 60 + [True] * 19},
+        {"losses": FLAT[:80], "skipped": [False] * 60 + [True] * 20},
+        {"losses": FLAT[:79], "skipped": [False] * 60 + [True] * 19},
+    ),
+    "nan_forward": (
+        "critical",
+        {"losses": FLAT, **overflow("forward", failure="0/0", operation="div", input_max=9e3)},
+        {"losses": FLAT, **overflow("backward", failure="0/0", operation="div")},
+    ),
+    "bad_batch": (
+        "critical",
+        {"losses": [1.0, 1.1] * 30 + [9.0] + [1.61] * 39, "norms": [1.0] * 60 + [20.1] + [1.0] * 39, **BLAMED},
+        {"losses": [1.0, 1.1] * 30 + [3.0] + [1.55] * 39, "norms": [1.0] * 60 + [19.9] + [1.0] * 39, **BLAMED},
+    ),
+    "updates_lost": (
+        "critical",
+        {"losses": FLAT, "moved": [1e-4] * 4, "lost": (0.51, 0.47)},
+        {"losses": FLAT, "moved": [1e-4] * 4, "lost": (0.51, 0.45)},
+    ),
+    "empty_window": (
+        "warning",
+        {"losses": FLAT, "empty": 51},
+        {"losses": FLAT, "empty": 50},
     ),
 }
 
@@ -307,7 +355,7 @@ def test_rule_at_its_threshold(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["vanishing", "dead_units", "saturated_units", "overclipped", "stalled", "underflow_fp16"]
+    "code", ["vanishing", "dead_units", "saturated_units", "overclipped", "stalled", "underflow_fp16", "updates_lost"]
 )
 def test_a_model_that_learns_is_not_unhealthy(code: str) -> None:
     _, over, _ = EDGES[code]
@@ -405,8 +453,30 @@ def test_an_unused_head_is_no_broken_graph_and_a_detached_layer_is() -> None:
 def test_weights_that_are_not_finite_any_more_are_never_healthy() -> None:
     """The gradient was not checked, and the update was applied."""
     losses = [2.0 - i / 100 for i in range(60)] + [math.nan] * 3
-    assert run(losses)["nan_gradient"] == "critical"
+    assert run(losses)["nan_loss"] == "critical"
     assert run(losses, **overflow("parameters"))["nan_parameter"] == "critical"
+
+
+def test_a_loss_that_is_not_finite_is_a_finding_also_where_its_gradient_is() -> None:
+    """Ten updates at the beginning, of a run that learns or does not; or one that was skipped."""
+    learns, flat = ([math.nan] * 10 + losses for losses in (FALLING, FLAT))
+    assert run(learns)["nan_loss"] == "warning" and run(flat)["nan_loss"] == "critical"
+    found = next(
+        f for f in verdict([line(i, v, 0.0) for i, v in enumerate(learns, 1)]).findings if f.code == "nan_loss"
+    )
+    assert (found.began, found.evidence["updates"]) == (1, 10) and "of exactly zero" in found.sentence
+    skipped = [math.nan, *FALLING]
+    assert run(skipped, skipped=[True] + [False] * 100) == {"nan_loss": "info"}
+    assert run([math.nan] * 9 + FALLING, skipped=[True] * 9 + [False] * 100) == {"nan_loss": "warning"}
+
+
+def test_windows_without_a_target_are_no_failure_of_the_run() -> None:
+    """They neither end a streak of failures nor make one; a run of nothing else is none."""
+    assert run(FALLING, empty=5) == {"empty_window": "info"}
+    assert run(FLAT, empty=100)["empty_window"] == "critical" and "nan_loss" not in run(FLAT, empty=100)
+    lines = [line(i, 2.0 - i / 100) for i in range(60)]
+    lines += [line(60 + i, math.nan, 0.0, True) | {"update/empty": True} for i in range(30)]
+    assert verdict(lines).verdict == "healthy" and verdict(lines).evidence["skipped"] == 30
 
 
 def test_sums_over_a_batch_are_large_all_along_and_do_not_explode() -> None:
@@ -502,18 +572,16 @@ def test_a_short_run_has_diverged_only_beyond_doubt() -> None:
     assert "diverged" not in codes([*dead, *evaluated(math.nan)]), "of weights that are lost, that is no news"
 
 
-def test_a_flat_loss_is_no_stall_where_evaluations_fall_or_the_run_was_stopped() -> None:
-    flat = [line(i, 2.0) for i in range(100)]
-    assert "stalled" in codes([*flat, *evaluated(2.0, 1.995)]) and "stalled" not in codes(
-        [*flat, *evaluated(2.0, 1.98)]
-    )
-    assert "stalled" not in codes(flat, "interrupted") and "stalled" in codes([*flat, *evaluated(1.9)])
+def test_a_flat_loss_is_no_fault_where_evaluations_fall_or_the_run_was_stopped() -> None:
+    flat, code = [line(i, 2.0) for i in range(100)], "not_learning"
+    assert code in codes([*flat, *evaluated(2.0, 1.995)]) and code not in codes([*flat, *evaluated(2.0, 1.98)])
+    assert code not in codes(flat, "interrupted") and code in codes([*flat, *evaluated(1.95)])
 
 
 def test_of_several_spikes_the_first_is_reported_if_the_run_learns() -> None:
     calm = [2.0 - i / 2000 for i in range(100)]
     losses = [*calm, *[3.5] * 4, *[1.9] * 9, math.nan, *[4.5] * 4, *[1.4] * 40]
-    found = verdict([line(i, loss) for i, loss in enumerate(losses, 1)])
+    found = verdict([line(i, loss, skipped=loss != loss) for i, loss in enumerate(losses, 1)])
     assert found.verdict == "loss_spike_recovered" and found.evidence["height"] == 3.5, found
     assert (found.evidence["count"], found.sentence.endswith("(2 times)")) == (2, True)
     once = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 40], 1)])

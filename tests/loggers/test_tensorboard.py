@@ -130,6 +130,7 @@ def test_what_is_not_finite_stays_visible(tmp_path: Path) -> None:
     assert seen.Tensors("verdict")[0].tensor_proto.string_val[0].decode() == "    no memory"
 
 
+@pytest.mark.slow
 def test_a_killed_run_that_was_resumed_has_every_update_once(gradlab: Commands, tmp_path: Path) -> None:
     """Also those that were logged after its last checkpoint, and are trained once more."""
     overrides = ("logger=tensorboard", "trainer.epochs=90", "trainer.checkpoint_every=137", "hydra.run.dir=r")

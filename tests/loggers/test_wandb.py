@@ -159,7 +159,7 @@ def test_nothing_is_uploaded_or_alerted_when_it_is_not_asked_for(tmp_path: Path,
     assert "NotifyScriptableRunAlert" not in [name for name, _ in service.queries]
 
 
-@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize("mode", ["online", pytest.param("offline", marks=pytest.mark.slow)])
 def test_a_resumed_run_goes_on_with_lines_that_its_w_and_b_run_lacks(
     tmp_path: Path, service: Service, mode: str
 ) -> None:
@@ -182,6 +182,7 @@ def test_a_resumed_run_goes_on_with_lines_that_its_w_and_b_run_lacks(
     assert steps(service) == [(i, i + 1) for i in range(9)]
 
 
+@pytest.mark.slow
 def test_lines_that_a_kill_has_cost_w_and_b_are_sent_again(tmp_path: Path, service: Service) -> None:
     first = logged(tmp_path, [line(i) for i in range(1, 3)])
     time.sleep(1.1)
@@ -189,6 +190,7 @@ def test_lines_that_a_kill_has_cost_w_and_b_are_sent_again(tmp_path: Path, servi
     assert steps(service) == [(i, i + 1) for i in range(7)]
 
 
+@pytest.mark.slow
 def test_a_service_that_falls_silent_neither_slows_the_lines_nor_holds_the_end(
     tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +231,7 @@ def test_lines_of_layers_are_few_and_bounded(tmp_path: Path) -> None:
     assert rows.decades([math.nan, None, 0.0]) is None and sum((rows.decades([1.0]) or ([],))[0]) == 1
 
 
+@pytest.mark.slow
 def test_layers_are_logged_at_their_cadence(tmp_path: Path, service: Service) -> None:
     sink = WandbLogger(WandbOption(mode="offline", layers_every=4), About(tmp_path, {}, "run", {"names": ["a", "b"]}))
     for i in range(1, 10):

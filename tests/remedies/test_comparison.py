@@ -235,33 +235,37 @@ def test_a_job_that_left_nothing_is_not_judged(tmp_path: Path, capsys: pytest.Ca
 def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp_path: Path) -> None:
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     mine = (
-        "# @package _global_\ndefaults:\n  - override /model: lstm\n  - override /data: adding\n"
+        "# @package _global_\ndefaults:\n  - override /model: sigmoid_mlp\n  - override /data: digits\n"
         "  - override /optimizer: sgd\nexpect: exploding\n"
     )
-    mine += "model: {cell: rnn, nonlinearity: relu, init: orthogonal, gain: 2.0, width: 16}\n"
-    mine += "data: {length: 20, samples: 256, test_samples: 32}\noptimizer: {lr: 0.03}\n"
+    mine += "model: {layers: 12, activation: relu, init: too_large, width: 32}\n"
+    mine += "data: {samples: 256}\noptimizer: {lr: 0.03}\n"
     (tmp_path / "mine" / "experiment" / "mine.yaml").write_text(mine)
-    given = ["--config-dir", "mine", "+experiment=mine", "trainer.epochs=6", "trainer.progress=none"]
-    remedies = "+remedy=none,layer_norm,[orthogonal_init,clip_norm],higher_lr"
+    given = ["--config-dir", "mine", "+experiment=mine", "trainer.epochs=15", "trainer.progress=none"]
+    remedies = "+remedy=none,gated,[he_init,clip_norm],higher_lr"
     result = gradlab("-m", *given, remedies, "seed=0,1,2", cwd=tmp_path)
     assert result.code == 0, result  # also of those that do not apply
     (sweep,) = tmp_path.glob("outputs/mine/sweep*")
     rows = {row["remedy"]: row for row in json.loads((sweep / "comparison.json").read_text())}
     assert rows["none"]["verdicts"] == {"exploding": 3}
     assert [run["ill"] for run in rows["none"]["runs"]] == [True] * 3
-    best = rows["[orthogonal_init,clip_norm]"]
+    best = rows["[he_init,clip_norm]"]
     assert best["judgement"] == "cured" and best["verdicts"] == {"healthy": 3}
-    assert best["changed"] == {"clip": ["none", "norm"], "clip.max_norm": [None, 1.0], "model.gain": [2.0, 1.0]}
+    assert best["changed"] == {
+        "clip": ["none", "norm"],
+        "clip.max_norm": [None, 1.0],
+        "model.init": ["too_large", "he"],
+    }
     assert best["clip_fraction"] is not None and rows["none"]["first_failing"] <= rows["none"]["updates"] + 1
     assert rows["higher_lr"]["judgement"] in ("no effect", "worse")
-    assert rows["layer_norm"]["judgement"] == "does not apply" and "model.norm" in rows["layer_norm"]["why"]
+    assert rows["gated"]["judgement"] == "does not apply" and "model.cell" in rows["gated"]["why"]
     written = list(csv.DictReader((sweep / "comparison.csv").read_text().splitlines(True)))
     assert [row["remedy"] for row in written] == list(rows) and written[0]["judgement"] == "baseline"
     results = list(csv.DictReader((sweep / "results.csv").read_text().splitlines(True)))
     assert [row["verdict"] for row in results].count("does not apply") == 3
     table = result.out[result.out.index("remedies, ") :]
     assert table.index("none ") < table.index("cured") < table.index("does not apply")
-    assert "[orthogonal_init,clip_norm]: clip none -> norm, clip.max_norm 1.0, model.gain 2.0 -> 1.0" in table
+    assert "[he_init,clip_norm]: clip none -> norm, clip.max_norm 1.0, model.init too_large -> he" in table
 
 
 def test_a_sweep_over_anything_else_is_not_compared(gradlab: Commands, tmp_path: Path) -> None:

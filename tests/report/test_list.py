@@ -160,6 +160,12 @@ def test_a_short_name_that_two_fields_have_is_refused(root: Path) -> None:
         query.resolve("--filter", "lr", search.find(root / "run"))
 
 
+def test_a_short_name_is_not_that_of_a_remedys_settings(root: Path) -> None:
+    config = "optimizer:\n  lr: 0.1\nremedy:\n  lower_lr:\n    multiply:\n      optimizer:\n        lr: 0.3\n"
+    (root / "run" / "new" / ".hydra" / "config.yaml").write_text(config)
+    assert query.resolve("--filter", "lr", search.find(root / "run")) == "optimizer.lr"
+
+
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [

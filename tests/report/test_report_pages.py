@@ -295,6 +295,7 @@ def test_runs_over_each_other(chromium: Any, tmp_path: Path) -> None:
         assert seen.wrong == []
 
 
+@pytest.mark.slow
 def test_page_follows_a_run_through_its_resumption_to_its_end(chromium: Any, tmp_path: Path) -> None:
     folder = made.run(tmp_path / "run", [made.line(at, 3.0) for at in range(1, 11)])
 

@@ -113,7 +113,7 @@ JOBS = [
     ["~story", "seed=6"],
     ["model=custom", "model.target=nets:Tiny", "+model.kwargs.width=3"],
     ["model=custom", "model.target=nets:Tiny", "+model.kwargs.width=4", "seed=9"],
-    ["diagnosis.exploding={norm:5}"],
+    ["diagnosis.exploding={lost:5}"],
     ["diagnosis.exploding={growth:3}"],  # nothing is left of the one before
     ["model=custom", "model.target=nets:Tiny", "model.args=[1,[2,3]]"],
     ["model=custom", "model.target=nets:Tiny", "model.args=[4]"],
@@ -145,6 +145,7 @@ def test_each_jobs_files_are_those_that_hydra_writes(
     assert len(composer.known) < len(JOBS)  # some were composed once for several
 
 
+@pytest.mark.slow
 def test_each_jobs_objects_are_those_of_its_own_configuration(
     loader: Any, composer: SweepConfigLoader, tmp_path: Path
 ) -> None:
@@ -227,4 +228,4 @@ def test_a_grid_costs_its_values_and_not_its_jobs(loader: Any, tmp_path: Path, m
         config, plain = planned.config()
         assert (config.optimizer.lr, config.model.gain) == (plain["optimizer"]["lr"], plain["model"]["gain"])  # type: ignore
         assert [f"optimizer.lr={config.optimizer.lr:g}", f"model.gain={config.model.gain:g}"] == job[:2]  # type: ignore
-    assert calls["fill_hydra"] == 0 and calls["update"] <= 2 * (100 + 2 * 10) and calls["to_object"] < 150
+    assert calls["fill_hydra"] == 0 and calls["update"] <= 2 * (100 + 2 * 10) and calls["to_object"] < 200

@@ -213,12 +213,13 @@ def test_stable_means_completed_with_nothing_lost() -> None:
 
 def test_lost_are_the_verdicts_that_tell_of_numbers_lost() -> None:
     """Every rule's verdict is on one side or the other: a new rule has to be placed here."""
-    from gradlab.diagnosis.diagnose import Thresholds
+    from gradlab.diagnosis.options import Thresholds
 
     well = {
         *("broken_graph", "saturated_units", "dead_units", "vanishing", "underflow_fp16", "zero_gradient"),
-        *("overclipped", "dominant_layer", "update_too_large", "stalled", "loss_spike_recovered"),
-        *("small_but_healthy", "growing_norm", "decaying_norm", "spike", "clip_idle"),
+        *("overclipped", "dominant_layer", "update_too_large", "stalled", "not_learning", "memorising", "too_short"),
+        *("loss_spike_recovered", "small_but_healthy", "growing_norm", "decaying_norm", "spike", "clip_idle"),
+        *("empty_window", "bad_batch", "updates_lost"),
     }
     assert {rule.code for rule in Thresholds().rules()} == well | set(LOST)
 

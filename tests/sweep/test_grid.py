@@ -112,7 +112,7 @@ def test_a_wrong_sweep_is_told_in_two_lines_and_leaves_nothing(
     assert runs(tmp_path) == []
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_ready_sweep_needs_no_flag_and_expects_anything_wherever_it_stands(
     gradlab: Commands, tmp_path: Path, order: int
 ) -> None:

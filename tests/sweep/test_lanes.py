@@ -430,6 +430,29 @@ def test_a_lane_whose_update_is_skipped_stays_put_and_the_others_move(
     assert (weights(lanes[2]) - weights(undisturbed[2])).norm() < 1e-3 * weights(lanes[2]).norm()
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_lane_whose_window_holds_no_target_makes_no_update(precision: str) -> None:
+    changes = [options_of("sgd", "autoclip", precision, 0) | {"seed": seed} for seed in (0, 1, 0)]
+    lanes, undisturbed = trainers("custom", changes), trainers("custom", changes)
+    together, apart = stack(lanes), stack(undisturbed)
+    for cursor in (0, 16, 32):
+        _, shared = window(lanes, cursor)
+        if cursor == 16:
+            before = [t.detach().clone() for t in (together.weights.matrix, together.precision.scale)]
+            empty = [b._replace(targets=b.targets.index_fill(0, torch.tensor([1]), -100)) for b in shared]
+            stats = together(empty)
+            assert stats.empty.tolist() == [False, True, False] and stats.skipped.tolist() == [0, 1, 0]
+            assert stats.loss.isnan().tolist() == [False, True, False] and stats.applied.tolist() == [2, 1, 2]
+            for then, now in zip(before, (together.weights.matrix, together.precision.scale), strict=True):
+                assert torch.equal(then[1], now[1])
+            stats = apart(shared)
+            assert not stats.empty.any()
+        else:
+            for one in (together, apart):
+                one(shared)
+    assert torch.equal(together.weights.matrix[[0, 2]], apart.weights.matrix[[0, 2]])
+
+
 def test_a_lane_that_has_halted_never_moves_again() -> None:
     changes = [options_of("adam", "norm", "fp32", 0) | {"seed": seed} for seed in (0, 1)]
     lanes = trainers("custom", changes)

@@ -5,7 +5,6 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +42,9 @@ from gradlab.sweep.search import judge
         ("interrupted", "interrupted", True, 1.0, "stopped"),
         ("exploding", "interrupted", True, 4.0, "exploded"),
         ("diverged", "given_up", True, 4.0, "diverged"),
+        ("too_short", "completed", True, 1.0, "too_short"),
+        ("not_learning", "completed", False, 1.0, "unlearnt"),
+        ("unbounded_loss", "completed", True, -1e9, "exploded"),
         (None, None, False, math.nan, "error"),
     ],
 )
@@ -50,16 +52,8 @@ def test_what_became_of_a_run(verdict, status, learnt, last, expected) -> None: 
     assert outcome_class(verdict, status, learnt, last) == expected
 
 
-def evidence(first: float | str, best: float, constant: float | None = None) -> dict[str, Any]:
-    found = {"loss_first": first, "loss_best": best, "loss_last": best}
-    return {"evidence": found | ({} if constant is None else {"loss_of_constant_answer": constant})}
-
-
-def test_a_diagnosis_says_whether_its_run_learns_and_an_old_one_by_its_losses() -> None:
-    assert learns({"learns": True} | evidence(2.0, 2.0)) and not learns({"learns": False} | evidence(2.0, 1.0))
-    assert learns(evidence(2.0, 1.9)) and not learns(evidence(2.0, 1.91)) and not learns({})
-    assert learns(evidence(9.0, 1.9, 2.0)) and not learns(evidence(9.0, 1.91, 2.0)), "below a constant answer"
-    assert not learns(evidence("NaN", 1.0))
+def test_a_diagnosis_says_whether_its_run_has_learnt() -> None:
+    assert learns({"learns": True}) and not learns({"learns": False}) and not learns({})
 
 
 def followed(losses: list[float]) -> Stream:
@@ -92,22 +86,25 @@ def test_a_run_learns_in_its_map_and_in_a_search_if_it_does_in_its_diagnosis(
 
 
 @pytest.mark.parametrize("updates", [1, 2, 8, 20, 30, 39, 40, 60])
-def test_a_run_too_short_for_two_windows_can_learn(updates: int) -> None:
+def test_a_run_too_short_for_two_windows_has_not_learnt(updates: int) -> None:
     for fall in (0.5, 0.0):
         found = diagnose(followed([2.0 - fall * i / updates for i in range(updates)]))
-        assert found.learns is (fall > 0 and updates > 1)
+        assert found.learns is (fall > 0 and updates >= 40)
 
 
 def test_every_class_and_verdict_is_one_that_exists() -> None:
     assert set(LOST) <= set(VERDICTS) and set(LOST.values()) <= set(NAMES) - set(STABLE)
-    assert set(NAMES) & set(VERDICTS) == {"diverged"}  # a word is of one list; a class that is one verdict has its name
+    assert set(NAMES) & set(VERDICTS) == {
+        "diverged",
+        "too_short",
+    }  # a word is of one list; a class that is one verdict has its name
     assert [verdict for verdict, name in LOST.items() if name == "diverged"] == ["diverged"]
 
 
 def test_repeats_count_as_their_worst_and_those_not_judged_do_not_count() -> None:
     assert worst(["learnt", "exploded", "spiked"]) == "exploded"
     assert share(["learnt", "exploded", "stopped", "unlearnt"]) == pytest.approx(2 / 3)
-    assert math.isnan(share(["stopped", "error"]))
+    assert math.isnan(share(["stopped", "error", "too_short"])) and worst(["learnt", "too_short"]) == "too_short"
 
 
 def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
@@ -183,7 +180,7 @@ def test_only_what_is_lost_has_a_beginning() -> None:
 
 
 def test_a_sweep_writes_what_its_metrics_say(gradlab: Commands, tmp_path: Path) -> None:
-    short = ["model.layers=2", "model.width=8", "data.samples=64", "trainer.epochs=10", "trainer.progress=none"]
+    short = ["model.layers=2", "model.width=8", "data.samples=64", "trainer.epochs=50", "trainer.progress=none"]
     given = [*short, "optimizer=sgd", "optimizer.lr=0.3,1e6", "clip=norm", "clip.max_norm=1,10", "expect=any"]
     result = gradlab("-m", *given, "hydra/launcher=vectorized", "hydra.launcher.workers=0", cwd=tmp_path)
     assert result.code == 0, result

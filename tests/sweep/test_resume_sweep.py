@@ -275,6 +275,7 @@ def finished_as_planned(job: Path) -> bool:
     return told["exit_code"] != 130
 
 
+@pytest.mark.slow
 def test_edited_jobs_and_what_was_not_of_them_run_anew(gradlab: Commands, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     assert gradlab("-m", *SHORT, "expect=any", "seed=0,1,2,3", "hydra.sweep.dir=sweep", cwd=tmp_path).code == 0
@@ -297,6 +298,7 @@ def overrides(job: Path) -> list[str]:
     return (job / ".hydra" / "overrides.yaml").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_errors_run_again_once_their_cause_is_fixed(gradlab: Commands, tmp_path: Path) -> None:
     net = tmp_path / "nets_of_mine.py"
     (tmp_path / "data_of_mine.py").write_text(
@@ -314,6 +316,7 @@ def test_errors_run_again_once_their_cause_is_fixed(gradlab: Commands, tmp_path:
     assert after["0"] == done["0"] and after["1"] != done["1"]
 
 
+@pytest.mark.slow
 def test_remedies_that_do_not_apply_and_those_applied_are_left_as_they_are(gradlab: Commands, tmp_path: Path) -> None:
     given = ["-m", *SHORT, "+remedy=none,relu,pre_norm", "hydra.sweep.dir=sweep"]
     first = gradlab(*given, cwd=tmp_path)

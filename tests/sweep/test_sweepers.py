@@ -89,6 +89,7 @@ def test_the_largest_stable_rate_of_gradient_descent_is_two_over_the_curvature(g
     assert "to a factor of 1.02" in result.out and "0 of 6 edges known" in result.out
 
 
+@pytest.mark.slow
 def test_the_edge_within_a_bracket_is_that_of_plain_gradient_descent(gradlab: Commands, here: Path) -> None:
     """Round by round, with the usual folder for each run; -m is not needed."""
     bracket = ["hydra.sweeper.low=0.26", "hydra.sweeper.high=4", "hydra.sweeper.tolerance=1.1"]
@@ -124,6 +125,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_finished_jobs_are_not_run_again_and_the_rounds_repeat(gradlab: Commands, here: Path) -> None:
     command = [*GD, "+data.kwargs.curvature=2", "trainer.updates=45", "hydra/sweeper=boundary", "hydra.sweep.dir=edge"]
     command += [
@@ -159,6 +161,7 @@ def test_finished_jobs_are_not_run_again_and_the_rounds_repeat(gradlab: Commands
     ]
 
 
+@pytest.mark.slow
 def test_a_remedy_that_does_not_apply_is_said_and_costs_its_first_runs(gradlab: Commands, here: Path) -> None:
     command = [*GD, "+data.kwargs.curvature=2", "trainer.updates=45", "+remedy=none,he_init,lower_lr"]
     command += [

@@ -177,6 +177,7 @@ def test_a_kill_while_writing_leaves_the_old_checkpoint_and_nothing_that_stays(t
 
 
 LONG = (
+    "expect=any",
     *EVERYTHING,
     "trainer.epochs=1000",
     "trainer.updates=100",

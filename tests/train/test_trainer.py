@@ -55,6 +55,34 @@ def test_every_epoch_is_a_plain_loop_over_windows_with_its_remainder(tmp_path: P
     assert weights(run.module).numpy() == pytest.approx(weights(reference).numpy(), abs=1e-6)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_window_without_targets_is_logged_as_skipped_and_ends_nothing(tmp_path: Path, precision: str) -> None:
+    """Not as a loss of 0, nor as a failure: fp32 does not stop, and what follows is the run without that window."""
+    data = ("data.samples=40", "data.batch_size=8", f"precision={precision}", "trainer.epochs=1", "schedule=warmup")
+    runs = [trainer(tmp_path / name, *TINY, *data) for name in ("with", "without")]
+    order = epoch_order(40, 0, 0)
+    runs[0].data.train.targets[order[8:16]] = -100
+    runs[1].order_of = 0, torch.cat([order[:8], order[16:]])
+    runs[1].samples = 32
+    for run in runs:
+        assert run.run().status == "completed"
+    lines = updates(tmp_path / "with")
+    empty = [
+        (line["attempt"], line["update"], line["update/skipped"], math.isnan(float(line["train/loss"])))
+        for line in lines
+    ]
+    assert empty == [
+        (1, 1, False, False),
+        (2, 1, True, True),
+        (3, 2, False, False),
+        (4, 3, False, False),
+        (5, 4, False, False),
+    ]
+    assert [line.get("update/empty") for line in lines] == [None, True, None, None, None]
+    assert runs[0].outcome.first_failed_attempt is None and not (tmp_path / "with" / "crash.pt").exists()
+    assert torch.equal(weights(runs[0].module), weights(runs[1].module))
+
+
 def test_only_applied_updates_count_and_move_the_schedule(tmp_path: Path) -> None:
     """At a scale of 2^40 the first updates overflow: routine, and it leaves no crash.pt."""
     overrides = ("precision=fp16", f"precision.init_scale={2.0**40}", "schedule=warmup", "schedule.warmup=10")

@@ -179,6 +179,29 @@ def test_a_skipped_update_moves_nothing_but_the_scale(make, how: str, clip: Clip
     assert torch.equal(*ends)
 
 
+@pytest.mark.parametrize("precision", [FP32(), FP16(init_scale=1024.0, growth_interval=2)], ids=["fp32", "fp16"])
+def test_a_window_without_a_target_is_no_update(precision: PrecisionOption) -> None:
+    """With momentum, decay and a schedule: a run with such windows ends with bitwise the weights of one without."""
+    x, y = samples(12)
+    ends = []
+    for meets in (True, False):
+        model = net(batch_norm=True)
+        update = update_of(model, SGD(lr=0.1, weight_decay=0.1), precision, AutoClip(history=5), Warmup(4))
+        for i in range(3):
+            if meets:
+                before, scale = everything(update, model), copy.deepcopy(update.precision.state_dict())
+                stats = update(
+                    [MicroBatch(x, torch.full_like(y, -100)), MicroBatch(x * 1e38, torch.full_like(y, -100))]
+                )
+                assert (stats.skipped.item(), stats.empty.item()) == (1, True) and math.isnan(stats.loss.item())
+                assert update.precision.state_dict() == scale and stats.applied.item() == i
+                assert all(torch.equal(a, b) for a, b in zip(before, everything(update, model), strict=True))
+            stats = update([MicroBatch(x, y), MicroBatch(x, torch.full_like(y, -100))])
+            assert (stats.skipped.item(), stats.empty.item(), stats.applied.item()) == (0, False, i + 1)
+        ends.append(weights(model))
+    assert torch.equal(*ends)
+
+
 def test_a_gradient_that_is_not_finite_halts_fp32_for_good() -> None:
     x, y = samples(8)
     model = net()

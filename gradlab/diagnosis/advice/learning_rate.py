@@ -32,8 +32,11 @@ def failure_advice(what: str, lr: float, base: float) -> Advice:
     return Advice("lr", says, f"optimizer.lr={rate:g}", f"{what}, at a rate of {lr:.3g}{of}", {"lr": lr})
 
 
-def update_advice(ratios: Sequence[float], lr: float) -> Advice:
-    """ratios: norm of a whole update over that of the weights, one an update. lr: what optimizer.lr was."""
+def update_advice(ratios: Sequence[float], lr: float, well: bool = True) -> Advice:
+    """ratios: norm of a whole update over that of the weights, one an update. lr: what optimizer.lr was.
+
+    well: whether the run learns. Of one that does not, no rate is worth keeping.
+    """
     usable = [r for r in ratios if math.isfinite(r) and r > 0]
     if len(usable) < RECORDS:
         few = f"not enough: {len(usable)} sizes of updates were measured, {RECORDS} are needed"
@@ -43,7 +46,9 @@ def update_advice(ratios: Sequence[float], lr: float) -> Advice:
     low, high = HEALTHY_RATIO
     factor = max(min(TYPICAL_RATIO / usual, RAISE), 1 / RAISE)
     rate = two_digits(lr * factor, up=False) if math.isfinite(lr) else math.nan
-    if low <= usual <= high:
+    if low <= usual <= high and not well:
+        says, rate = f"updates of {usual:.2g} of the weights are ordinary, and the run fails: look elsewhere", math.nan
+    elif low <= usual <= high:
         says, rate = f"keep it: updates of {usual:.2g} of the weights are healthy ({low:g} to {high:g})", lr
     elif usual > high:
         says = f"lower it: updates of {usual:.2g} of the weights are over {high:g}; typical is {TYPICAL_RATIO:g}"

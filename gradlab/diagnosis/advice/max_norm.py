@@ -18,6 +18,8 @@ ENOUGH = 20
 """Steady updates that a distribution needs at least."""
 FENCE = 1.5
 """Tukey's: a norm above the upper quartile by so many interquartile ranges, in logarithms, is an outlier."""
+VANISHED = 100.0
+"""Norms whose median falls by more than this factor from the first half to the second show no usual size."""
 UNSTEADY = 10.0
 """Norms whose quartiles differ by more than this factor are not steady."""
 USUAL = {
@@ -58,6 +60,11 @@ def steady_norms(norms: Sequence[float], failed: bool) -> SteadyNorms:
     middle = len(usable) // 2
     if middle >= ENOUGH:
         early, late = statistics.median(usable[:middle]), statistics.median(usable[middle:])
+        if early > VANISHED * late:
+            why = (
+                f"not enough: the norms decayed from {early:.3g} to {late:.3g}, and a bound from either would be wrong"
+            )
+            return SteadyNorms(usable, "left out: " + ", ".join(left) if left else "", why)
         if not 0.5 <= late / early <= 2:
             usable = usable[middle:]
             left.append(f"{middle} more: the median went from {early:.3g} to {late:.3g}")

@@ -5,6 +5,7 @@ The minus infinities of a mask, which a softmax absorbs, do not count.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from gradlab.base.randomness import random_state, set_random_state
+from gradlab.diagnosis.replay.failure import OVERFLOW, TELL, failure
 from gradlab.diagnosis.replay.ranges import finite, largest, mask, range_of, tensors_of
 from gradlab.diagnosis.replay.traced import Call, Maker, Origin
 
@@ -64,14 +66,21 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        given = args
+        if not self.quiet and func._schema.is_mutable and func.overloadpacket.__name__.rstrip("_") in TELL:
+            with self.aside():
+                given = (args[0].clone(), *args[1:])  # it is about to be overwritten
         out = func(*args, **kwargs)
         if not self.quiet:
             with self.aside():
-                self.follow(func, args, kwargs, out)
+                self.follow(func, args, kwargs, out, given)
         return out
 
-    def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Record which operation made the outputs, and the origin of non-finite ones."""
+    def follow(self, func: Any, args: Any, kwargs: Any, out: Any, before: Any) -> None:
+        """Record which operation made the outputs, and the origin of non-finite ones.
+
+        before: its arguments as they were when it began.
+        """
         self.order += 1
         name, writes = func.overloadpacket.__name__, func._schema.is_mutable
         given = [t for t in tensors_of((args, kwargs)) if t.layout == torch.strided]
@@ -88,7 +97,10 @@ class Operations(TorchDispatchMode):
                 if tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes():
                     self.origins.pop(key, None)
             else:
-                self.origins[key] = self.origin_of(func, args, kwargs, given, tensor, maker)
+                origin = self.origins[key] = self.origin_of(func, args, kwargs, given, tensor, maker)
+                if origin.failure is None:
+                    origin.failure = failure(name, before, kwargs, tensor) if origin.maker is maker else OVERFLOW
+                    origin.derivative = derivative(node)
             if name not in NEW:
                 self.makers[key] = maker
 
@@ -130,6 +142,12 @@ class Operations(TorchDispatchMode):
             origin.ranges += [range_of(name, p) for name, p in parameters]
         origin.ranges.append(range_of("result", out))
         return origin
+
+
+def derivative(node: Any) -> str | None:
+    """Of which operation a node of the backward pass computes the derivative, by PyTorch's name of it."""
+    found = None if node is None else re.fullmatch(r"(\w+)Backward\d*", node.name())
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", found[1]).lower() if found else None
 
 
 def wider(func: Any, args: Any, kwargs: Any) -> float | None:

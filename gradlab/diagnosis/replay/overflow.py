@@ -46,10 +46,18 @@ class Overflow:
     micro_batches: int = 1
     operation: str | None = None
     """PyTorch's name of the operation."""
+    failure: str = "overflow"
+    """What it did: overflow, 0/0, log of a negative number, ..."""
+    derivative: str | None = None
+    """The operation whose derivative it computed, in the backward pass."""
+    evaluation: bool = False
+    """Whether it was in the evaluation, and not in an update."""
     rounded: str | None = None
     """What a narrower type could not hold: the name of one of the module's weights, or `input`."""
     beyond: float | None = None
     """The given limit, where a finite number exceeded it."""
+    samples: list[int] = field(default_factory=list)
+    """Indices of the samples whose inputs or targets are not finite, where they are known."""
     ranges: list[Range] = field(default_factory=list)
     """Of what went in, of the module's own weights, and of what came out."""
     outputs: Range | None = None
@@ -83,6 +91,23 @@ class Overflow:
         return f", micro-batch {self.micro_batch} of {self.micro_batches}" if self.micro_batches > 1 else ""
 
     @property
+    def undefined(self) -> bool:
+        """Whether the operation has no finite result in any type."""
+        return self.failure != "overflow"
+
+    @property
+    def fails(self) -> str:
+        """What happened, as the predicate of a sentence."""
+        if not self.undefined:
+            return "overflows first"
+        return f"is the first that is not finite ({self.failure} in {self.place})"
+
+    @property
+    def place(self) -> str:
+        """The operation, or that whose derivative it computed."""
+        return f"the derivative of {self.derivative}" if self.derivative else (self.operation or "").rstrip("_")
+
+    @property
     def far(self) -> str:
         """By how much it exceeded the type's range, where a wider type could hold it."""
         if self.output_max is None or self.limit is None or not self.limit < self.output_max < float("inf"):
@@ -90,7 +115,11 @@ class Overflow:
         return f": {self.output_max:.4g}, {self.output_max / self.limit:.3g} times the largest number, {self.limit:g}"
 
     def __str__(self) -> str:
-        by = f", in {self.operation}" if self.operation else ""
+        return f"in the evaluation, {self.sentence}" if self.evaluation else self.sentence
+
+    @property
+    def sentence(self) -> str:
+        by = f", in {self.operation}" if self.operation and not self.undefined else ""
         if self.beyond is not None:
             what = "the gradient of the output" if self.phase == "backward" else "the output"
             return f"{what} of {self.where} is the first beyond {self.beyond:g}: {self.output_max:.4g} ({self.after})"
@@ -101,13 +130,14 @@ class Overflow:
         if self.phase == "buffers":
             return f"the buffer {self.module} was not finite beforehand"
         if self.phase == "loss":
-            return f"every module's output is finite, the loss is not{by}{self.far} ({self.after})"
+            how = f": {self.failure} in {self.place}" if self.undefined else f"{by}{self.far}"
+            return f"every module's output is finite, the loss is not{how} ({self.after})"
         if self.phase == "between":
             code = f"{self.inside or 'the model'}'s arithmetic before {self.where}"
-            return f"{code} overflows first{by}{self.far} ({self.after})"
+            return f"{code} {self.fails}{by}{self.far} ({self.after})"
         if self.phase == "gradient":
             return (
-                f"all outputs and their gradients are finite; the gradient of the weight {self.module} overflows first"
+                f"all outputs and their gradients are finite; the gradient of the weight {self.module} {self.fails}"
                 f"{self.far}{self.batch}"
             )
         if self.phase == "unscale":
@@ -116,12 +146,12 @@ class Overflow:
             source = f"the gradient that {self.where} passes back" if self.kind else "the gradient of the loss"
             if self.operation == SUM:
                 source = f"the gradient of the output of {self.where}"
-            return f"the forward pass is finite; in the backward pass {source} overflows first{by}{self.far}"
+            return f"the forward pass is finite; in the backward pass {source} {self.fails}{by}{self.far}"
         if self.rounded is not None:
             return (
                 f"the {self.rounded} of {self.where} overflows first, where it is rounded to a narrower type{self.far}"
             )
-        text = f"the output of {self.where} overflows first{self.far}"
+        text = f"the output of {self.where} {self.fails}{self.far}"
         if self.input_max is not None and isfinite(self.input_max):
             text += f", from inputs of at most {self.input_max:.4g}"
         return text

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradlab.diagnosis.replay.failure import OVERFLOW
 from gradlab.diagnosis.replay.overflow import SUM, Overflow
 from gradlab.diagnosis.replay.ranges import finite, range_of
 from gradlab.update.gradients import measure
@@ -53,6 +54,18 @@ def first_overflow(
 ) -> Overflow | None:
     """The first non-finite tensor in the order of execution; None if the update is finite. See `replay`."""
     return replay(model, loss_fn, precision, batches, ranks, limit).first
+
+
+def first_overflow_forward(
+    model: torch.nn.Module, loss_fn: Loss, precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
+) -> Overflow | None:
+    """The first non-finite tensor of a forward pass alone, in the mode that the model is in."""
+    from gradlab.diagnosis.replay.trace import Trace  # loads PyTorch: not before the configuration was checked
+
+    trace = Trace(model)
+    with torch.enable_grad(), trace.hooks():  # what needs no gradient may be a mask
+        forward(trace, loss_fn, precision, inputs, targets)
+    return report(trace, 0.0, 0.0, 1).first
 
 
 def replay(
@@ -121,6 +134,17 @@ def one_batch(
     weight: torch.Tensor,
 ) -> torch.Tensor:
     """One micro-batch, forward and backward; weight: what its sum of losses is multiplied with."""
+    loss = forward(trace, loss_fn, precision, inputs, targets)
+    with precision.arithmetic(), trace:
+        trace.backward = True
+        (loss * weight).backward()
+    return loss.detach()
+
+
+def forward(
+    trace: Trace, loss_fn: Loss, precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """The forward pass of a micro-batch, up to the sum of its losses."""
     with precision.arithmetic(), trace:
         trace.backward = False
         with precision.autocast():
@@ -130,9 +154,7 @@ def one_batch(
             trace.look(loss, "loss")
             if not finite(loss) and not trace.ends:
                 trace.ends = [range_of("outputs", outputs), range_of("targets", targets)]
-        trace.backward = True
-        (loss * weight).backward()
-    return loss.detach()
+    return loss
 
 
 def report(trace: Trace, loss: float, grad_norm: float, batches: int) -> Replay:
@@ -161,6 +183,7 @@ def overflow(trace: Trace, finding: NonFiniteTensor, batches: int) -> Overflow:
     if origin is not None:
         result.operation, result.rounded = origin.maker.name or None, origin.rounded
         result.input_max, result.output_max, result.limit = origin.input_max, origin.output_max, origin.limit
+        result.failure, result.derivative = origin.failure or OVERFLOW, origin.derivative
         result.ranges = origin.ranges
     if origin is not None and origin.given is not None:
         result.phase, result.module, result.kind = "buffers", origin.given, "Tensor"

@@ -66,6 +66,10 @@ class Origin:
     input_max: float | None = None
     output_max: float | None = None
     limit: float | None = None
+    failure: str | None = None
+    """What the operation did: see `failure`."""
+    derivative: str | None = None
+    """The operation whose derivative it computed, in the backward pass."""
     ranges: list[Range] = field(default_factory=list)
 
 

@@ -17,7 +17,7 @@ from gradlab.diagnosis.series import Samples, late_to_early
 
 def dies(run: FinishedRun) -> bool:
     """Whether all units of some layer are dead, so that the layers before it get no gradient."""
-    return run.inspection is not None and any((m.dead or 0.0) == 1.0 for m in run.inspection.modules)
+    return run.inspection is not None and any((m.dead or 0.0) == 1.0 for m in run.inspection.activations)
 
 
 @rule("vanishing", position=130)
@@ -68,7 +68,7 @@ class Vanishing(Rule):
             depth = (
                 min(depth, run.inspection.layer_ratio) if math.isinf(depth) else depth
             )  # not fp16's flushing to zero
-        if run.learns or run.frozen or run.status == "failed" or (math.isinf(depth) and dies(run)):
+        if run.fits or run.frozen or run.status == "failed" or (math.isinf(depth) and dies(run)):
             return None
         if depth > self.ratio:
             (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
@@ -159,7 +159,8 @@ class BrokenGraph(Rule):
             self.missing = without if self.missing is None else self.missing & without
 
     def find(self, run: FinishedRun) -> Finding | None:
-        names = [run.history.names[i] for i in sorted(self.missing or ())]
+        recorded = [run.history.names[i] for i in sorted(self.missing or ())]
+        names = recorded if run.never is None else [name for name in recorded if name in run.never]
         if not names:
             return None
         many = len(names) > self.share * len(run.history.names)
@@ -190,3 +191,41 @@ class UpdateTooLarge(Rule):
         return self.found(
             "warning" if lost and usual > self.ratio else "info", sentence, None, usual=usual, largest=largest
         )
+
+
+@rule("updates_lost", position=185)
+@dataclass
+class UpdatesLost(Rule):
+    """Updates are rounded off: they leave most weights bitwise unchanged, though their gradient is not zero.
+
+    Of weights in bf16 or fp16. The weights must also be what they were some updates before: stochastic rounding and
+    Kahan summation change few in one update, and lose nothing.
+    """
+
+    needs = ("steps",)
+    causes = ("the weights are in bf16 or fp16, whose next number is further away than an update reaches",)
+    fixes = (
+        "keep the weights in fp32 and compute in bf16 (autocast), or keep an fp32 copy for the optimizer",
+        "round stochastically, or carry what was rounded off (Kahan summation)",
+        "raise the learning rate, if it is lower than the usual one",
+    )
+    share: float = 0.5
+    """Share of the weights with a gradient that a usual update leaves as they are."""
+    stay: float = 0.9
+    """Part of that share that is unchanged from one record to the next, too."""
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        lost, still = run.history.lost.median, run.history.still.median
+        if not (lost > self.share and still > self.stay * lost):
+            return None
+        sentence = f"{lost:.1%} of the weights stay bitwise what they are in an update, though their gradient is not"
+        sentence += f" zero, and {still:.1%} from one record of the steps to the next"
+        evidence = {"lost": lost, "still": still, "update_ratio": run.history.update_ratios.median}
+        return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        if (why := super().unable(run)) is not None:
+            return why
+        if not run.history.lost.count:
+            return "no weights are in bf16 or fp16"
+        return None if run.history.still.count else "the steps were recorded once only"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
@@ -17,7 +18,11 @@ from gradlab.diagnosis.series import Recent, median
 @rule("diverged", position=90)
 @dataclass
 class Diverged(Rule):
-    """The loss ends far above where it began, or back there after falling; or the last evaluation is not finite."""
+    """The loss ends far above where it began, or back there after falling; or the last evaluation is not finite.
+
+    Of a run too short for two windows only what is certain is said: the loss has become twice `factor` times the first,
+    and was still rising.
+    """
 
     causes = ("the learning rate is too high", "gradients are not clipped", "there is no warm-up")
     fixes = ("lower the learning rate", "clip the gradient norm", "warm the learning rate up")
@@ -30,7 +35,7 @@ class Diverged(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
-        if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead:
+        if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead and run.overflow is None:
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
         if run.status == "given_up":
             return self.found("critical", str(run.error))
@@ -52,37 +57,151 @@ class Diverged(Rule):
         lost = h.evaluations and not math.isfinite(h.evaluations[-1])
         return (
             None
-            if run.long or lost or run.status == "given_up" or run.rose(self.factor)
+            if run.long or run.opposed or lost or run.status == "given_up" or run.rose(self.factor)
             else f"the run has {h.attempts} updates, fewer than {2 * run.window}"
         )
+
+
+@rule("unbounded_loss", position=45)
+@dataclass
+class UnboundedLoss(Rule):
+    """The loss falls below zero faster and faster, while the gradient norm grows with it: it has no floor.
+
+    A loss that has one slows down on its way there. Falling for ever is what a negated loss does, or one that pays for
+    large outputs; what the model learns of the data has no part in it.
+    """
+
+    causes = (
+        "the loss, or a term of it, has the wrong sign",
+        "a term that rewards large outputs without bound",
+    )
+    fixes = (
+        "check the sign of every term: what is minimised must have a floor",
+        "bound what is rewarded: a log-sigmoid, a clamp, a penalty on the outputs",
+    )
+    fall: float = 100.0
+    """Fall of the loss over the size of the first one."""
+    growth: float = 10.0
+    """Gradient norm at the end over that at the beginning."""
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h = run.history
+        parts, (first, last) = h.losses_over_time.parts(4), h.norm_drift
+        if not parts or run.opposed or not parts[3] < 0 or not last > self.growth * first:
+            return None
+        falls = [before - after for before, after in pairwise(parts)]
+        faster = 0 < falls[0] < falls[1] < falls[2]
+        fell = h.loss_early - parts[3] > self.fall * abs(h.loss_early)
+        if not (faster and fell):
+            return None
+        sentence = f"the loss falls faster and faster, from {h.losses.initial:.3g} to {min(h.finite_losses):.3g}"
+        sentence += f", and the gradient norm grows with it, from {first:.3g} to {last:.3g}: the loss has no floor"
+        return self.found("critical", sentence, 1, norm_first=first, norm_last=last)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        known = run.constant is not None and not run.constant_found
+        return "the loss cannot fall below zero" if known else None
 
 
 @rule("stalled", position=190)
 @dataclass
 class Stalled(Rule):
-    """The loss does not move, and no other rule explains it."""
+    """The weights hardly move (`diagnosis.still`), the model does not learn, and no other rule explains it."""
+
+    fallback = True
+    needs = ("long", "steps")
+    causes = ("the learning rate is too low", "the gradient does not reach the weights")
+    fixes = ("raise the learning rate", "check that the gradient reaches the weights")
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        if run.status == "interrupted" or run.learns or not run.frozen:
+            return None
+        ratio = run.history.update_ratios.median
+        sentence = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
+        return self.found("critical", sentence, ratio=ratio)
+
+
+@rule("not_learning", position=195)
+@dataclass
+class NotLearning(Rule):
+    """The run ends no better than the best constant answer, however far its loss fell, and no other rule explains it.
+
+    That answer is the same for every input: the shares of the classes, the mean of the values. Its loss is known for
+    cross_entropy, mse and bce, and is found for a loss of your own by minimising it. Where none is found, and in a
+    watched loop, the run is judged by its own beginning alone, which says less: the finding is then a warning, since
+    training that begins at its best does not improve either.
+    """
 
     fallback = True
     needs = ("long",)
-    causes = ("the learning rate is too low", "the gradient does not reach the weights", "the targets are noise")
-    fixes = ("raise the learning rate", "check the targets: are they noise?")
-    flat: float = 0.01
-    """Relative improvement of the loss that counts as none."""
+    causes = (
+        "the learning rate is far too high, or too low",
+        "the targets do not belong to the inputs: shuffled, shifted, or broadcast by the loss",
+        "inputs of wild scale",
+        "the gradient does not reach the weights",
+    )
+    fixes = (
+        "try learning rates a tenth and ten times as high",
+        "check that samples and targets belong together, and the shapes that the loss is given",
+        "normalise the inputs",
+    )
+    reach: float = 0.02
+    """Part of the constant answer's loss by which the end must be below it, else critical; to `learning` a warning."""
 
     def find(self, run: FinishedRun) -> Finding | None:
-        h = run.history
-        evaluated = [e for e in h.evaluations if math.isfinite(e)]
-        improved = len(evaluated) > 1 and min(evaluated[1:]) < evaluated[0] - self.flat / 2 * abs(evaluated[0])
-        ratio = h.update_ratios.median
-        if run.status == "interrupted":
+        h, (end, error) = run.history, run.history.end
+        if run.status == "interrupted" or run.knows or run.memorises or run.undecided or not h.finite:
             return None
-        if run.frozen and not run.learns:
-            sentence = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
-            return self.found("critical", sentence, ratio=ratio)
-        if h.improvement >= self.flat or improved or not h.finite:
+        if run.frozen:  # stalled
             return None
-        sentence = f"the loss has not moved: {h.loss_early:.4g} at first, {h.losses.best:.4g} at best"
-        return self.found("warning", sentence, ratio=ratio)
+        if run.constant is None:
+            both_signs = min(*h.first, *h.at_the_end) < 0 < max(*h.first, *h.at_the_end)  # no part of it is progress
+            if run.steady or both_signs:
+                return None
+            sentence = f"{run.progress} (the best constant answer of this loss is not known)"
+            return self.found("warning", sentence, first=h.loss_early, end=end)
+        seen: dict[str, Any] = {"constant": run.constant, "end": end, "standard_error": error, "first": h.loss_first}
+        evaluated = [v for v in h.evaluations if math.isfinite(v)]
+        level, constant, sentence = end, run.constant, run.progress
+        if evaluated and run.eval_constant is not None:
+            level, constant = min(evaluated), run.eval_constant
+            sentence += f"; the best evaluation is {level:.4g} (constant: {constant:.4g})"
+            seen |= {"evaluation": level, "evaluation_constant": constant}
+        close = run.constant_found or min(level / constant, end / run.constant) > 1 - self.reach
+        severity = "critical" if close and not run.fits else "warning"
+        return self.found(severity, sentence, **seen)
+
+
+@rule("memorising", position=197)
+@dataclass
+class Memorising(Rule):
+    """The training loss improves, and no evaluation was ever better than the best constant answer.
+
+    What is learnt holds for the training data alone.
+    """
+
+    needs = ("long",)
+    causes = (
+        "the targets do not belong to the inputs",
+        "too few samples for the size of the model",
+        "evaluation data that are unlike the training data",
+    )
+    fixes = (
+        "check that samples and targets belong together",
+        "train on more samples, or a smaller model",
+        "check that both sets are prepared alike",
+    )
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h, end = run.history, run.history.end[0]
+        if run.status == "interrupted" or run.undecided or not run.memorises:
+            return None
+        best, against = (
+            min(v for v in h.evaluations if math.isfinite(v)),
+            f"(a constant answer: {run.eval_constant:.4g})",
+        )
+        sentence = f"the training loss ends at {end:.4g}, and the best evaluation is {best:.4g} {against}"
+        return self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)
 
 
 @rule("loss_spike_recovered", position=200)
@@ -115,7 +234,7 @@ class SpikeRecovered(Rule):
         self.height = 0.0
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
-        loss = line["train/loss"]
+        loss = line.get("train/loss", math.nan)
         if not math.isfinite(loss):
             return
         if self.before is None and len(self.now) == self.smooth:
@@ -135,13 +254,50 @@ class SpikeRecovered(Rule):
             if large and rise > self.spread * self.recent.spread:
                 self.before, self.at, self.height = usual, line["attempt"], level
 
+    def suspects(self, run: FinishedRun) -> list[int]:
+        return [self.first[0] - self.smooth + 1] if self.first else []
+
     def find(self, run: FinishedRun) -> Finding | None:
-        if self.first is None or not run.learns:
+        if self.first is None or not run.trains:
             return None
         at, usual, height = self.first
         sentence = f"the loss rose from {usual:.3g} to {height:.3g} at update {at}, and came back"
         more = f" ({self.count} times)" if self.count > 1 else ""
+        more += run.samples_of(at - self.smooth + 1)
         return self.found("warning", sentence + more, at, usual=usual, height=height, count=self.count)
+
+
+@rule("too_short", position=205)
+@dataclass
+class TooShort(Rule):
+    """The run has too few updates to be called healthy, and nothing is wrong with it that is certain.
+
+    Rules that compare an end with a beginning need two windows (`diagnosis.window`), 40 updates: diverged, vanishing,
+    overclipped, dead_units, stalled and others would be blind before. A run that is no better than the best constant
+    answer by then is given `diagnosis.plateau` updates, or more while its learning rate still rises or its loss falls
+    fast enough. What is certain is said of any run: values that are not finite, a loss that has tripled and rises, a
+    loss scale that does not move.
+    """
+
+    fallback = True
+    decides = True
+    fixes = ("train for more updates",)
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h = run.history
+        if not run.undecided and (h.losses.count or h.attempts) >= 2 * run.window:
+            return None
+        many = "1 update" if h.attempts == 1 else f"{h.attempts} updates"
+        if not h.finite:
+            course = "its losses are not known"
+        elif run.undecided:
+            course = f"{run.progress}; {run.undecided}"
+        else:
+            course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
+        if h.attempts and not h.applied:
+            course = "all of them were skipped"
+        least = f", fewer than {2 * run.window}," * (not run.long)
+        return self.found("info", f"{many}{least} {'is' if h.attempts == 1 else 'are'} too few to judge: {course}")
 
 
 @rule("small_but_healthy", position=210)
@@ -149,6 +305,7 @@ class SpikeRecovered(Rule):
 class SmallButHealthy(Rule):
     """Gradients are small and the model learns: there is no problem."""
 
+    decides = True
     fixes = ("change nothing",)
     needs = ("long",)
     norm: float = 1e-6

@@ -10,13 +10,17 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
 
 
 @rule("scale_collapse", position=50)
 @dataclass
 class ScaleCollapse(Rule):
-    """The loss scale fell below its floor, or was still falling towards it when the run ended."""
+    """The loss scale fell below its floor, or was still falling towards it when the run ended.
+
+    A scale that has come down since the first update may just have begun too high, until it is below 1.
+    """
 
     causes = ("the learning rate is too high for fine-tuning", "activations pass fp16's largest number, 65504")
     fixes = ("lower the learning rate", "use bf16, which has fp32's range")
@@ -45,10 +49,11 @@ class ScaleCollapse(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         falling = self.scale * self.fall < self.height and sum(self.recent) > self.often * len(self.recent)
+        at, epoch, skips = self.descent or [run.history.attempts, 0, 0]
+        falling = falling and (at > 1 or self.scale < 1)
         if not run.scale_too_small and not (falling and run.scaled):
             return None
         streak = run.history.streak
-        at, epoch, skips = self.descent or [run.history.attempts, 0, 0]
         evidence = {"smallest_scale": self.smallest, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
         evidence |= {"skipped_since": skips, "skipped_last_in_a_row": streak}
         if not run.scale_too_small:
@@ -68,8 +73,8 @@ class ScaleLivelock(Rule):
 
     causes = ("the loop skips the scaler's update after a non-finite gradient",)
     fixes = ("update the scale after every attempt, also after a skipped one",)
-    updates: int = 20
-    """Skipped updates in a row without a move of the scale."""
+    updates: int = 8
+    """Skipped updates in a row without a move of the scale; scalers with hysteresis wait for two or three."""
 
     def begin(self) -> None:
         self.same = self.at = 0
@@ -103,7 +108,7 @@ class OverflowFP16(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         o = run.overflow
-        if o is None or o.phase != "forward" or not o.output_max or not math.isfinite(o.output_max):
+        if o is None or o.phase not in ("forward", "between") or not fits_wider(run):
             return None
         return self.found("critical", str(o), None, module=o.module, output=o.output_max)
 

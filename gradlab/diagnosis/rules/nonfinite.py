@@ -1,12 +1,16 @@
-"""Rules over non-finite numbers: where in the failing update the first of them is."""
+"""Rules over non-finite numbers: where the first of them is, in the forward or the backward pass, and what made it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.replay.overflow import MODERATE
 from gradlab.diagnosis.rules.rule import Rule, rule
+
+LARGEST_FP16 = 65504.0
 
 
 @dataclass
@@ -35,9 +39,11 @@ class NaNInput(NonFinite):
     def find(self, run: FinishedRun) -> Finding | None:
         if (phase := self.phase(run)) not in ("inputs", "targets"):
             return None
-        return self.found(
-            "critical", f"the {phase} of update {run.history.bad_since} are not finite", run.history.bad_since
-        )
+        samples = run.overflow.samples if run.overflow is not None else []
+        listed = ", ".join(map(str, samples[:5])) + (f" and {len(samples) - 5} more" if len(samples) > 5 else "")
+        sentence = f"the {phase} of update {run.history.bad_since} are not finite"
+        sentence += f": sample{'s' * (len(samples) > 1)} {listed}" if samples else ""
+        return self.found("critical", sentence, run.history.bad_since, samples=samples)
 
 
 @rule("nan_parameter", position=20)
@@ -54,23 +60,117 @@ class NaNParameter(NonFinite):
         return self.found("critical", str(run.overflow), run.history.bad_since, parameter=run.overflow.module)
 
 
+@rule("empty_window", position=25)
+@dataclass
+class EmptyWindow(Rule):
+    """No target counts in some windows, such as one of padding alone: they were skipped, as no update."""
+
+    causes = ("samples whose every target is ignored", "truncation that cuts the targets off")
+    fixes = ("drop samples without a target", "use a larger window")
+    share: float = 0.5
+    """Share of the windows above which it is more than an accident."""
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h = run.history
+        if not h.empty:
+            return None
+        whole = "windows hold" if h.empty > 1 else "window holds"
+        sentence = f"{h.empty} of {h.attempts} {whole} no target that counts, and made no update"
+        severity = "critical" if h.empty == h.attempts else "warning" if h.empty > self.share * h.attempts else "info"
+        return self.found(severity, sentence, h.first_empty, windows=h.empty)
+
+
 @rule("nan_loss", position=30)
 @dataclass
 class NaNLoss(NonFinite):
-    """The loss is not finite although the model's outputs are finite and of ordinary size."""
+    """The loss is not finite although the model's outputs are finite and of ordinary size.
+
+    Also where the update was applied because its gradient is finite, which is then not that of a loss: log of a
+    negative number has one, and a mean of nothing has zeros.
+    """
 
     causes = ("log of zero", "a division by zero", "exp of a large number", "targets that are not finite")
     fixes = ("use the stable form of the loss: from logits, with log1p, softplus or a clamp", "lower the learning rate")
+    often: float = 0.05
+    """Share of updates that were skipped for it above which it is more than routine."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         o = run.overflow
-        if o is None or o.phase != "loss" or not o.moderate:
+        if o is None:
+            return self.unexplained(run)
+        if o.phase != "loss" or not o.moderate:
             return None
         sentence = "the loss is not finite before the backward pass, although the outputs are"
+        sentence += f": {o.failure} in {o.place}" * o.undefined
         seen = {"outputs": o.outputs, "targets": o.targets}
         ranges = {name: [r.min, r.max] for name, r in seen.items() if r is not None and r.min is not None}
         listed = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
+        sentence = f"in the evaluation, {sentence}" if o.evaluation else sentence
         return self.found("critical", f"{sentence} ({listed})" if listed else sentence, run.history.bad_since, **ranges)
+
+    def unexplained(self, run: FinishedRun) -> Finding | None:
+        """What the lines of metrics alone say."""
+        h = run.history
+        if self.ended(run):
+            if not h.bad_loss:
+                return None
+            what = "the last losses are not finite" if h.broken else f"the last {h.streak} updates were skipped"
+            sentence = run.error or f"{what}, since update {h.bad_since}: not for a gradient alone, but for the loss"
+            return self.found("critical", sentence, h.bad_since)
+        if h.applied_bad:
+            many = f"{h.applied_bad} updates have" if h.applied_bad > 1 else "an update has"
+            zero = ", of exactly zero" if h.applied_bad == h.applied_zero else ""
+            sentence = f"{many} a loss that is not finite, and {'were' if h.applied_bad > 1 else 'was'} applied, since"
+            sentence += f" the gradient is{zero}: the first is update {h.applied_bad_since}"
+            severity = "warning" if run.learns else "critical"
+            return self.found(severity, sentence, h.applied_bad_since, updates=h.applied_bad)
+        if h.skipped_bad:
+            sentence = f"{h.skipped_bad} of {h.attempts} updates were skipped because their loss is not finite"
+            severity = "warning" if h.skipped_bad > self.often * h.attempts else "info"
+            return self.found(severity, sentence, h.skipped_bad_since, updates=h.skipped_bad)
+        return None
+
+    def yields(self, run: FinishedRun) -> bool:
+        return run.overflow is None and self.ended(run)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        return None
+
+
+@rule("nan_forward", position=35)
+@dataclass
+class NaNForward(NonFinite):
+    """A number of the model's forward pass is not finite, for another reason than that it passes fp16's range.
+
+    An operation without a finite result for its operands (0/0, the root of a negative number, a softmax whose entries
+    are all masked) is a cause of its own. An overflow of fp32 or bf16, and an operation on numbers that had grown large
+    before, are reported where no other rule found a cause.
+    """
+
+    causes = ("0/0 or the log or root of what should be positive", "a row that is masked throughout", "an overflow")
+    fixes = ("add an eps inside of roots, logs and denominators", "leave one entry of every row unmasked")
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        o = run.overflow
+        if o is None or o.phase not in ("forward", "between", "loss") or (o.phase != "loss" and fits_wider(run)):
+            return None
+        if o.phase == "loss" and o.moderate:
+            return None  # the loss function is the cause
+        began = None if o.evaluation else run.history.bad_since
+        evidence = {"module": o.module, "operation": o.operation, "failure": o.failure}
+        return self.found("critical", str(o), began, **evidence)
+
+    def yields(self, run: FinishedRun) -> bool:
+        o = run.overflow
+        return o is not None and (not o.undefined or o.phase == "loss" or (o.input_max or 0.0) > MODERATE)
+
+
+def fits_wider(run: FinishedRun) -> bool:
+    """Whether a wider type holds what fp16 does not."""
+    o = run.overflow
+    if o is None or not run.half or o.undefined or not o.output_max or (o.limit or 0.0) > LARGEST_FP16:
+        return False
+    return math.isfinite(o.output_max)
 
 
 @rule("nan_gradient", position=80)
@@ -83,14 +183,16 @@ class NaNGradient(NonFinite):
     fixes = ("add an eps inside of square roots and norms", "mask inputs, not outputs", "lower the learning rate")
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if not self.ended(run):
+        h, o = run.history, run.overflow
+        if not self.ended(run) or h.empty == h.attempts > 0:
             return None
-        h = run.history
+        if (h.bad_loss and o is None) or (o is not None and o.phase in ("forward", "between", "loss")):
+            return None  # it began in the forward pass
         applied = f"the loss is not finite since update {h.bad_since}, and these updates were still applied"
         skipped = f"the last {h.streak} updates were skipped: their gradients are not finite"
         sentence = run.error or (skipped if h.streak else applied)
-        if run.overflow is not None:
-            sentence = f"{sentence}; {run.overflow}"
+        if o is not None:
+            sentence = f"{sentence}; {o}"
         return self.found("critical", sentence, run.history.bad_since)
 
     def unable(self, run: FinishedRun) -> str | None:

@@ -17,7 +17,12 @@ from gradlab.diagnosis.series import median
 @rule("exploding", position=60)
 @dataclass
 class Exploding(Rule):
-    """The gradient norm passes a bound and its usual range, and the loss rises or becomes non-finite with it."""
+    """The gradient norm leaves its usual range, and the loss rises or becomes non-finite with it.
+
+    What is usual is the median of the norms before; no number is large by itself, as the norm of a loss that is summed
+    over a batch is large throughout. Where the first updates fail already there is none: then it is how far the first
+    gradient has moved the weights.
+    """
 
     causes = (
         "the gradient is multiplied by more than 1 at every layer or time step",
@@ -30,44 +35,51 @@ class Exploding(Rule):
         "warm the learning rate up",
         "use a better initialisation or normalisation",
     )
-    norm: float = 100.0
-    """A gradient norm above this is exploding, if the loss fails with it."""
     growth: float = 10.0
-    """It must also exceed the run's median by this factor, or be large from the first update."""
+    """Norm over the usual one; its square while fewer than `diagnosis.window` norms are known."""
+    step: float = 10.0
+    """Norm of the first update over that of the weights, in a run that does not survive it by a window."""
     lost: float = 1.5
     """Final loss over the first above which the loss counts as failed."""
 
     def begin(self) -> None:
         self.at: int | None = None
-        self.early = False  # before there was a median to compare with
+        self.usual = math.nan  # before it was left
         self.calm = 0
+        self.first: dict[str, Any] = {}
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         norm = line["grad/norm"]
+        self.first = self.first or line
         if math.isnan(norm):
             return
-        if norm > self.norm and self.at is None:
-            # The median is over the norms before this one.
-            known = history.norms.without(norm)
-            usual = median(known) if len(known) >= history.window else 0.0
-            self.at = line["attempt"] if norm > self.growth * usual else None
-            self.early = not usual
-        self.calm = self.calm + 1 if norm <= self.norm else 0
+        if self.at is None:
+            known = history.norms.without(norm)  # those before
+            factor = self.growth if len(known) >= history.window else self.growth**2
+            if known and norm > factor * median(known):
+                self.at, self.usual, self.calm = line["attempt"], median(known), 0
+            return
+        self.calm = self.calm + 1 if norm <= self.growth * self.usual else 0
         if self.calm >= history.window:
             self.at = None  # a spike that the run survived
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
-        if self.at is None or not (run.status == "failed" or run.rose(self.lost) or run.dead):
+        if not (run.status == "failed" or run.rose(self.lost) or run.dead):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause
-        grew = h.largest > self.growth * h.usual_norm
-        if self.early and h.attempts > h.window and not (grew or run.rose(self.lost)):
-            return None  # large throughout, as for sums over a batch
-        sentence = f"the gradient norm passed {self.norm:g} at update {self.at} and reached {h.largest:.3g}"
-        sentence += f"; the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
-        return self.found("critical", sentence, self.at, largest=h.largest, usual=h.usual_norm)
+        course = f"the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
+        if self.at is not None:
+            sentence = (
+                f"the gradient norm left its usual {self.usual:.3g} at update {self.at}, and reached {h.largest:.3g}"
+            )
+            return self.found("critical", f"{sentence}; {course}", self.at, largest=h.largest, usual=self.usual)
+        moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
+        if h.attempts > h.window or not moved > self.step:
+            return None
+        sentence = f"the first gradient, of norm {norm:.3g}, moved the weights by {moved:.3g} times their own norm"
+        return self.found("critical", f"{sentence}; {course}", 1, largest=h.largest, moved=moved)
 
 
 @rule("spike", position=240)
@@ -104,7 +116,11 @@ class Spike(Rule):
             return None
         at, norm, usual = self.first
         sentence = f"{self.count} gradient norms are far outside of the usual range, the first at update {at}: "
-        return self.found("info", f"{sentence}{norm:.3g} where {usual:.3g} is usual", at, count=self.count, norm=norm)
+        sentence += f"{norm:.3g} where {usual:.3g} is usual{run.samples_of(at)}"
+        return self.found("info", sentence, at, count=self.count, norm=norm)
+
+    def suspects(self, run: FinishedRun) -> list[int]:
+        return [self.first[0]] if self.first else []
 
 
 @dataclass
@@ -124,9 +140,8 @@ class Trend(Rule):
         if len(v) < 20:
             return 0.0, math.nan, math.nan
         ranks = {i: rank for rank, i in enumerate(sorted(range(len(v)), key=v.__getitem__))}
-        tenth = max(2, len(v) // 10)
         correlation = statistics.correlation(range(len(v)), [ranks[i] for i in range(len(v))])
-        return correlation, statistics.median(v[:tenth]), statistics.median(v[-tenth:])
+        return correlation, *history.norm_drift
 
 
 @rule("growing_norm", position=220)
@@ -187,5 +202,5 @@ class ZeroGradient(Rule):
         h = run.history
         if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
             return None
-        severity = "info" if run.learns else "critical"
+        severity = "info" if run.trains else "critical"
         return self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)

@@ -50,6 +50,8 @@ class Rule:
     """Whether it is dropped where another rule found something critical."""
     aside: ClassVar[bool] = False
     """Whether its finding is information, and never the verdict."""
+    decides: ClassVar[bool] = False
+    """Whether its finding is the verdict, if there is nothing worse, though it is information."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What it requires: long, layers, steps or inspection (see `unable`)."""
 
@@ -68,11 +70,22 @@ class Rule:
         """The finding, if there is one."""
         raise NotImplementedError
 
+    def suspects(self, run: FinishedRun) -> list[int]:
+        """Attempts whose samples are to be measured one by one, before `find`."""
+        return []
+
+    def yields(self, run: FinishedRun) -> bool:
+        """Whether its finding is dropped where another rule found something critical."""
+        return self.fallback
+
     def unable(self, run: FinishedRun) -> str | None:
         """Why the rule cannot be applied to this run; None if it can."""
         h = run.history
+        few = f"the run has {h.attempts} updates, fewer than {2 * run.window}"
+        if run.opposed:
+            few = "its loss depends on weights that another optimizer moves by another loss"
         missing = {
-            "long": None if run.long else f"the run has {h.attempts} updates, fewer than {2 * run.window}",
+            "long": None if run.long else few if h.losses.count or not h.attempts else "its losses are not known",
             "layers": None if h.layer_records else "no norms of layers were recorded (monitor=none)",
             "steps": None if h.update_ratios.count else "how far the weights move was not recorded",
             "inspection": None if run.inspection else "the model was not inspected when the run ended",

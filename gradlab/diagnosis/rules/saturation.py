@@ -1,4 +1,4 @@
-"""Rules over the outputs of modules, from the inspection of the final model."""
+"""Rules over the outputs of activations, from the inspection of the final model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
 
 if TYPE_CHECKING:
-    from gradlab.diagnosis.inspection import ModuleOutput
+    from gradlab.diagnosis.inspection import ActivationOutput
 
 
 @dataclass
@@ -21,33 +21,43 @@ class Units(Rule):
     fraction: float = 0.9
     """Fraction of a layer's units."""
 
-    def value(self, module: ModuleOutput) -> float | None:
+    def value(self, module: ActivationOutput) -> float | None:
         raise NotImplementedError
 
-    def worst(self, run: FinishedRun) -> tuple[float, ModuleOutput] | None:
-        """The first module in the order of execution whose fraction is over the threshold."""
-        modules = run.inspection.modules if run.inspection else []
+    def worst(self, run: FinishedRun) -> tuple[float, ActivationOutput] | None:
+        """The first call in the order of execution whose fraction is over the threshold."""
+        modules = run.inspection.activations if run.inspection else []
         bad = [(value, m) for m in modules if (value := self.value(m)) is not None and value >= self.fraction]
         return bad[0] if bad else None
+
+    def at_ends(self, run: FinishedRun, value: float, module: ActivationOutput) -> str:
+        samples = run.inspection.samples if run.inspection else 0
+        every = f"every one of {samples} samples" if samples else "every sample"
+        return f"{value:.0%} of the units of {module.where} are {module.ends} for {every}"
+
+    def of(self, run: FinishedRun, value: float, module: ActivationOutput, sentence: str) -> Finding:
+        evidence = {"module": module.name, "fraction": value, "operation": module.operation}
+        return self.found("critical" if run.long and not run.fits else "info", sentence, None, **evidence)
 
 
 @rule("dead_units", position=150)
 @dataclass
 class DeadUnits(Units):
-    """Most units of a layer are zero for every sample, so that no gradient passes through them."""
+    """Most units of a layer are zero for every sample, so that no gradient passes through them.
+
+    By operation and call, whichever module it is in; of one that is flat at two ends, such as ReLU6, both count.
+    """
 
     causes = ("biases pushed far below zero by a large update", "the learning rate is too high", "the initialisation")
     fixes = ("use GELU or a leaky ReLU", "lower the learning rate", "use He initialisation")
 
-    def value(self, module: ModuleOutput) -> float | None:
+    def value(self, module: ActivationOutput) -> float | None:
         return module.dead
 
     def find(self, run: FinishedRun) -> Finding | None:
         if (worst := self.worst(run)) is None:
             return None
-        value, module = worst
-        sentence = f"{value:.0%} of the units of {module.name} ({module.kind}) are zero for every sample"
-        return self.found("critical" if run.stuck else "info", sentence, None, module=module.name, fraction=value)
+        return self.of(run, *worst, self.at_ends(run, *worst))
 
 
 @rule("saturated_units", position=110)
@@ -58,12 +68,12 @@ class SaturatedUnits(Units):
     causes = ("initial weights that are too large", "inputs that are not normalised", "the learning rate is too high")
     fixes = ("use smaller initial weights", "use ReLU or GELU", "normalise layers", "lower the learning rate")
 
-    def value(self, module: ModuleOutput) -> float | None:
+    def value(self, module: ActivationOutput) -> float | None:
         return module.saturated
 
     def find(self, run: FinishedRun) -> Finding | None:
         if (worst := self.worst(run)) is None:
             return None
         value, module = worst
-        sentence = f"{value:.0%} of the outputs of {module.name} ({module.kind}) are saturated (slope under 1/20)"
-        return self.found("critical" if run.stuck else "info", sentence, None, module=module.name, fraction=value)
+        steep = f"{value:.0%} of the outputs of {module.where} are saturated (slope under 1/20)"
+        return self.of(run, value, module, steep if module.dead is None else self.at_ends(run, value, module))

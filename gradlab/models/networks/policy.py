@@ -21,7 +21,7 @@ class Policy(nn.Module):
     """Seeds of episodes (B,) -> (B, T, 3): of every step log p(action), reward, and 1 (0 after the end).
 
     In training actions are drawn from PyTorch's generator of the CPU; in evaluation the likeliest is taken. Playing
-    needs no gradient; then the probabilities of all steps are computed once more, in one batch, for the backward pass.
+    needs no gradient; then the probabilities of all steps are computed again, in one batch, for the backward pass.
     """
 
     def __init__(self, spec: Spec, *, layers: int, width: int, activation: str) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.command import command, kept
+from gradlab.base.command import command, pasted, untreated
 from gradlab.base.option import Invalid
 from gradlab.loggers.thinning import telling, thinned
 from gradlab.runs.record import RunRecord
@@ -39,10 +39,14 @@ def facts(run: RunRecord) -> dict[str, Any]:
 
 def commands(run: RunRecord) -> dict[str, Any]:
     """To be pasted: the run again, each of its remedies, and what else can be done with its folder."""
-    tries = run.diagnosis.get("remedies") or []
+    tries, given = run.diagnosis.get("remedies") or [], untreated(run.overrides, run.remedy)
     return {
         "again": command(run.overrides),
-        "remedies": [command([*kept(run.overrides, t["overrides"]), *t["overrides"], "expect=healthy"]) for t in tries],
+        "remedies": [
+            command([*pasted(given, t["overrides"]), "expect=healthy"]) if t["overrides"] else t.get("lines", "")
+            for t in tries
+        ],
+        "fix": command([str(run.path.absolute())], "gradlab.fix") if tries else None,
         "resume": command([f"resume={run.path.absolute()}"]),
         "replay": command([str(run.path.absolute())], "gradlab.replay"),
     }

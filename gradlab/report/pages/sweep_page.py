@@ -15,7 +15,7 @@ from gradlab.report.pages import map_section, sweep_sections
 from gradlab.report.pages.page_template import page
 from gradlab.report.pages.short_numbers import short
 from gradlab.runs.curve import curve
-from gradlab.runs.outcome_class import NAMES, OUTCOMES, UNJUDGED
+from gradlab.runs.outcome_class import NAMES, OUTCOMES, UNENDED
 from gradlab.runs.record import REFUSED, RunRecord
 from gradlab.runs.sweep_record import SweepRecord
 from gradlab.sweep.maps.axis import Axis, axis_of, swept_fields
@@ -42,9 +42,18 @@ NUMBERS = (
     "exit_code",
 )
 """Columns of results.csv that the page shows of a job."""
-FILES = ("results.csv", "map.json", "comparison.csv", "edges.csv", "cells.json", "figures/map.png", "figures/map.svg")
+FILES = (
+    "results.csv",
+    "map.json",
+    "comparison.csv",
+    "edges.csv",
+    "cells.json",
+    "fix.json",
+    "figures/map.png",
+    "figures/map.svg",
+)
 """What else a sweep's folder may hold."""
-VIEWS = ("charts", "curves", "map", "remedies", "edges", "lines", "table")
+VIEWS = ("charts", "curves", "fix", "map", "remedies", "edges", "lines", "table")
 PROGRAMS = ("base.js", "sweep.js", *(f"sweep_{view}.js" for view in VIEWS), "sweep_begin.js")
 
 
@@ -99,10 +108,11 @@ def data(
         | {"fields": [of[row[axis.name]] for of, axis in zip(places, axes, strict=True)]}
         for row in rows
     ]
-    unfinished = sum(row["outcome"] in UNJUDGED and row["verdict"] != REFUSED for row in rows)
+    fixed = sweep_sections.fix(folder, index)  # its trials are no grid, and have no map
+    unfinished = sum(row["outcome"] in UNENDED and row["verdict"] != REFUSED for row in rows)
     unfinished += max(planned - len(rows), 0)
     return {
-        "title": f"sweep {folder.resolve().name}",
+        "title": f"{'fix' if (folder / 'fix.json').is_file() else 'sweep'} {folder.resolve().name}",
         "folder": str(folder),
         "files": [name for name in FILES if (folder / name).is_file()],
         "common": common(folder, rows),
@@ -116,10 +126,11 @@ def data(
         "unfinished": {"count": unfinished, "command": command([f"resume={folder}"]) if unfinished else ""},
         "jobs": jobs,
         "xs": [list(x) for x in xs],
-        "map": map_section.data(folder, rows, drawn, index),
+        "map": None if fixed else map_section.data(folder, rows, drawn, index),
         "remedies": sweep_sections.remedies(folder, rows, compared, index),
         "edges": sweep_sections.edges(folder, index),
         "cells": sweep_sections.cells(folder),
+        "fix": fixed,
     }
 
 

@@ -102,6 +102,33 @@ def cells(folder: Path) -> list[str]:
     return lines + ([f"the map is not complete: {content['ended']}"] if content["ended"] else [])
 
 
+PURPOSES = {"full": "to its end", "part": "a part", "shrink": "smaller", "seed": "confirmed", "without": "without it"}
+"""What a trial of a fix was for."""
+
+
+def fix(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
+    """What came of a search for a cure, as it is printed, and its trials; None of any other sweep."""
+    content = loaded(folder / "fix.json")
+    if content is None or "trials" not in content:
+        return None
+    from gradlab.sweep.search.fix_report import lines
+
+    title, *said = lines(number(content))
+    trials = [
+        [
+            " ".join(t["change"]["overrides"]) if t["change"] else "unchanged",
+            PURPOSES.get(t["purpose"], t["purpose"]),
+            str(t["seed"]),
+            t["verdict"],
+            str(t["attempts"]),
+            index.get(t["job"]),
+        ]
+        for t in content["trials"]
+    ]
+    said = [line for line in said if line != content["command"]]
+    return {"title": title.removeprefix("== "), "says": said, "command": content["command"], "trials": trials}
+
+
 def loaded(path: Path) -> dict[str, Any] | None:
     """What a file holds; None where there is none that can be read."""
     try:

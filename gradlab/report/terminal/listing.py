@@ -118,7 +118,7 @@ def colour(entry: Entry) -> str:
     seen = {job.verdict for job in entry.jobs or [entry]}
     if seen <= {"healthy", "small_but_healthy"}:
         return "green"
-    if seen <= {"running", "killed", "pretrained", "does not apply", "interrupted", "not_measured"}:
+    if seen <= {"running", "killed", "pretrained", "does not apply", "interrupted", "not_measured", "too_short"}:
         return "yellow"
     return "red" if seen & {"broken", "error"} or codes - {0} else "default"
 

@@ -97,13 +97,15 @@ def known_verdict(given: str, wanted: str) -> None:
 
 
 def resolve(flag: str, name: str, entries: Sequence[Entry]) -> str:
-    """The full name of a field, among those of all entries; `Invalid` where there is none, or more than one."""
+    """The full name of a field, the least deep among those of all entries; `Invalid` where there is not just one."""
     if name in FIELDS:
         return name
     known = {field for entry in entries for field in entry.fields}
     if name in known:
         return name
     ends = sorted(field for field in known if field.endswith(f".{name}"))
+    depth = min((field.count(".") for field in ends), default=0)  # a remedy's own settings repeat names, further down
+    ends = [field for field in ends if field.count(".") == depth]
     if len(ends) == 1:
         return ends[0]
     if ends:

@@ -55,17 +55,17 @@ def draw(grid: Grid, path: Path, metric: str | None = None) -> list[Path]:
     lines = -(-len(wanted) // columns)
     size = (4.4 * columns, (4.2 if len(grid.y.values) > 1 else 2.4) * lines + 0.5)
     figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
-    for place, name in zip(axes.flat, wanted):
-        panel(figure, place, grid, name)
-    for place in axes.flat[len(wanted) :]:
-        place.axis("off")
+    for axis, name in zip(axes.flat, wanted):
+        panel(figure, axis, grid, name)
+    for axis in axes.flat[len(wanted) :]:
+        axis.axis("off")
     legend(figure, grid)
     if grid.title:
         figure.suptitle(grid.title)
     return save(figure, path)
 
 
-def panel(figure: Any, place: Any, grid: Grid, name: str) -> None:
+def panel(figure: Any, axis: Any, grid: Grid, name: str) -> None:
     """One heat map. Points that were not run are hatched; in a sparse grid they are their nearest ones."""
     import matplotlib
     from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm, Normalize
@@ -83,28 +83,28 @@ def panel(figure: Any, place: Any, grid: Grid, name: str) -> None:
         "linewidth": 0,
         "zorder": 0,
     }
-    place.add_patch(Rectangle((0, 0), nx, ny, **missing))
+    axis.add_patch(Rectangle((0, 0), nx, ny, **missing))
     if name == "outcome":
         colours = ListedColormap([o.colour for o in OUTCOMES])
         classes = BoundaryNorm(np.arange(len(NAMES) + 1) - 0.5, len(NAMES))
         gaps = {"edgecolors": "white", "linewidth": 0.2} if not large else {}
-        place.pcolormesh(*corners, np.ma.masked_invalid(values), cmap=colours, norm=classes, rasterized=large, **gaps)
-        letters(place, values)
+        axis.pcolormesh(*corners, np.ma.masked_invalid(values), cmap=colours, norm=classes, rasterized=large, **gaps)
+        letters(axis, values)
     else:
         lost = np.ma.masked_where(~np.isposinf(values), np.ones_like(values))
-        place.pcolormesh(*corners, lost, cmap=ListedColormap([LOST]), rasterized=large)
+        axis.pcolormesh(*corners, lost, cmap=ListedColormap([LOST]), rasterized=large)
         ends = (scale.low, max(scale.high, scale.low * 1.01, scale.low + 1e-30))
         norm = LogNorm(*ends, clip=True) if scale.log else Normalize(*ends)
         shown = np.ma.masked_invalid(np.maximum(values, scale.low) if scale.log else values)
-        drawn = place.pcolormesh(*corners, shown, cmap=matplotlib.colormaps["viridis"], norm=norm, rasterized=large)
-        figure.colorbar(drawn, ax=place, shrink=0.8, extend="max" if scale.capped else "neither")
+        drawn = axis.pcolormesh(*corners, shown, cmap=matplotlib.colormaps["viridis"], norm=norm, rasterized=large)
+        figure.colorbar(drawn, ax=axis, shrink=0.8, extend="max" if scale.capped else "neither")
     for x0, y0, x1, y1 in boundary(grid.array("stable")):
-        place.plot([x0, x1], [y0, y1], color="white", linewidth=3.4, solid_capstyle="round")
-        place.plot([x0, x1], [y0, y1], color="black", linewidth=1.8, solid_capstyle="round")
-    ticks(place.xaxis, grid.x)
-    ticks(place.yaxis, grid.y)
-    place.tick_params(axis="x", rotation=60)
-    place.set(xlim=(0, nx), ylim=(0, ny), xlabel=grid.x.name, ylabel=grid.y.name, title=METRICS[name])
+        axis.plot([x0, x1], [y0, y1], color="white", linewidth=3.4, solid_capstyle="round")
+        axis.plot([x0, x1], [y0, y1], color="black", linewidth=1.8, solid_capstyle="round")
+    ticks(axis.xaxis, grid.x)
+    ticks(axis.yaxis, grid.y)
+    axis.tick_params(axis="x", rotation=60)
+    axis.set(xlim=(0, nx), ylim=(0, ny), xlabel=grid.x.name, ylabel=grid.y.name, title=METRICS[name])
 
 
 def legend(figure: Any, grid: Grid) -> None:
@@ -132,7 +132,7 @@ def legend(figure: Any, grid: Grid) -> None:
     figure.legend(handles=signs, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
 
 
-def letters(place: Any, values: np.ndarray) -> None:
+def letters(axis: Any, values: np.ndarray) -> None:
     """For those who cannot tell the colours apart, where there is room."""
     if max(values.shape) > 20:
         return
@@ -140,7 +140,7 @@ def letters(place: Any, values: np.ndarray) -> None:
         if np.isfinite(value):
             o = OUTCOMES[int(value)]
             style = {"color": "white" if o.light else "black", "fontsize": 6, "ha": "center", "va": "center"}
-            place.text(j + 0.5, i + 0.5, o.letter, **style)
+            axis.text(j + 0.5, i + 0.5, o.letter, **style)
 
 
 def ticks(axis: Any, of: Axis) -> None:
@@ -156,11 +156,11 @@ def curves(grids: list[Grid], path: Path) -> list[Path]:
     figure, axes = plt.subplots(
         1, len(names) or 1, figsize=(5.6 * max(len(names), 1), 4), squeeze=False, layout="constrained"
     )
-    for place, name in zip(axes[0], names):
+    for axis, name in zip(axes[0], names):
         for grid in grids:
             x, values, outcome = np.array(grid.x.values), grid.array(name), grid.array("outcome")
             for i in range(len(grid.y.values)):
-                (line,) = place.plot(x, np.where(np.isfinite(values[i]), values[i], np.nan), linewidth=1)
+                (line,) = axis.plot(x, np.where(np.isfinite(values[i]), values[i], np.nan), linewidth=1)
                 text = ", ".join(filter(None, (grid.title, grid.y.name and f"{grid.y.name}={grid.y.labels[i]}")))
                 if text:
                     line.set_label(text)
@@ -168,17 +168,17 @@ def curves(grids: list[Grid], path: Path) -> list[Path]:
                 for j in np.flatnonzero(~np.isnan(outcome[i])):
                     o, y = OUTCOMES[int(outcome[i, j])], values[i, j]
                     marker = "o" if np.isfinite(y) else "x"
-                    place.plot(x[j], y if np.isfinite(y) else top, marker, color=o.colour, markersize=6, zorder=3)
-                    place.annotate(
+                    axis.plot(x[j], y if np.isfinite(y) else top, marker, color=o.colour, markersize=6, zorder=3)
+                    axis.annotate(
                         o.letter,
                         (x[j], y if np.isfinite(y) else top),
                         fontsize=6,
                         xytext=(3, 3),
                         textcoords="offset points",
                     )
-        place.set(
+        axis.set(
             xlabel=grids[0].x.name, title=METRICS[name], xscale="log" if grids[0].x.log else "linear", yscale="log"
         )
-        if place.get_legend_handles_labels()[1]:
-            place.legend(fontsize=8)
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(fontsize=8)
     return save(figure, path)

@@ -98,7 +98,9 @@ def recommend(grid: Grid, rows: list[RowSummary], margin: float = MARGIN) -> Rec
     """The point to use: of each row its pick; of the rows that with the lowest loss there, of equals the most room."""
     losses, chosen = grid.array("loss/final"), [i for i, row in enumerate(rows) if row.pick is not None]
     if not chosen:
-        return Recommendation("no point learns under every seed: nothing to recommend", None, {})
+        short = sum(cell.outcome == "too_short" for cell in grid.points.values())
+        why = f" ({short} of {len(grid.points)} points have too few updates to be judged)" if short else ""
+        return Recommendation(f"no point learns under every seed: nothing to recommend{why}", None, {})
     source, here = grid.source(), {i: float(losses[i, rows[i].pick]) for i in chosen}
     initial, slack = float(np.nanmedian(grid.array("loss/initial"))), AS_GOOD * abs(min(here.values()))
     equals = [i for i in chosen if here[i] <= min(here.values()) + slack]

@@ -119,7 +119,7 @@ def report(folder: Path, search: BoundarySearch, ended: str | None) -> None:
         writer.writeheader()
         writer.writerows(r | {"says": "; ".join(r["says"])} for r in rows)
     unit = "to within" if on.linear else "to a factor of"
-    kind = {"stable": "completed, nothing lost", "learns": "stable, healthy, and the loss fell"}[option.judge]
+    kind = {"stable": "completed, nothing lost", "learns": "stable, healthy, and has learnt"}[option.judge]
     size = abs(on.step) if on.linear else max(on.step, 1 / on.step)
     print()
     cells = [[r["point"], *r["shown"], f"{r['seeds']}", f"{r['runs']}"] for r in rows]

@@ -13,7 +13,7 @@ from gradlab.runs.outcome_class import LOST
 from gradlab.runs.record import RunRecord
 
 ERROR = "no verdict"
-"""Class of a run without a verdict."""
+"""Class of a run without a verdict, or too short for one."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def lost(diagnosis: dict[str, Any]) -> bool:
 
 
 def stable(diagnosis: dict[str, Any]) -> bool | None:
-    """Whether a run completed with nothing lost; None without a verdict."""
+    """Whether a run completed with nothing lost; None without a verdict, or of too few updates to judge."""
     status = (diagnosis.get("outcome") or {}).get("status")
-    if not diagnosis.get("verdict") or status in (None, "interrupted"):
+    if diagnosis.get("verdict") in (None, "too_short") or status in (None, "interrupted"):
         return None
     return status == "completed" and not diagnosis["lost"] and isfinite(float(diagnosis["evidence"]["loss_last"]))
 

@@ -1,4 +1,4 @@
-"""The fields of `hydra/sweeper=boundary` and `hydra/sweeper=quadtree`. Imports neither Hydra nor PyTorch."""
+"""The fields of `hydra/sweeper=boundary`, `quadtree` and `fix`. Imports neither Hydra nor PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLUGINS = "hydra_plugins.gradlab_sweepers"
 
 @dataclass
 class Rounds:
-    """Fields of both sweepers: other axes are given as in any sweep, and jobs are launched round by round."""
+    """Fields of all of them: other axes are given as in any sweep, and jobs are launched round by round."""
 
     _target_: str = ""
     params: Optional[Dict[str, str]] = None  # noqa: UP006
@@ -52,7 +52,7 @@ class BoundaryOption(Rounds):
     seeds: Optional[List[int]] = None  # noqa: UP006
     """An edge for each; null: those of seed=..."""
     judge: str = "stable"
-    """stable: completed and nothing lost. learns: also healthy, and learns by its diagnosis."""
+    """stable: completed and nothing lost. learns: also healthy, and has learnt by its diagnosis."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,3 +102,16 @@ class QuadtreeOption(Rounds):
         allowed = f"coarse ({self.coarse}) times a power of two, and at most 4096"
         require(fits, "resolution", self.resolution, allowed)
         require(self.checks >= 0, "checks", self.checks, ">= 0")
+
+
+@dataclass
+class FixOption(Rounds):
+    """The smallest change that cures a failed run: what `python -m gradlab.fix` runs."""
+
+    _target_: str = f"{PLUGINS}.fix.FixSweeper"
+    seconds: Optional[float] = None
+    """No further round begins after so long."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.seconds is None or self.seconds > 0, "seconds", self.seconds, "null or > 0")

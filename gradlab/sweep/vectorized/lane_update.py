@@ -119,13 +119,13 @@ class StackedUpdate(StackedState):
                 tensor[lanes] += draw * std[lanes].reshape(-1, *[1] * draw.dim())
         return self.measure()
 
-    def step(self, lr: Tensor, found_inf: Tensor) -> None:
+    def step(self, lr: Tensor, skipped: Tensor) -> None:
         weights, *moments = parts = [self.weights.matrix, *(flat.matrix for flat in self.moments)]
-        some = self.device.type != "cpu" or bool(found_inf.any())
+        some = self.device.type != "cpu" or bool(skipped.any())
         before = [part.clone() for part in parts] if some else []
         self.option.move_(weights, self.slopes, moments, lr, self.applied)
         for now, old in zip(parts, before):
-            torch.where(found_inf.bool().unsqueeze(1), old, now, out=now)
+            torch.where(skipped.bool().unsqueeze(1), old, now, out=now)
 
     def restore_buffers(self, skipped: Tensor) -> None:
         for k, before in self.saved.items():

@@ -28,7 +28,7 @@ Ended = Callable[[Job, int], None]
 
 
 def pack(stats: Stats, rows: int, origin: Tensor | None) -> Tensor:
-    """(L, 9) float64, FIELDS. origin: of which row each row was made since the backward pass."""
+    """(L, 10) float64, FIELDS. origin: of which row each row was made since the backward pass."""
     if origin is not None:
         stats = stats._replace(loss=stats.loss[origin])
     return torch.stack([getattr(stats, name).double().expand(rows) for name in FIELDS], 1)

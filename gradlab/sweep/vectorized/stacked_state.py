@@ -66,6 +66,7 @@ class StackedState(Update):
         self.attempts = first.attempts
         self.applied = torch.zeros(lanes, dtype=torch.int64, device=device)
         self.halted = torch.zeros(lanes, device=device)
+        self.counted = first.counted
         self.clip_state = {k: torch.stack([u.clip_state[k] for u in alone]) for k in first.clip_state}
         shapes = [trained[n].shape for n in self.names]
         self.weights = FlatTensors(lanes, shapes, device)
@@ -126,6 +127,7 @@ class StackedState(Update):
             scale.option = select_lanes(scale.option, index)
             scale.scale, scale.growth_tracker = scale.scale[index], scale.growth_tracker[index]
         self.base_lr, self.applied, self.halted = self.base_lr[index], self.applied[index], self.halted[index]
+        self.counted = self.counted[index] if self.counted.dim() else self.counted
         self.seeds = [self.seeds[i] for i in index.tolist()]
         self.clip_state = {k: v[index] for k, v in self.clip_state.items()}
         self.buffers = {k: v[index] for k, v in self.buffers.items()}

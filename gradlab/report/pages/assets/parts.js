@@ -81,7 +81,7 @@ const parts = (() => {
             : "has not ended, or was killed";
     const judged = d.ill
       ? "unhealthy"
-      : o.status === "interrupted"
+      : o.status === "interrupted" || d.verdict === "too_short"
         ? null
         : severity(d) === "good"
           ? "healthy"
@@ -134,6 +134,7 @@ const parts = (() => {
     const wanted = facts.config.expect,
       d = facts.diagnosis;
     if (!d.verdict || wanted === undefined || wanted === "any") return null;
+    if (wanted === null && d.verdict === "too_short") return "Neither healthy nor unhealthy: too short to judge.";
     if (wanted === null) return d.ill ? "The run is unhealthy." : null;
     return wanted === d.verdict
       ? `Expected ${words(wanted)}, and saw it.`
@@ -196,6 +197,7 @@ const parts = (() => {
           ),
         ),
       );
+      if (facts.commands.fix) right.push(element("h3", "To find the smallest change that cures it"), paste(facts.commands.fix));
     }
     if (o.status === "interrupted" && !d.watch) right.push(element("h3", "To resume it"), paste(facts.commands.resume));
     const others = findingsOf(d).filter((f) => f !== found && !faults.has(f.code));
@@ -356,7 +358,7 @@ const parts = (() => {
         ),
       );
     if (facts.crash)
-      more.push(element("h3", "That update once more, operation by operation"), paste(facts.commands.replay));
+      more.push(element("h3", "Replay that update, operation by operation"), paste(facts.commands.replay));
     host.replaceChildren(
       element("h2", o.status === "failed" || o.status === "given_up" ? "How it came to the end" : "What overflows"),
       element("div", null, { class: "story" }, [

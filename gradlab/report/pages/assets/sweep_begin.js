@@ -80,7 +80,7 @@
   words();
   document
     .querySelector("main")
-    .classList.toggle("alone", !data.map && !data.remedies && !data.edges && jobs.length < 2);
+    .classList.toggle("alone", !data.map && !data.remedies && !data.edges && !data.fix && jobs.length < 2);
   for (const view of sweep.views) if (view.begin) view.begin();
   const best = data.map && data.map.slices.find((s) => s.jobs.length);
   sweep.choose(

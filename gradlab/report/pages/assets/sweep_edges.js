@@ -73,7 +73,7 @@
     const kind =
       found.judge === "stable"
         ? "stable: completed, nothing lost"
-        : "learns: stable, not unhealthy, the loss fell by 5%";
+        : "learns: stable, healthy, and has learnt";
     view.append(element("p", `The ${found.edge} ${found.field} that is stable, ${within} (${kind}).`));
     const rows = found.points.map((p) => [p.point, ...p.shown, String(p.seeds), String(p.runs)]);
     view.append(lab.scroll("edges", sweep.table(["point", "median", "lowest", "highest", "seeds", "runs"], rows)));

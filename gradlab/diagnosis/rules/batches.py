@@ -1,0 +1,217 @@
+"""Rules over single updates: one whose loss or gradient towers over all before, and what it did to the run."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import median
+from gradlab.measure.samples import dominated, named, outliers
+
+AFTER = 10
+"""Losses after a spike, by which its damage is measured."""
+
+
+@dataclass
+class Towering:
+    """An update that towers over those before."""
+
+    attempt: int
+    loss: float
+    norm: float
+    before: float
+    """The usual loss until then."""
+    usual: float
+    """The usual norm until then."""
+    evaluations: int
+    """Evaluations until then."""
+    after: list[float] = field(default_factory=list)
+    recovered: bool = False
+    """Whether the loss came back to what it was."""
+
+    def step(self, following: float) -> bool:
+        """Whether only the loss rose, and stayed where it was."""
+        return self.norm <= 2 * self.usual and following - self.before > 0.5 * (self.loss - self.before)
+
+    @property
+    def hurt(self) -> float:
+        """The usual loss after it over that before."""
+        if len(self.after) < AFTER // 2 or self.before <= 0:
+            return 1.0
+        return median(sorted(self.after)) / self.before
+
+
+@rule("bad_batch", position=55)
+@dataclass
+class BadBatch(Rule):
+    """One update, of a batch with a sample unlike the others, towers over all before it, and the run suffers from it.
+
+    It towers where its gradient, as it is applied, passes `factor` times the median of the 20 updates before, or its
+    loss lies as many times their spread above theirs. The run suffers where the loss, or the evaluation, never comes
+    back; or where such updates are more than half of all the gradient that was ever applied: the weights then follow
+    them, and under Adam their squares lower the rate of all others. The samples of the update are then measured one by
+    one: they are at fault if some, with 30 times the usual loss or gradient norm, outweigh all others of the batch;
+    where none do, the weights are, and other rules say so.
+    """
+
+    causes = ("a sample that is an outlier, in its inputs or its target", "a wrong unit, or a missing normalisation")
+    fixes = ("look at the samples named, and repair or leave them out", "clip the gradient norm", "use a robust loss")
+    factor: float = 20.0
+    """Norm of an update, after clipping, over the usual one; or its loss, in spreads above the usual one."""
+    lost: float = 1.5
+    """Loss, or evaluation, at the end over that before the update above which it is damage."""
+    share: float = 0.5
+    """Part of the gradient applied in the whole run that is theirs."""
+    enough: int = 3
+    """Updates before the first that can be judged."""
+
+    def begin(self) -> None:
+        self.losses: deque[float] = deque(maxlen=20)
+        self.norms: deque[float] = deque(maxlen=20)
+        self.spikes: list[Towering] = []
+        self.count = 0
+        self.way = self.theirs = 0.0  # sums of applied norms: of all updates, and of these
+        self.up = False  # whether the update before towered
+        self.early: list[Towering] = []  # updates that none came before to compare with
+
+    def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
+        loss = line.get("train/loss", math.nan)
+        norm = line["grad/norm"] * line.get("clip/coefficient", 1.0)
+        if line["update/skipped"] or not (math.isfinite(norm) or math.isfinite(loss)):
+            return
+        self.way += norm if math.isfinite(norm) else 0.0
+        towers = self.towers(loss, norm)
+        if len(self.norms) < self.enough:
+            self.early.append(Towering(line["attempt"], loss, norm, loss, norm, 0))
+        if self.up and self.spikes and self.spikes[-1].step(loss):
+            self.spikes.pop()  # a new level, and no spike
+            self.count -= 1
+        if towers and not self.up:
+            self.count += 1
+            self.theirs += norm if math.isfinite(norm) else 0.0
+            new = Towering(line["attempt"], loss, norm, mid(self.losses), mid(self.norms), len(history.evaluations))
+            self.spikes = (
+                [*self.spikes[-20:], new] if len(self.spikes) < 40 else [self.spikes[0], *self.spikes[-20:], new]
+            )
+        elif math.isfinite(loss):
+            for s in self.spikes:
+                self.follow(s, loss)
+        if math.isfinite(loss):
+            self.losses.append(loss)
+        if math.isfinite(norm):
+            self.norms.append(norm)
+        self.up = towers
+
+    def towers(self, loss: float, norm: float) -> bool:
+        """By the median: a sample comes back every epoch, which may be of a few updates."""
+        if len(self.norms) < self.enough:
+            return False
+        if norm > self.factor * mid(self.norms):
+            return True
+        if len(self.losses) < self.enough:
+            return False
+        usual, low, high = quartiles(self.losses)
+        return loss > usual + self.factor * max(high - low, 0.05 * abs(usual))
+
+    @staticmethod
+    def follow(spike: Towering, loss: float) -> None:
+        if len(spike.after) < AFTER:
+            spike.after.append(loss)
+        elif not spike.recovered:
+            spike.after = [*spike.after[1:], loss]
+        if not spike.recovered and len(spike.after) >= AFTER // 2:
+            spike.recovered = median(sorted(spike.after[-AFTER // 2 :])) <= spike.before + 0.1 * abs(spike.before)
+
+    def suspects(self, run: FinishedRun) -> list[int]:
+        chosen = [*self.spikes[:1], *self.unrecovered[:1]]
+        if self.spikes:
+            chosen += [max(self.spikes, key=lambda s: s.norm), max(self.spikes, key=lambda s: s.hurt)]
+        chosen += self.early if run.status == "failed" and not self.spikes[1:] else []
+        return sorted({s.attempt for s in chosen})
+
+    @property
+    def unrecovered(self) -> list[Towering]:
+        """From the first on after which the loss never came back."""
+        last = max((i for i, s in enumerate(self.spikes) if s.recovered), default=-1)
+        return self.spikes[last + 1 :]
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        guilty = [s for s in self.spikes if dominated(run.samples.get(s.attempt, []))]
+        if not guilty:  # the weights are at fault, or the data were from the very beginning
+            return self.at_once(run)
+        lasting = next((s for s in self.unrecovered if s in guilty and self.lasts(run, s)), None)
+        spike = lasting or guilty[0]
+        samples = run.samples.get(spike.attempt, [])
+        sentence = (
+            f"update {spike.attempt} towers over all before: loss {spike.loss:.3g} where {spike.before:.3g} is usual"
+        )
+        sentence += f", gradient norm {spike.norm:.3g} where {spike.usual:.3g} is"
+        sentence += f" (and so do {self.count - 1} others)" if self.count > 1 else ""
+        sentence += f"; {named(samples)}" if samples else ""
+        severity, damage = self.damage(run, spike, guilty, lasting is not None)
+        evidence: dict[str, Any] = {
+            "loss": spike.loss,
+            "norm": spike.norm,
+            "usual_loss": spike.before,
+            "usual_norm": spike.usual,
+        }
+        evidence |= {"count": self.count, "samples": [s.index for s in outliers(samples)]}
+        return self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
+
+    def at_once(self, run: FinishedRun) -> Finding | None:
+        """Of a run that failed: one of its first updates, before anything was usual."""
+        bad = [s for s in self.early if run.status == "failed" and dominated(run.samples.get(s.attempt, []))]
+        if not bad:
+            return None
+        samples = run.samples[bad[0].attempt]
+        sentence = f"update {bad[0].attempt}, before the run failed, is of samples unlike the others: {named(samples)}"
+        evidence: dict[str, Any] = {"loss": bad[0].loss, "norm": bad[0].norm, "count": 1}
+        evidence["samples"] = [s.index for s in outliers(samples)]
+        return self.found("critical", sentence, bad[0].attempt, **evidence)
+
+    def unable(self, run: FinishedRun) -> str | None:
+        return "the samples of single updates could not be measured" if self.spikes and not run.samples else None
+
+    def damage(self, run: FinishedRun, spike: Towering, guilty: list[Towering], lasting: bool) -> tuple[str, str]:
+        """Severity, and what the updates did to the run."""
+        h = run.history
+        part = self.theirs / self.way if self.way else 0.0
+        share = f"{part:.0%} of all the gradient that was applied is of {self.count} of {h.attempts} updates"
+        if lasting:
+            return "critical", f"the loss never came back: {h.losses.final:.3g} at the end"
+        before, last = h.evaluations[: spike.evaluations], h.evaluations[-1:]
+        by_heart = h.loss_late < 0.9 * spike.before
+        if before and len(h.evaluations) > len(before) and self.above(run, last[0], min(before)) and not by_heart:
+            return "critical", f"the evaluation went from {min(before):.3g} to {last[0]:.3g}"
+        if part > self.share:
+            severity = "critical" if not run.knows else "warning" if run.improved else "info"
+            return severity if run.long else "info", share
+        if (hurt := max(s.hurt for s in guilty)) > self.lost:
+            return "warning", f"the losses after such an update were {hurt:.3g} times those before"
+        return "info", ""
+
+    def lasts(self, run: FinishedRun, spike: Towering) -> bool:
+        """Whether the run ended with the loss that the update left behind."""
+        ended = run.status == "failed" or run.dead
+        return ended or (len(spike.after) >= AFTER // 2 and self.above(run, run.history.losses.final, spike.before))
+
+    def above(self, run: FinishedRun, value: float, before: float) -> bool:
+        """Whether a loss is damage: also beside what there is to learn, else that of a converged model rises easily."""
+        whole = run.history.loss_first if run.constant is None else run.constant
+        return not value <= before + max((self.lost - 1) * abs(before), run.learning * abs(whole))
+
+
+def quartiles(values: deque[float]) -> tuple[float, float, float]:
+    """The median, and the quartiles below and above it."""
+    ordered = sorted(values)
+    return median(ordered), ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
+
+
+def mid(values: deque[float]) -> float:
+    return median(sorted(values))

@@ -1,0 +1,114 @@
+"""What remedies rest on: the numbers that a run measured before it failed, read once from its record."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gradlab.base.json_lines import number
+from gradlab.base.statistics import quantile
+from gradlab.diagnosis.advice.max_norm import steady_norms
+from gradlab.runs.advice_facts import before_failure, failed_at
+from gradlab.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from gradlab.diagnosis.replay.overflow import Overflow
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run in numbers. Ratios and norms are of applied updates before the failure; ratios are at the full rate."""
+
+    verdict: str
+    found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The evidence of each finding, by its code."""
+    attempts: int = 0
+    planned: int = 0
+    failed_at: int | None = None
+    """The first update of the failure that ended the run."""
+    ratios: Sequence[float] = ()
+    """Norm of an update over that of the weights."""
+    weights: float = math.nan
+    """Norm of all weights at the first update."""
+    norms: Sequence[float] = ()
+    """Of the gradient before clipping."""
+    steady: Sequence[float] = ()
+    """Those that show what is usual (see `steady_norms`); empty where too few do."""
+    coefficient: float = 1.0
+    """The usual part of the gradient that clipping leaves."""
+    smallest_scale: float = math.nan
+    """The smallest loss scale of an update that was applied."""
+    skipped: int = 0
+    streak: int = 0
+    """Skipped updates at the end."""
+    overflow: Overflow | None = None
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """Of each weight at the first update: standard deviation times the root of its fan-in; sqrt(2) is He's, 0.58
+    PyTorch's own."""
+
+    @property
+    def usual_ratio(self) -> float:
+        return statistics.median(self.ratios) if self.ratios else math.nan
+
+    @property
+    def largest_ratio(self) -> float:
+        return max(self.ratios, default=math.nan)
+
+    @property
+    def usual_norm(self) -> float:
+        return quantile(self.steady or self.norms, 0.5)
+
+
+def evidence(run: RunRecord) -> Evidence:
+    """The evidence in a run's folder; what was not measured stays empty."""
+    lines = [line for line in before_failure(run) if not line.get("update/skipped")]
+    rate = float((run.config.get("optimizer") or {}).get("lr") or math.nan)
+    norms = [line["grad/norm"] for line in lines if math.isfinite(line["grad/norm"]) and line["grad/norm"] > 0]
+    at = failed_at(run)
+    applied = [line for line in run.updates if not line.get("update/skipped")]
+    steady = steady_norms([line["grad/norm"] for line in lines], at is not None)
+    coefficients = [c for line in lines if math.isfinite(c := line.get("clip/coefficient", 1.0))]
+    streak = next((i for i, line in enumerate(reversed(run.updates)) if not line.get("update/skipped")), None)
+    return Evidence(
+        verdict=run.verdict or "",
+        found={f["code"]: number(f.get("evidence") or {}) for f in run.diagnosis.get("findings") or []},
+        attempts=len(run.updates),
+        planned=int(run.diagnosis.get("planned") or len(run.updates)),
+        failed_at=at,
+        ratios=[r for line in lines if (r := at_full_rate(line, rate)) > 0],
+        weights=next((line["param/norm"] for line in run.updates if "param/norm" in line), math.nan),
+        norms=norms,
+        steady=[] if steady.why_not else steady.norms,
+        coefficient=statistics.median(coefficients) if coefficients else 1.0,
+        smallest_scale=min((line.get("amp/scale", math.nan) for line in applied), default=math.nan),
+        skipped=len(run.updates) - len(applied),
+        streak=len(run.updates) if streak is None else streak,
+        overflow=run.first_overflow,
+        sizes=initial_sizes(run),
+    )
+
+
+def at_full_rate(line: Mapping[str, Any], rate: float) -> float:
+    """What update/ratio would have been at `rate`, without the schedule's factor; 0 where it was not measured."""
+    ratio, now = line.get("update/ratio", math.nan), line.get("lr", rate)
+    full = ratio * rate / now if now and rate == rate else ratio
+    return full if math.isfinite(full) else 0.0
+
+
+def initial_sizes(run: RunRecord) -> dict[str, float]:
+    """`Evidence.sizes`. Embeddings are left out: a row of theirs is no sum over a fan-in."""
+    header = run.layer_header
+    first = next((line for line in run.layer_records if "param/norm" in line), None)
+    shapes = header.get("shapes") or []
+    if first is None or first.get("attempt") != 1 or len(shapes) != len(header["names"]):
+        return {}
+    sizes = {}
+    for name, shape, norm in zip(header["names"], shapes, first["param/norm"], strict=True):
+        if len(shape) < 2 or norm is None or "emb" in name.lower():
+            continue
+        count = math.prod(shape)
+        sizes[name] = norm / math.sqrt(count) * math.sqrt(count / shape[0])
+    return {name: size for name, size in sizes.items() if math.isfinite(size)}

@@ -1,0 +1,191 @@
+"""What came of a search for a cure: fix.json, and the lines that are printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradlab.base.command import command, key
+from gradlab.base.json_lines import plain, write_whole
+from gradlab.remedies.compared_job import ComparedJob, compared_job
+from gradlab.remedies.comparison_rows import row
+from gradlab.sweep.search import fix_plan
+from gradlab.sweep.search.fix_search import ERROR, Change, FixSearch, Plan, Trial
+from gradlab.sweep.vectorized.grouping import LANE_VALUES
+
+WORDS = {
+    "optimizer.lr": "the learning rate",
+    "clip": "clipping",
+    "precision": "the precision and its loss scale",
+    "schedule": "the warm-up and the schedule",
+    "optimizer": "the optimizer and its settings",
+    "loss": "the form of the loss",
+    "model": "the model's initial weights and layers",
+    "data": "the samples named",
+    "trainer": "the length of the run",
+    "pitfall": "the pitfall",
+    "noise": "the noise",
+}
+"""What a change is of, by its group or field."""
+
+
+def report(folder: Path, search: FixSearch, ended: str | None) -> None:
+    """Write the results into fix.json, and print them."""
+    content = fix_plan.kept(folder)
+    content |= result(folder, Path(content["run"]), search, ended) | {"trials": [told(t) for t in search.trials]}
+    write_whole(folder / fix_plan.NAME, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    print(*lines(content), sep="\n", flush=True)
+
+
+def told(t: Trial) -> dict[str, Any]:
+    return asdict(t) | {
+        "change": None if t.change is None else {"name": t.change.name, "overrides": t.change.overrides}
+    }
+
+
+def result(folder: Path, run: Path, search: FixSearch, ended: str | None) -> dict[str, Any]:
+    """proven, command, effect, cost, ...: see docs/fix.md."""
+    change = search.proven or search.cure
+    found: dict[str, Any] = {
+        "proven": search.proven is not None,
+        "cure": None if change is None else list(change.overrides),
+        "why": "" if change is None else change.why,
+        "command": None if change is None else command(fix_plan.again(search.plan, change)),
+        "ended": "" if search.proven else ended or search.ended,
+        "edge": edge(search, change),
+        "did_not_help": failures(search, change),
+        "ruled_out": ruled_out(search, change),
+    }
+    compared = None if change is None else effect(folder, run, search, change)
+    found["effect"] = compared
+    found["cost"] = None if change is None else cost(change)
+    return found
+
+
+def effect(folder: Path, run: Path, search: FixSearch, change: Change) -> dict[str, Any] | None:
+    """The change against the run without it, seed by seed, as a comparison of remedies has it."""
+    mine = {t.seed: t.job for t in search.trials if t.change == change and t.updates is None and t.verdict}
+    without = {t.seed: t.job for t in search.trials if t.change is None}
+    baseline = {str(search.plan.seed): compared(run.parent, run.name, "none", search.plan.seed)}
+    baseline |= {str(seed): compared(folder, job, "none", seed) for seed, job in without.items()}
+    after = [compared(folder, job, change.name, seed) for seed, job in mine.items()]
+    if not after:
+        return None
+    made = row(change.name, after, baseline)
+    seen = {"seeds": made["seeds"], "judgement": made["judgement"], "verdicts": made["verdicts"]}
+    seen |= {"without": {seed: job.verdict for seed, job in baseline.items()}}
+    return seen | {
+        "survived": made["survived"],
+        "improved": made["improved"],
+    }
+
+
+def compared(folder: Path, job: str, remedy: str, seed: int) -> ComparedJob:
+    found = compared_job(folder, job)
+    found.remedy, found.seed, found.rest = remedy, str(seed), ()
+    return found
+
+
+def cost(change: Change) -> str:
+    """Of an update, against the failed run's. Trials share the machine, and their times say nothing."""
+    numbers = all(
+        "." in o and key(o).split(".")[1] in LANE_VALUES.get(key(o).split(".")[0], ()) for o in change.overrides
+    )
+    same = "an update costs what it did: only numbers differ"
+    return same if numbers else "of an update not measured: trials share the machine"
+
+
+def edge(search: FixSearch, change: Change | None) -> list[dict[str, Any]]:
+    """The values of the cure's number that were tried under the run's own seed, and whether they cured."""
+    if change is None or change.number is None:
+        return []
+    name = change.number.field
+    tried = {
+        t.change.value: t.verdict
+        for t in search.trials
+        if t.change and t.change.number and t.change.number.field == name and t.updates is None
+        if t.seed == search.plan.seed and t.change.name == change.name
+    }
+    return [{"field": name, "value": value, "verdict": verdict} for value, verdict in sorted(tried.items())]
+
+
+def failures(search: FixSearch, change: Change | None) -> list[dict[str, Any]]:
+    """Changes that did not cure, with what they ended as."""
+    found = {}
+    for t in search.trials:
+        judged = t.purpose == "full" or (t.purpose == "part" and t.lost)
+        judged = judged and t.verdict != ERROR
+        if t.change is not None and judged and not t.cured and t.change != change:
+            found[t.change.overrides] = {
+                "overrides": list(t.change.overrides),
+                "verdict": t.verdict,
+                "updates": t.attempts,
+                "job": t.job,
+                "pair": bool(t.change.parts),
+            }
+    return list(found.values())
+
+
+def ruled_out(search: FixSearch, change: Change | None) -> list[str]:
+    """Where nothing cures: what is not the cause, or not alone, with the values that were tried."""
+    if change is not None:
+        return []
+    values: dict[str, list[str]] = {}
+    for one in (one for one in failures(search, None) if not one["pair"]):
+        first = one["overrides"][0]
+        name = key(first) if key(first) in WORDS else key(first).split(".")[0]
+        values.setdefault(WORDS.get(name, name), []).append(" ".join(one["overrides"]))
+    return [f"{what} ({', '.join(tried)})" for what, tried in values.items()]
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """What is printed at the end, and stands on the page."""
+    seed, verdict = content["plan"]["seed"], content["plan"]["verdict"]
+    if content["cure"] is None:
+        made = ["== no cure found", f"ended because {content['ended']}"]
+        made += [f"does not cure it: {what}" for what in content["ruled_out"]]
+    else:
+        found = " ".join(content["cure"])
+        seen = content["effect"] or {}
+        made = [f"== {'fixed' if content['proven'] else 'cured, not proven'}: {found}", content["why"]]
+        if not content["proven"]:
+            made.append(f"not confirmed: {content['ended']}")
+        without = ", ".join(f"{v} (seed {s})" for s, v in seen.get("without", {}).items())
+        counts = ", ".join(f"{n} {v}" for v, n in seen.get("verdicts", {}).items())
+        made.append(f"with it: {counts}; without: {without or f'{verdict} (seed {seed})'}")
+        made += [
+            f"{words}: {share(seen[name])}"
+            for name, words in (("survived", "more updates"), ("improved", "lower loss"))
+            if seen.get(name) and seen[name]["mean"]
+        ]
+        made.append(f"cost: {content['cost']}")
+        if content["edge"]:
+            tried = ", ".join(f"{e['value']:.3g} {e['verdict']}" for e in content["edge"])
+            made.append(f"{content['edge'][0]['field']}: {tried}")
+        made.append(content["command"])
+    if content["did_not_help"] and content["cure"] is not None:
+        made.append("tried, and did not cure it:")
+        made += [f"  {' '.join(one['overrides'])}: {one['verdict']}" for one in content["did_not_help"]]
+    if content["code"] and not content["proven"]:
+        made.append("not tried, since it is in your code:")
+        made += [f"  {one['lines']}   # {one['why']}" for one in content["code"]]
+    return made
+
+
+def share(effect: dict[str, Any]) -> str:
+    interval = f" [{effect['low']:+.1%}, {effect['high']:+.1%}]" if effect["low"] is not None else ""
+    return f"{effect['mean']:+.1%}{interval}"
+
+
+def estimate(plan: Plan, seconds: float) -> list[str]:
+    """What is printed before it begins."""
+    changes = len(plan.changes)
+    confirm = plan.seeds * (2 if plan.died_at is None else 1 + plan.died_at / plan.planned)
+    return [
+        f"{plan.verdict}: {changes} change{'s' * (changes != 1)} to try, the likeliest first: "
+        + "; ".join(" ".join(c.overrides) for c in plan.changes[:3]),
+        f"a run to its end takes about {seconds:.0f} s: at most {plan.budget * seconds:.0f} s to find a cure "
+        f"(--runs {plan.budget:g}), then {confirm * seconds:.0f} s to confirm it, and as long to shrink it",
+    ]

@@ -1,0 +1,311 @@
+"""The search for the smallest change that cures a failed run: which jobs to run next, from how the last ones ended.
+
+1. try: the likeliest change at full length; then the others for a part of the updates, all at once; then those that
+   are best so far, one at a time at full length; pairs of the best where no single one cures.
+2. shrink: towards the run's own value as far as it still cures; changes that are not needed are left out.
+3. confirm: under further seeds, with and without the change; what fails there is undone, or another change tried.
+
+Overrides in, `FinishedJob` out: it depends on the results alone, so that an interrupted search repeats itself for free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from gradlab.base.command import key, pasted
+from gradlab.remedies.compared_job import HEALTHY
+from gradlab.sweep.grid.axes import Point
+from gradlab.sweep.search.judge import FinishedJob
+
+ERROR = "error"
+"""Stands for the verdict of a trial that could not be run."""
+PART = 4
+"""A trial takes this part of the updates of a run, one in so many."""
+SHORTEST = 60
+"""Updates of a trial at least; runs of twice as many are not worth one."""
+BEST = 4
+"""Changes of which pairs are made."""
+STEPS = 3
+"""Values in a round of shrinking, evenly spaced in their logarithm."""
+NEAR = 2.0
+"""Values nearer than this factor are not told apart."""
+LOOSER = 64.0
+"""By how much a bound that cures is loosened at most, where the run had none."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """The number in a change that can be made smaller."""
+
+    field: str
+    own: float
+    """The failed run's; infinite where it had no bound."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is changed: one candidate, or several."""
+
+    name: str
+    overrides: tuple[str, ...]
+    why: str
+    number: Number | None = None
+    parts: tuple[Change, ...] = ()
+
+    def at(self, value: float) -> Change:
+        """With another value of its number."""
+        assert self.number is not None
+        name = self.number.field
+        made = tuple(f"{name}={value:.3g}" if key(o) == name else o for o in self.overrides)
+        return replace(self, overrides=made)
+
+    @property
+    def value(self) -> float:
+        found = [o.partition("=")[2] for o in self.overrides if self.number and key(o) == self.number.field]
+        return float(found[0]) if found else math.nan
+
+
+@dataclass
+class Plan:
+    """A failed run, and what may be tried on it."""
+
+    verdict: str
+    overrides: tuple[str, ...]
+    """Its own."""
+    seed: int
+    planned: int
+    """Its updates, had it come to its end."""
+    died_at: int | None
+    """The update at which it ended, where that was before its end."""
+    changes: list[Change]
+    seeds: int = 2
+    """Further seeds under which a cure is confirmed."""
+    budget: float = 4.0
+    """Most that finding a cure may cost, in runs of full length; shrinking and confirming come on top."""
+
+
+@dataclass
+class Trial:
+    """A job, and how it ended."""
+
+    purpose: str
+    """full, part, shrink, seed or without."""
+    change: Change | None
+    """None: the failed run itself, under another seed."""
+    seed: int
+    updates: int | None
+    """Where it was cut short."""
+    job: str = ""
+    verdict: str = ""
+    cured: bool = False
+    lost: bool = False
+    ill: bool = True
+    learns: bool = False
+    attempts: int = 0
+    why: str = ""
+
+
+Rounds = Iterator[list[Trial]]
+
+
+@dataclass
+class FixSearch:
+    """Ask-and-tell, as `rounds.Search`."""
+
+    plan: Plan
+    late: Callable[[], bool] = lambda: False
+    """Whether the time is over."""
+    say: Callable[[Trial], None] = lambda trial: None
+    """Told of every job that has ended."""
+    trials: list[Trial] = field(default_factory=list)
+    proven: Change | None = None
+    cure: Change | None = None
+    """What cured the run under its own seed, confirmed or not."""
+    ended: str = ""
+    """Why it ended without a proven cure."""
+
+    def __post_init__(self) -> None:
+        self.course = self.search()
+        self.asked: list[Trial] = []
+        self.spent = 0.0
+
+    # --- ask and tell ------------------------------------------------------------------------------------------------
+
+    def ask(self) -> list[Point]:
+        if self.late():
+            self.ended = self.ended or "the time is over"
+            return []
+        self.asked = next(self.course, [])
+        return [self.job(trial) for trial in self.asked]
+
+    def job(self, trial: Trial) -> Point:
+        own = () if trial.change is None else trial.change.overrides
+        more = ["expect=any"]
+        if trial.seed != self.plan.seed:
+            more.append(f"seed={trial.seed}")
+        if trial.updates is not None:
+            more.append(f"trainer.updates={trial.updates}")
+        return tuple(pasted(pasted(list(self.plan.overrides), list(own)), more))
+
+    def tell(self, seen: Sequence[FinishedJob]) -> None:
+        for trial, job in zip(self.asked, seen, strict=False):
+            self.read(trial, job)
+            self.trials.append(trial)
+            self.say(trial)
+
+    def read(self, trial: Trial, job: FinishedJob) -> None:
+        """The run's own diagnosis decides, and nothing else."""
+        d, outcome = job.diagnosis, job.diagnosis.get("outcome") or {}
+        trial.job, trial.verdict, trial.why = job.job, str(d.get("verdict") or ERROR), job.why
+        good = trial.verdict in HEALTHY and d.get("ill") is False
+        trial.cured = good and outcome.get("status") == "completed"
+        trial.lost = bool(d.get("lost", True)) or outcome.get("status") not in ("completed", "interrupted")
+        trial.ill = bool(d.get("ill", True))
+        trial.learns, trial.attempts = bool(d.get("learns")), int(outcome.get("attempts") or 0)
+
+    def progress(self) -> str:
+        what = {"full": "at full length", "part": "for a part of the updates", "shrink": "smaller changes"}
+        what |= {"seed": "further seeds", "without": "further seeds"}
+        return what[self.asked[0].purpose]
+
+    # --- the course --------------------------------------------------------------------------------------------------
+
+    def search(self) -> Rounds:
+        tried: list[Change] = []
+        for source in (self.singles(tried), self.pairs()):
+            for change in source:
+                if isinstance(change, list):
+                    yield change
+                    continue
+                if not self.afford(1.0):
+                    return
+                tried.append(change)
+                trial = Trial("full", change, self.plan.seed, None)
+                yield [trial]
+                self.spent += trial.attempts / max(self.plan.planned, 1)
+                if trial.verdict == ERROR and len(self.trials) == 1:
+                    self.ended = f"trials cannot be run here: {trial.why}"
+                    return
+                if trial.cured:
+                    yield from self.prove(change)
+                    if self.proven is not None:
+                        return
+        self.ended = self.ended or "nothing else is left to try"
+
+    def afford(self, cost: float) -> bool:
+        if self.spent + cost <= self.plan.budget + 1e-9:
+            return True
+        self.ended = self.ended or f"the budget of {self.plan.budget:g} runs is spent"
+        return False
+
+    @property
+    def part(self) -> int | None:
+        """Updates of a trial: past the failure where that was early; None where trials are not worth it."""
+        p = self.plan
+        least = SHORTEST if p.died_at is None else max(SHORTEST, 2 * p.died_at)
+        updates = max(SHORTEST, min(least, p.planned // PART)) if p.died_at else max(SHORTEST, p.planned // PART)
+        return updates if 2 * updates <= p.planned else None
+
+    def singles(self, tried: list[Change]) -> Iterator[Change | list[Trial]]:
+        """The likeliest; then trials of the others; then the others, the best first."""
+        first, *others = self.plan.changes
+        yield first
+        if self.part is None:
+            yield from others
+            return
+        yield from self.screened(others)
+
+    def pairs(self) -> Iterator[Change | list[Trial]]:
+        """Of the best that change different fields."""
+        done = {trial.change: trial for trial in self.trials if trial.change and trial.purpose in ("full", "part")}
+        best = sorted(done, key=lambda change: merit(done[change]))[:BEST]
+        made = [both(a, b) for a, b in combinations(best, 2) if not groups(a) & groups(b)]
+        if self.part is None:
+            yield from made
+            return
+        yield from self.screened(made)
+
+    def screened(self, changes: list[Change]) -> Iterator[Change | list[Trial]]:
+        """Trials of as many as leave room for a run to its end; then those that were not lost, the best first."""
+        assert self.part is not None
+        room = int((self.plan.budget - self.spent - 1) * self.plan.planned / self.part + 1e-9)
+        trials = [Trial("part", change, self.plan.seed, self.part) for change in changes[: max(room, 0)]]
+        if not trials:
+            yield from changes
+            return
+        yield trials
+        self.spent += sum(trial.attempts for trial in trials) / self.plan.planned
+        yield from [trial.change for trial in sorted(trials, key=merit) if trial.change and not trial.lost]
+
+    def prove(self, cure: Change) -> Rounds:
+        """Shrink and confirm; `proven` is then set, if it could be."""
+        self.cure = cure
+        if cure.parts:
+            alone = [Trial("shrink", part, self.plan.seed, None) for part in cure.parts if not self.failed(part)]
+            if alone:
+                yield alone
+            cure = next((trial.change for trial in alone if trial.cured and trial.change), cure)
+        smaller: list[Change] = []
+        if cure.number is not None:
+            yield from self.shrink(cure, smaller)
+        middle = smaller[(len(smaller) - 1) // 2 :][:1]  # the edge itself may be another under every seed
+        for change in dict.fromkeys([*smaller[-1:], *middle, cure]):
+            self.cure = change
+            pair = [
+                Trial(kind, c, seed, None) for seed in self.seeds for kind, c in (("seed", change), ("without", None))
+            ]
+            yield [t for t in pair if t.change is not None or not self.known(t)]
+            if all(t.cured for t in pair if t.change is not None):
+                self.proven, self.ended = change, ""
+                return
+            self.ended = f"{' '.join(change.overrides)} cures under seed {self.plan.seed}, and not under further seeds"
+
+    def shrink(self, cure: Change, found: list[Change]) -> Rounds:
+        """Values between the one that cures and the run's own, in two rounds; `found` gets those that cure."""
+        assert cure.number is not None
+        good, bad = cure.value, cure.number.own
+        if math.isinf(bad):
+            bad = good * LOOSER
+        for _ in range(2):
+            if not max(good / bad, bad / good) > NEAR:
+                return
+            step = (bad / good) ** (1 / (STEPS + 1))
+            values = [good * step**i for i in range(1, STEPS + 1) if max(step, 1 / step) > NEAR**0.5]
+            trials = [Trial("shrink", cure.at(value), self.plan.seed, None) for value in values]
+            if not trials:
+                return
+            yield trials
+            for trial in trials:
+                if not trial.cured:
+                    bad = trial.change.value if trial.change else bad
+                    break
+                if trial.change:
+                    found.append(trial.change)
+                    good = trial.change.value
+
+    @property
+    def seeds(self) -> list[int]:
+        return [self.plan.seed + i for i in range(1, self.plan.seeds + 1)]
+
+    def known(self, trial: Trial) -> bool:
+        """Whether the failed run was run under that seed already."""
+        return any(t.change is None and t.seed == trial.seed for t in self.trials)
+
+    def failed(self, change: Change) -> bool:
+        return any(t.change == change and t.purpose == "full" and not t.cured for t in self.trials)
+
+
+def merit(trial: Trial) -> tuple[bool, bool, bool, bool]:
+    """Sorts trials, the best first; equal ones stay in the order of the evidence."""
+    return trial.lost, not trial.cured, trial.ill, not trial.learns
+
+
+def groups(change: Change) -> set[str]:
+    return {key(o).split(".")[0] for o in change.overrides}
+
+
+def both(a: Change, b: Change) -> Change:
+    return Change(f"{a.name} and {b.name}", (*a.overrides, *b.overrides), f"{a.why}; {b.why}", None, (a, b))

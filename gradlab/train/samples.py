@@ -1,0 +1,54 @@
+"""The samples of single updates, measured one by one: which of them made the update what it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from gradlab.base import randomness
+from gradlab.base.distributed import World
+from gradlab.data.order import epoch_order, window
+from gradlab.measure.samples import Sample, measured, ranked
+from gradlab.train import build
+from gradlab.train.inspection import runs_alone
+from gradlab.train.state import TrainerState
+
+
+def indices(trainer: TrainerState, attempt: int) -> torch.Tensor | None:
+    """(N,) the samples of an update, on all ranks; None where its place in the data is not known.
+
+    They follow from seed, epoch and position, unless the length of windows varies.
+    """
+    config, world = trainer.config, trainer.world.size
+    if config.accumulation.varies or attempt < 1:
+        return None
+    steps, batch = build.steps_at(config, 0, world), config.data.batch_size
+    epoch, place = divmod(attempt - 1, math.ceil(trainer.samples / (batch * steps * world)))
+    order, cursor = epoch_order(trainer.samples, config.seed, epoch), place * batch * steps * world
+    parts = [part for rank in range(world) for part in window(order, cursor, batch, steps, rank, world)[0]]
+    return torch.cat(parts).to(trainer.device) if parts else None
+
+
+def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list[Sample]]:
+    """The samples of these updates, the most unusual first.
+
+    Measured with the weights that the run began with, which no sample has damaged: with those of a run that is lost,
+    any may stand out. The update before is what is usual.
+    """
+    wanted = {attempt: index for attempt in attempts if (index := indices(trainer, attempt)) is not None}
+    if not wanted or not runs_alone(trainer):
+        return {}
+    after = randomness.random_state()
+    try:
+        randomness.seed_all(trainer.config.seed)
+        begun, _ = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World())
+        read, found = trainer.data.train.batch, {}
+        for attempt, index in wanted.items():
+            usual = indices(trainer, attempt - 1)
+            others = measured(begun, trainer.loss, usual, read) if usual is not None else []
+            found[attempt] = ranked(measured(begun, trainer.loss, index, read), others)
+        return found
+    finally:
+        randomness.set_random_state(after)

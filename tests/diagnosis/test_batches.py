@@ -1,0 +1,155 @@
+"""Single updates that damage a run: which of their samples is at fault, and that none is where the rate is."""
+
+import copy
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import composed
+from test_rules import line
+
+from gradlab.base.distributed import World
+from gradlab.config.schema import to_config
+from gradlab.data.base import Data, Splits, TensorSplit
+from gradlab.data.order import epoch_order
+from gradlab.data.spec import Spec
+from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.options import Thresholds
+from gradlab.measure.samples import Sample, measured, ranked
+from gradlab.runs.job import Job
+from gradlab.train.samples import indices, samples_of
+from gradlab.train.trainer import Trainer
+from gradlab.update.loss import MeanSquaredError
+
+NET = ("loss=mse", "model=sigmoid_mlp", "model.layers=2", "model.width=16", "model.activation=relu", "model.init=he")
+
+
+@dataclass
+class Regression(Data):
+    """250 samples; sample 100 may be far from the others, in its inputs or its target."""
+
+    inputs: float = 1.0
+    target: float | None = None
+
+    def load(self, device: torch.device) -> Splits:
+        x = torch.randn(314, 4, generator=torch.Generator().manual_seed(0))
+        y = x[:, :1] * x[:, 1:2]
+        train, target = x[:250].clone(), y[:250].clone()
+        train[100] *= self.inputs
+        target[100] = target[100] if self.target is None else self.target
+        return Splits(TensorSplit(train, target), TensorSplit(x[250:], y[250:]), Spec("vectors", (4,), "values", 1))
+
+
+def ended(folder: Path, data: Data, *overrides: str) -> dict[str, Any]:
+    config = to_config(composed(*NET, "trainer.epochs=6", *overrides))
+    config.data = data
+    folder.mkdir(exist_ok=True)
+    Job(config, {}, folder, [], "run", World()).run()
+    return json.loads((folder / "diagnosis.json").read_text())
+
+
+@pytest.mark.parametrize(("inputs", "target"), [(1e4, None), (1.0, 3000.0)], ids=["inputs", "target"])
+@pytest.mark.parametrize("optimizer", ["optimizer=sgd optimizer.lr=0.02", "optimizer=adam optimizer.lr=0.003"])
+def test_a_single_sample_that_spoils_a_run_is_the_verdict_and_named(
+    tmp_path: Path, inputs: float, target: float | None, optimizer: str
+) -> None:
+    told = ended(tmp_path, Regression(16, inputs, target), *optimizer.split())
+    assert told["verdict"] == "bad_batch" and told["evidence"]["samples"] == [100], told["sentence"]
+    found = next(f for f in told["findings"] if f["code"] == "bad_batch")
+    assert found["severity"] == "critical" or "adam" in optimizer
+    batch = epoch_order(250, 0, (found["began"] - 1) // 16)[(found["began"] - 1) % 16 * 16 :][:16]
+    assert 100 in batch
+
+
+@pytest.mark.parametrize("rate", [0.02, 1.0])
+def test_clean_data_are_never_at_fault(tmp_path: Path, rate: float) -> None:
+    """Neither in a healthy run, nor where the rate is what blows up."""
+    told = ended(tmp_path, Regression(16), "optimizer=sgd", f"optimizer.lr={rate}")
+    assert "bad_batch" not in {f["code"] for f in told["findings"]} and (told["verdict"] == "healthy") == (rate < 1)
+
+
+def test_a_run_that_fails_at_once_by_a_sample_of_its_first_batch(tmp_path: Path) -> None:
+    """In batches of 64 sample 100 comes in the third of four; a rate that is too high has no sample to name."""
+    assert 100 in epoch_order(250, 0, 0)[128:192]
+    told = ended(tmp_path / "sample", Regression(64, 1e6), "optimizer=sgd", "optimizer.lr=0.02")
+    assert told["verdict"] == "bad_batch" and told["evidence"]["samples"] == [100], told["sentence"]
+    told = ended(tmp_path / "rate", Regression(64), "optimizer=sgd", "optimizer.lr=20")
+    assert told["outcome"]["status"] == "failed" and "bad_batch" not in {f["code"] for f in told["findings"]}
+
+
+def test_a_spike_is_blamed_on_the_data_only_where_a_sample_stands_out() -> None:
+    stream = Stream(Thresholds())
+    for i in range(1, 101):
+        stream.observe(line(i, 90.0 if i == 61 else 1.0 if i < 61 else 9.0, 90.0 if i == 61 else 1.0))
+
+    def found(samples: list[Sample]) -> dict[str, str]:
+        told = diagnose(copy.deepcopy(stream), samples_of=lambda attempts: dict.fromkeys(attempts, ranked(samples)))
+        return {f.code: f.severity for f in told.findings}
+
+    alike = [Sample(i, 5.0 + i, 3.0) for i in range(8)]
+    assert found([*alike, Sample(8, 299.0, 3.0)])["bad_batch"] == "critical"
+    assert "bad_batch" not in found(alike) and found(alike)["diverged"] == "critical"
+    unmeasured = diagnose(stream)
+    assert unmeasured.verdict == "diverged" and "bad_batch" in unmeasured.unchecked
+
+
+def test_spikes_that_come_back_are_no_damage() -> None:
+    for height, code in ((90.0, "info"), (1.0, None)):
+        stream = Stream(Thresholds())
+        for i in range(1, 101):
+            stream.observe(line(i, height if i == 61 else 1.0, height if i == 61 else 1.0 + i % 2))
+        told = diagnose(
+            stream,
+            samples_of=lambda attempts: {
+                a: ranked([Sample(i, 99 if i == 3 else 1, 1) for i in range(8)]) for a in attempts
+            },
+        )
+        assert {f.code: f.severity for f in told.findings}.get("bad_batch") == code
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_samples_of_an_update_are_those_that_it_was_made_of(tmp_path: Path, steps: int) -> None:
+    config = to_config(composed(*NET, "trainer.epochs=2", f"accumulation.steps={steps}", "data.batch_size=16"))
+    config.data = Regression(16)
+    run = Trainer(config, tmp_path, say=lambda text: None)
+    seen: list[torch.Tensor] = []
+    batches = run.data.train.batch
+    run.data.train.batch = lambda index: seen.append(index) or batches(index)  # type: ignore[method-assign]
+    run.run()
+    made = [s for s in seen if len(s) <= 16]
+    for attempt in (1, 2, 5, run.outcome.attempts):
+        index = indices(run, attempt)
+        an_epoch = -(-16 // steps)
+        epoch, place = divmod(attempt - 1, an_epoch)
+        wanted = torch.cat(made[epoch * 16 : epoch * 16 + 16][place * steps : place * steps + steps])
+        assert index is not None and torch.equal(index, wanted)
+
+
+def test_a_samples_own_numbers_are_those_of_a_batch_of_it_alone(tmp_path: Path) -> None:
+    config = to_config(composed(*NET))
+    config.data = Regression(16, target=50.0)
+    run = Trainer(config, tmp_path, say=lambda text: None)
+    before = torch.get_rng_state()
+    found = samples_of(run, [3])[3]
+    assert torch.equal(before, torch.get_rng_state()) and run.module.training
+    x, y = run.data.train.batch(torch.tensor([found[-1].index]))
+    loss = torch.nn.functional.mse_loss(run.module(x), y)
+    loss.backward()
+    norm = torch.cat([p.grad.flatten() for p in run.module.parameters()]).norm()
+    assert (found[-1].loss, found[-1].grad_norm) == pytest.approx((loss.item(), norm.item()), rel=1e-5)
+    assert found == sorted(found, key=lambda s: -s.outlier)
+
+
+def test_of_a_large_batch_the_samples_with_the_largest_losses_are_measured() -> None:
+    model, x = torch.nn.Linear(1, 1), torch.zeros(1000, 1)
+    y = torch.arange(1000.0)[:, None] * 0.001
+    y[777] = 30.0
+    found = measured(model, MeanSquaredError(), torch.arange(1000), lambda i: (x[i], y[i]))
+    assert len(found) <= 64 and 777 in {s.index for s in found}
+    assert ranked(found)[0].index == 777 and ranked(found)[0].stands_out
+    bad = ranked([Sample(0, 1.0, 1.0), Sample(1, math.nan, 1.0), Sample(2, 1.0, 1.0)])
+    assert bad[0].index == 1 and [s.stands_out for s in bad] == [True, False, False]

@@ -1,0 +1,48 @@
+"""The best constant answer to a loss that is only a function: what minimising it finds, and what that is good for."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_rules import FALLING, run
+
+from gradlab.diagnosis.constant_answer import constant_answer
+from gradlab.update.loss import CrossEntropy, MeanSquaredError
+
+
+def targets(values: bool) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    made = torch.randn(4, 16, 1, generator=draw) + 300 if values else torch.randint(3, (4, 16), generator=draw)
+    return list(made)
+
+
+@pytest.mark.parametrize(("loss", "shape"), [(MeanSquaredError(), (1,)), (CrossEntropy(), (3,))])
+def test_it_is_what_is_known_of_losses_that_are_known(loss, shape) -> None:  # type: ignore[no-untyped-def]
+    batches = targets(loss.__class__ is MeanSquaredError)
+    assert constant_answer(loss, shape, batches) == pytest.approx(loss.constant(batches), rel=1e-3)
+
+
+def test_a_loss_without_a_floor_or_a_gradient_has_none() -> None:
+    def negated(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return -F.cross_entropy(outputs, labels, reduction="sum"), torch.tensor(len(labels))
+
+    def counted(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (outputs.argmax(-1) != labels).sum(), torch.tensor(len(labels))
+
+    assert constant_answer(negated, (3,), targets(False)) is None
+    assert constant_answer(counted, (3,), targets(False)) is None
+
+
+def test_of_a_loss_whose_zero_means_nothing_noise_is_the_measure() -> None:
+    """One of 50 and more: 1 less is 2%, and all that there was to learn."""
+    learnt = [50.0 + loss - 1.0 for loss in FALLING]
+    assert run(learnt, constant=51.0, constant_found=True).keys().isdisjoint({"not_learning", "stalled"})
+    level = [50.0 + max(loss, 1.5) + 0.05 * (-1) ** i for i, loss in enumerate(FALLING)]
+    assert run(level, constant=51.5, constant_found=True)["not_learning"] == "critical"
+    assert run(level, constant=51.6, constant_found=True).keys().isdisjoint({"not_learning"}), "beyond its noise"
+
+
+def test_a_loss_of_which_a_constant_answer_is_the_best_is_not_judged_by_it() -> None:
+    """As of consistency between two views: all outputs the same make it zero, and are no use."""
+    assert "not_learning" not in run(FALLING, constant=0.0, constant_found=True)
+    solved = [0.5 * 0.8**i + 0.01 * (i % 5 == 0) for i in range(100)]  # a margin that few triplets still miss
+    assert "not_learning" not in run(solved, constant=0.0, constant_found=True)

@@ -1,0 +1,113 @@
+"""What is suggested, from what was measured: each maker on both sides of its measurement."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from helpers import composed
+
+from gradlab.config.schema import Config, to_config
+from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
+from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.remedies.candidates import SHOWN, Try, remedies
+from gradlab.remedies.evidence import Evidence
+
+CUSTOM = ("model=custom", "model.target=nets:Tiny")
+
+
+def tries(e: Evidence, *given: str, search: bool = False) -> list[Try]:
+    return remedies(e, config(*given), ["trainer.progress=none", *given], search)
+
+
+def config(*given: str) -> Config:
+    return to_config(composed(*given))
+
+
+def value(found: Sequence[Try], field: str) -> float:
+    """What the first of the suggestions sets a field to."""
+    return float(next(o for o in found[0].overrides if o.startswith(f"{field}=")).partition("=")[2])
+
+
+@pytest.mark.parametrize("ratio", [3e-3, 0.02, 0.3])
+def test_a_rate_is_lowered_to_updates_of_the_usual_size(ratio: float) -> None:
+    e = Evidence("diverged", ratios=[ratio] * 5, planned=500)
+    made = value(tries(e, *CUSTOM, "optimizer.lr=0.1"), "optimizer.lr")
+    assert 0.1 * TYPICAL_RATIO / ratio == pytest.approx(made, rel=0.05)
+
+
+def test_a_late_overflow_of_fp16_is_given_its_range_or_the_rate_that_lasts() -> None:
+    o = Overflow("forward", "blocks.0", "Linear", 4e3, 7e4, limit=65504.0)
+    e = Evidence("scale_collapse", failed_at=300, planned=600, ratios=[1e-3] * 5, overflow=o, skipped=100)
+    found = tries(e, "model=transformer", "precision=fp16", "optimizer.lr=0.06")
+    assert found[0].overrides == ["precision=bf16"] and "7e+04" in found[0].why
+    assert found[1].overrides == ["optimizer.lr=0.02"]
+
+
+@pytest.mark.parametrize("given", [["clip=norm", "clip.max_norm=0.001"], ["clip=value", "clip.max_value=0.001"]])
+def test_a_bound_that_is_the_cause_is_loosened_and_the_rate_never_raised(given: list[str]) -> None:
+    for verdict in ("overclipped", "stalled", "not_learning"):
+        e = Evidence(verdict, ratios=[1e-6] * 5, norms=[3.0] * 40, steady=[3.0] * 36, coefficient=3e-4, planned=500)
+        found = tries(e, *CUSTOM, *given)
+        assert value(found, given[1].partition("=")[0]) > 3.0
+        assert not any(o.startswith("optimizer.lr") for t in found for o in t.overrides)
+        bare = tries(replace(e, coefficient=1.0), *CUSTOM)
+        assert bare[0].overrides[0].startswith("optimizer.lr=") if verdict != "overclipped" else not bare
+
+
+def test_without_steady_norms_the_bound_makes_the_step_of_sgd_usual() -> None:
+    e = Evidence("exploding", ratios=[50.0], weights=10.0, norms=[5e4], planned=500)
+    given = (*CUSTOM, "optimizer=sgd", "optimizer.lr=0.05", "optimizer.momentum=0")
+    bound = value(tries(e, *given), "clip.max_norm")
+    assert 0.05 * bound / 10.0 == pytest.approx(TYPICAL_RATIO, rel=0.06)
+
+
+def test_a_floor_of_the_loss_scale_that_is_the_cause_is_set_back() -> None:
+    e = Evidence("scale_collapse", ratios=[1e-3] * 5, planned=500, skipped=4, streak=1)
+    given = (*CUSTOM, "precision=fp16", "precision.init_scale=1e10", "precision.min_scale=1e9")
+    assert tries(e, *given)[0].overrides == ["precision.min_scale=1e-05"]
+    assert tries(replace(e, skipped=100), *given)[0].overrides == ["precision=bf16"]
+
+
+@pytest.mark.parametrize(("size", "factor"), [(3.0, 0.47), (0.1, 14.0)])
+def test_initial_weights_off_by_a_factor_get_it_back(size: float, factor: float) -> None:
+    sizes = {f"layers.{i}.weight": size for i in range(8)}
+    e = Evidence("vanishing", planned=500, sizes=sizes)
+    assert tries(e, "model.layers=8", "model.activation=relu", "model.init=too_large")[0].overrides == ["model.init=he"]
+    own = tries(e, *CUSTOM)
+    assert f"by {factor:g}" in own[0].lines.replace(" 14", " 14") and not own[0].overrides
+    fine = replace(e, sizes=dict.fromkeys(sizes, 0.58))
+    assert not any(t.name == "initial weights" for t in tries(fine, *CUSTOM))
+    one = tries(replace(fine, sizes={**fine.sizes, "head.weight": 58.0}), *CUSTOM)
+    assert "head.weight by 0.01" in one[0].lines
+
+
+def test_the_operation_that_failed_gets_its_stable_form() -> None:
+    o = Overflow("loss", "", "", operation="log", failure="log of a negative number")
+    e = Evidence("nan_loss", planned=500, failed_at=3, ratios=[1e-3], overflow=o)
+    assert tries(e, "data=digits", "loss=unstable", "loss.kind=log")[0].overrides == ["loss.stable=true"]
+    own = [t for t in tries(e, *CUSTOM) if t.lines]
+    assert own and own[0].lines.startswith("log in the loss: log(x.clamp")
+
+
+def test_samples_that_did_the_damage_are_left_out() -> None:
+    e = Evidence("bad_batch", {"bad_batch": {"samples": [17, 3]}}, planned=500)
+    assert tries(e, *CUSTOM)[0].overrides == ["data.without=[3, 17]"]
+    assert not any("data.without" in o for t in tries(e, *CUSTOM, "data.without=[1]") for o in t.overrides)
+
+
+def test_a_number_far_from_its_default_and_a_pitfall_are_candidates() -> None:
+    e = Evidence("not_learning", ratios=[1e-3] * 5, planned=500)
+    found = [t.overrides for t in tries(e, *CUSTOM, "optimizer.weight_decay=300", search=True)]
+    assert any(o.startswith("optimizer.weight_decay=") for made in found for o in made)
+    assert found[0] == ["optimizer.weight_decay=0.01"], "0.3 of the weights at every update"
+    assert not any("weight_decay" in o for t in tries(e, *CUSTOM, "optimizer.weight_decay=0.3") for o in t.overrides)
+    given = ("+pitfall=no_clip", *CUSTOM)
+    assert tries(e, *given)[0].overrides == ["~pitfall"]
+
+
+def test_a_run_prints_a_few_and_a_search_tries_them_first() -> None:
+    e = Evidence("exploding", ratios=[5.0], weights=3.0, norms=[9.0], planned=500)
+    given = ("model=lstm", "model.cell=rnn")
+    printed, all_ = tries(e, *given), tries(e, *given, search=True)
+    assert 0 < len([t for t in printed if t.overrides]) <= SHOWN < len(all_)
+    assert [t.overrides for t in all_ if t.overrides][: len(printed)] == [t.overrides for t in printed if t.overrides]

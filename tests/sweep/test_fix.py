@@ -1,0 +1,255 @@
+"""The search for a cure: what it asks for, given how runs end; and the command on real runs."""
+
+import json
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+from forked import Commands
+from helpers import wait_for
+
+from gradlab.base.command import key
+from gradlab.fix import main
+from gradlab.sweep.search import fix_plan, fix_report
+from gradlab.sweep.search.fix_search import LOOSER, NEAR, SHORTEST, Change, FixSearch, Number, Plan
+from gradlab.sweep.search.judge import FinishedJob
+from gradlab.sweep.search.rounds import conduct
+
+World = Callable[[dict[str, str]], bool]
+"""Whether a run of these overrides ends healthy."""
+
+RATE = Change("optimizer.lr", ("optimizer.lr=0.01",), "updates were large", Number("optimizer.lr", 10.0))
+CLIP = Change("clip=norm", ("clip=norm", "clip.max_norm=0.5"), "outliers", Number("clip.max_norm", math.inf))
+BF16 = Change("bf16", ("precision=bf16",), "range")
+WARM = Change("schedule=warmup", ("schedule=warmup", "schedule.warmup=20"), "first update")
+CHANGES = [RATE, CLIP, BF16, WARM]
+
+
+def plan(changes: list[Change] = CHANGES, planned: int = 1000, **more: Any) -> Plan:
+    made = Plan("diverged", ("model=lstm", "optimizer.lr=10.0", "seed=4"), 4, planned, None, changes)
+    return replace(made, **more)
+
+
+def finished(number: int, good: bool, attempts: int) -> FinishedJob:
+    outcome = {"status": "completed", "attempts": attempts}
+    told = {"verdict": "healthy" if good else "diverged", "ill": not good, "learns": good, "lost": not good}
+    return FinishedJob(str(number), told | {"outcome": outcome, "exit_code": 0})
+
+
+def run(world: World, given: Plan, late: Callable[[], bool] = lambda: False) -> tuple[FixSearch, list[list[Any]]]:
+    """The search in a world, with the jobs of every round."""
+    search, rounds = FixSearch(given, late), list[list[Any]]()
+
+    def launch(jobs: list[Any]) -> list[FinishedJob]:
+        rounds.append(jobs)
+        values = [dict(o.lstrip("+").split("=", 1) for o in job) for job in jobs]
+        attempts = [int(v.get("trainer.updates", given.planned)) for v in values]
+        return [finished(len(rounds), world(v), n) for v, n in zip(values, attempts, strict=True)]
+
+    conduct(search, launch, None, lambda text: None)
+    return search, rounds
+
+
+def rate(v: dict[str, str]) -> float:
+    return float(v["optimizer.lr"])
+
+
+@pytest.mark.parametrize("edge", [0.011, 0.05, 0.3, 2.0, 9.0])
+def test_the_largest_rate_that_cures_is_proven_to_a_factor(edge: float) -> None:
+    search, rounds = run(lambda v: rate(v) <= edge, plan())
+    assert search.proven is not None
+    found = search.proven.value
+    assert found <= edge and min(edge, 10.0) / found <= 6
+    confirmed = [job for job in rounds[-1] if f"optimizer.lr={found:.3g}" in job]
+    assert {f"seed={seed}" for seed in (5, 6)} == {o for job in confirmed for o in job if key(o) == "seed"}
+    assert any("optimizer.lr=10.0" in job for job in rounds[-1]), "the run itself under the same seeds"
+    assert all("expect=any" in job and "model=lstm" in job for jobs in rounds for job in jobs)
+
+
+def test_a_bound_that_cures_is_loosened_where_there_was_none() -> None:
+    def world(v: dict[str, str]) -> bool:
+        return float(v.get("clip.max_norm", math.inf)) <= 7
+
+    search, _ = run(world, plan([CLIP, RATE]))
+    assert search.proven is not None and 0.5 * LOOSER > search.proven.value > 7 / 6 and search.proven.value <= 7
+
+
+def test_others_are_tried_for_a_part_of_the_updates_and_the_best_to_its_end() -> None:
+    search, rounds = run(lambda v: v.get("precision") == "bf16", plan())
+    assert search.proven == BF16
+    lengths = [[o for o in job if key(o) == "trainer.updates"] for job in rounds[1]]
+    assert len(rounds[1]) == 3 and all(lengths) and len(rounds[2]) == 1
+    assert "precision=bf16" in rounds[2][0] and not any(key(o) == "trainer.updates" for o in rounds[2][0])
+    assert rounds[3] and len(rounds) == 4, "there is no number to shrink"
+
+
+def test_pairs_are_tried_where_no_single_change_cures() -> None:
+    def world(v: dict[str, str]) -> bool:
+        return v.get("precision") == "bf16" and v.get("schedule") == "warmup"
+
+    search, _ = run(world, plan(budget=8.0, died_at=20))
+    assert search.proven is not None and set(search.proven.overrides) == {*BF16.overrides, *WARM.overrides}
+
+
+def test_of_a_pair_only_what_is_needed_is_kept() -> None:
+    """A change that looked lost in its trial, and cures alone all the same."""
+
+    def world(v: dict[str, str]) -> bool:
+        return v.get("precision") == "bf16" and ("trainer.updates" not in v or v.get("schedule") == "warmup")
+
+    search, _ = run(world, plan(budget=8.0, died_at=20))
+    assert search.proven == BF16
+
+
+def test_what_cures_one_seed_only_is_not_proven() -> None:
+    search, _ = run(lambda v: rate(v) <= 0.02 and v["seed"] == "4", plan(budget=6.0))
+    assert search.proven is None and search.cure is not None and "further seeds" in search.ended
+
+
+def test_a_smaller_change_that_fails_under_a_further_seed_is_taken_back() -> None:
+    search, _ = run(lambda v: rate(v) <= (1.0 if v["seed"] == "4" else 0.02), plan())
+    assert search.proven == RATE
+    search, _ = run(lambda v: rate(v) <= (9.0 if v["seed"] == "4" else 2.0), plan())
+    assert search.proven is not None and 0.01 < search.proven.value <= 2.0, "half of the way back is enough"
+
+
+@pytest.mark.parametrize("budget", [1.0, 2.0, 4.0, 7.0])
+@pytest.mark.parametrize("planned", [80, 200, 5000])
+def test_the_budget_bounds_what_finding_costs(budget: float, planned: int) -> None:
+    """And nothing cures: it ends, and says what it has ruled out."""
+    many = [replace(WARM, name=f"w{i}", overrides=("schedule=warmup", f"schedule.warmup={i}")) for i in range(30)]
+    search, rounds = run(lambda v: False, plan([*CHANGES, *many], planned, budget=budget))
+    assert sum(t.attempts for t in search.trials) <= budget * planned + SHORTEST
+    assert search.proven is None and search.cure is None and search.ended
+    assert "the learning rate (optimizer.lr=0.01)" in fix_report.ruled_out(search, None)
+    assert len(rounds[0]) == 1, "the likeliest first"
+
+
+def test_trials_that_cannot_be_run_end_it_and_rule_nothing_out() -> None:
+    search = FixSearch(plan())
+    search.ask()
+    search.tell([FinishedJob("0", {"sentence": "no such module"})])
+    assert search.ask() == [] and "no such module" in search.ended
+    assert fix_report.ruled_out(search, None) == []
+
+
+def test_nothing_begins_when_the_time_is_over() -> None:
+    calls = iter([False, False, True])
+    search, rounds = run(lambda v: rate(v) <= 0.02, plan(), lambda: next(calls, True))
+    assert len(rounds) == 2 and search.proven is None and search.cure == RATE and "time" in search.ended
+
+
+def test_it_depends_on_the_results_alone() -> None:
+    def world(v: dict[str, str]) -> bool:
+        return rate(v) <= 0.3 and v["seed"] != "5"
+
+    assert run(world, plan())[1] == run(world, fix_plan.from_dict(json.loads(json.dumps(fix_plan.as_dict(plan())))))[1]
+
+
+def test_raised_rates_and_loosened_bounds_are_not_shrunk() -> None:
+    from helpers import composed
+
+    from gradlab.config.schema import to_config
+
+    config = to_config(composed("clip=norm", "optimizer.lr=0.01"))
+    assert fix_plan.shrinkable(["optimizer.lr=0.001"], config) == Number("optimizer.lr", 0.01)
+    assert fix_plan.shrinkable(["clip.max_norm=0.1"], config) == Number("clip.max_norm", 1.0)
+    for overrides in (["optimizer.lr=0.1"], ["clip.max_norm=3"], ["precision=bf16"], ["model.init=he"]):
+        assert fix_plan.shrinkable(overrides, config) is None
+    bare = to_config(composed())
+    assert fix_plan.shrinkable(["clip=norm", "clip.max_norm=3"], bare) == Number("clip.max_norm", math.inf)
+    assert NEAR > 1
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+NET = """
+import torch
+
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10))
+"""
+OWN = (
+    *("model=custom", "model.target=mynet:Net", "optimizer=sgd", "optimizer.lr=100", "trainer.updates=100"),
+    *("trainer.epochs=10", "trainer.progress=none", "hydra.run.dir=outputs/run/a"),
+)
+
+
+@pytest.fixture(scope="module")
+def fixed(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    """A run of a user's own model at a rate far too high, and its fix."""
+    here = tmp_path_factory.mktemp("fixed")
+    (here / "mynet.py").write_text(NET)
+    lost = gradlab(*OWN, cwd=here)
+    return here, lost, gradlab.python("-m", "gradlab.fix", "outputs/run/a", cwd=here).result(60)
+
+
+@pytest.mark.slow
+def test_a_run_of_ones_own_model_is_fixed(fixed: tuple[Path, Any, Any], gradlab: Commands) -> None:
+    here, lost, result = fixed
+    assert lost.code == 1 and "python -m gradlab.fix " in lost.out, lost
+    assert result.code == 0 and "== fixed: optimizer.lr=" in result.out, result
+    folder = here / "outputs" / "run" / "a_fix"
+    content = json.loads((folder / "fix.json").read_text())
+    assert content["proven"] and content["effect"]["seeds"] == 3 and content["cost"]
+    page = (folder / "report.html").read_text()
+    assert "fix-view" in page and "the runs of the search" in page
+    verdicts = [json.loads((folder / t["job"] / "diagnosis.json").read_text())["verdict"] for t in content["trials"]]
+    assert verdicts == [t["verdict"] for t in content["trials"]]
+    again = gradlab(*content["command"].split()[3:], "trainer.progress=none", cwd=here)
+    assert again.code == 0 and "verdict: healthy" in again.out, again
+
+
+@pytest.mark.slow
+def test_given_again_it_runs_nothing_and_says_the_same(fixed: tuple[Path, Any, Any], gradlab: Commands) -> None:
+    here, _, first = fixed
+    folder = here / "outputs" / "run" / "a_fix"
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("*/metrics.jsonl")}
+    second = gradlab.python("-m", "gradlab.fix", "outputs/run/a", cwd=here).result(60)
+    assert second.code == 0 and before == {p: p.stat().st_mtime_ns for p in folder.glob("*/metrics.jsonl")}
+    assert second.out[second.out.index("== fixed") :] == first.out[first.out.index("== fixed") :]
+
+
+def test_wrong_folders_are_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fine = made.run(tmp_path / "fine", [made.line(1, 1.0)], made.diagnosis("healthy"))
+    cut = made.run(tmp_path / "cut", [made.line(1, 1.0)], None)
+    lost = made.run(tmp_path / "lost", [made.line(1, 1.0)], made.diagnosis("diverged", ill=True))
+    for arguments, says in [
+        ([str(tmp_path / "nowhere")], "no such folder"),
+        ([str(fine)], "has nothing to fix: its verdict is healthy"),
+        ([str(cut)], "has no verdict to begin with"),
+        ([str(lost), "--runs", "0"], "--runs=0.0: must be >= 1"),
+        ([str(lost), "--seeds", "0"], "--seeds=0: must be in [1, 100]"),
+        ([], "see python -m gradlab.fix --help"),
+    ]:
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert says in error and error.count("\n") <= 2, error
+
+
+@pytest.mark.slow
+def test_interrupted_it_goes_on_where_it_was(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "mynet.py").write_text(NET)
+    gradlab(*OWN, "trainer.updates=2000", "trainer.epochs=100", cwd=tmp_path, timeout=200)
+    folder = tmp_path / "outputs" / "run" / "a_fix"
+    command = gradlab.python("-m", "gradlab.fix", "outputs/run/a", cwd=tmp_path)
+    wait_for(lambda: len(list(folder.glob("*/metrics.jsonl"))) >= 2, command)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(100) == 130, command.result()
+    done = {p: p.stat().st_mtime_ns for p in folder.glob("*/diagnosis.json") if '"interrupted"' not in p.read_text()}
+    second = gradlab.python("-m", "gradlab.fix", "outputs/run/a", cwd=tmp_path, timeout=300).result(300)
+    assert second.code == 0, second
+    assert done and done == {p: p.stat().st_mtime_ns for p in done}
+
+
+@pytest.mark.slow
+def test_a_run_fixes_itself_where_it_is_asked_to(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "mynet.py").write_text(NET)
+    result = gradlab(*OWN, "fix=true", cwd=tmp_path, timeout=200)
+    assert result.code == 0 and "== fixed: optimizer.lr=" in result.out, result

@@ -24,6 +24,8 @@ MAX_NORM = 1.0
 TARGET = 1.05
 CASE = Case(TRANSFORMER, 50, 55.0)
 """A turn is a period, after which what is recorded repeats itself."""
+TINY = Case([*TRANSFORMER, "data.batch_size=1", "data.length=8"], 50, 30.0)
+"""Hardly any arithmetic: what is fixed per call shows."""
 
 
 def watched(model: nn.Module, batches: Iterator[Batch], max_norm: float | None = None) -> None:
@@ -46,18 +48,22 @@ def watched_clip(model: nn.Module, batches: Iterator[Batch]) -> None:
     watched(model, batches, MAX_NORM)
 
 
-LOOPS = {"transformer": (bare, watched), "transformer clipped": (bare_clip, watched_clip)}
+LOOPS = {
+    "transformer": (CASE, bare, watched),
+    "transformer clipped": (CASE, bare_clip, watched_clip),
+    "tiny": (TINY, bare, watched),
+}
 
 
 def main() -> None:
     lines = []
-    for name, (alone, seen) in LOOPS.items():
-        teams = measure(CASE, {"bare": Contender(alone, "bare"), "watched": Contender(seen, "bare")})
+    for name, (case, alone, seen) in LOOPS.items():
+        teams = measure(case, {"bare": Contender(alone, "bare"), "watched": Contender(seen, "bare")})
         pairs = [pair for team in teams for pair in zip(team["watched"], team["bare"], strict=True)]
         low, ratio, high = statistics.quantiles([a.cpu / b.cpu for a, b in pairs], n=4, method="inclusive")
         clock = statistics.median(a.clock / b.clock for a, b in pairs)
         ms = 1e3 * statistics.median(b.cpu for _, b in pairs)
-        print(f"{name}: {len(pairs)} rounds of {CASE.turn} updates; bare: {ms:.2f} ms of CPU an update")
+        print(f"{name}: {len(pairs)} rounds of {case.turn} updates; bare: {ms:.2f} ms of CPU an update")
         print(
             f"  watched / bare: {ratio:.3f}, quartiles {low:.3f} to {high:.3f} ({clock:.3f} by the clock)", flush=True
         )

@@ -11,6 +11,10 @@ except:
     GL307              if the remainder is zeroed, at the call that zeroes it
     GL306 GL402 GL404  from the second update if losses are undivided, or the schedule steps first: once may be intended
     GL403              at the end, when the number of micro-batches is known
+    GL701              at the backward pass, if its loss was made anew; of one among several optimizers at the end
+    GL703              at the end, at `requires_grad_(False)` of a module if that froze them, else at the step
+    GL704              from the third update: the gradients must oppose each other every time
+    GL707              at `eval()`, from the third update on in that mode
 
 Not detected, and why:
 
@@ -22,6 +26,9 @@ Not detected, and why:
 
 Limits:
 
+    freezing after the second update may be intended: GL703 is about what is frozen before
+    GL704 needs a step on the other loss in between: of losses that are added up before both steps nothing is said
+    the losses of gradients by torch.func, or written by hand, are not known; their norms are
     inside `no_sync()` of FullyShardedDataParallel the reported number of micro-batches may be too small
     FullyShardedDataParallel removes gradients between a forward pass and its backward pass itself (fully_shard does
         not): gradients that the loop sets to None there go unnoticed

@@ -14,6 +14,40 @@ Violation = tuple[str, "CallSite | None", str]
 """What a rule yields: the name of a mistake in `gradlab.codes`, its call site, and details."""
 
 
+@dataclass
+class Seen:
+    """What was seen of the loop as a whole: why nothing was measured, where nothing was."""
+
+    num_backwards: int = 0
+    """Backward passes, of whatever they reach."""
+    other_thread: str = ""
+    """Name of a thread whose calls were not observed."""
+    internal_error: str = ""
+    """What ended the watch, if it was a mistake of its own."""
+    leaf_site: CallSite | None = None
+    """Call site of a backward pass of a tensor that no operation has made."""
+    stray_clips: list[CallSite | None] = field(default_factory=list)
+    """Calls since the latest backward pass that clip none of the gradients there are."""
+    freezes: list[tuple[CallSite | None, set[int]]] = field(default_factory=list)
+    """Calls of `requires_grad_(False)` of modules during the first updates, and ids of their parameters."""
+
+
+@dataclass
+class Mode:
+    """Training mode of a model."""
+
+    trained: bool = False
+    """Whether it has run in training mode, with gradients."""
+    evaluated: bool = False
+    """Whether it has run in eval(), without gradients, since then."""
+    site: CallSite | None = None
+    """Call site of its latest `eval()`."""
+    updates: int = 0
+    """Updates in a row in eval(), after an evaluation."""
+    matters: bool | None = None
+    """Whether its layers depend on it; None until that is asked."""
+
+
 @dataclass(eq=False)
 class BackwardPass:
     """One backward pass that added to an optimizer's gradients."""
@@ -38,6 +72,14 @@ class BackwardPass:
     """Floating point types in its graph; None if unknown."""
     graph_token: Any = None
     """Weak reference that is dead once its graph is freed."""
+    repeats: list[BackwardPass] = field(default_factory=list)
+    """Earlier backward passes of the same loss, whole like this one."""
+    between: set[tuple[int, int]] = field(default_factory=set)
+    """(V, U): weights of optimizer V lie between the loss and weights of optimizer U."""
+    used_by_untracked: list[str] = field(default_factory=list)
+    """Optimizers that were not passed to the watch and have stepped on it, with call sites."""
+    left_in_eval: set[int] = field(default_factory=set)
+    """Models, by position, that were evaluated and ran before it in eval() still."""
     weight_versions: dict[int, int] = field(default_factory=dict)
     """Optimizer index -> version counter of one of its parameters when this pass ran."""
     used_by: set[int] = field(default_factory=set)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gradlab.watch.events import Seen
 from gradlab.watch.faults import Fault
 from gradlab.watch.patches import AfterCall, BeforeCall, patch
 
@@ -22,10 +23,10 @@ class Instrumentation:
     threads, in which a device's backward pass runs, are not other threads in this sense.
     """
 
-    def __init__(self, report: Callable[[str], None], on_fork: Callable[[], None]) -> None:
+    def __init__(self, report: Callable[[str], None], on_fork: Callable[[], None], seen: Seen) -> None:
         """report: takes a message. on_fork: called in a forked copy of the process, where nothing is observed: it would
-        write to the files of the first one."""
-        self.report, self.on_fork = report, on_fork
+        write to the files of the first one. seen: takes what could not be observed."""
+        self.report, self.on_fork, self.seen = report, on_fork, seen
         self.stack = ExitStack()
         self.patched: set[tuple[int, str, BeforeCall]] = set()
         self.active = self.broken = self.forked = False
@@ -88,6 +89,7 @@ class Instrumentation:
         if self.broken or not self.active:
             return None
         if threading.get_ident() != self.thread and in_program_thread():
+            self.seen.other_thread = threading.current_thread().name
             return None
         try:
             return call(*args)
@@ -95,7 +97,8 @@ class Instrumentation:
             raise
         except Exception as error:
             self.broken = True
-            self.report(f"stopped by an internal error: {type(error).__name__}: {error}")
+            self.seen.internal_error = f"{type(error).__name__}: {error}"
+            self.report(f"stopped by an internal error: {self.seen.internal_error}")
             return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from gradlab.measure.monitor import Monitor
 from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.call_site import CallSite
-from gradlab.watch.events import BackwardPass, Violation
+from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -34,6 +34,10 @@ class ForwardPasses:
     """Whether DDP prepared to average gradients in the latest; None without DDP."""
     site: CallSite | None = None
     """Call site of the latest; recorded during the first updates only."""
+    left_in_eval: set[int] = field(default_factory=set)
+    """Models, by position, that were evaluated since they were trained, and ran in eval() still."""
+    in_training: set[int] = field(default_factory=set)
+    """Models, by position, that ran in training mode."""
     bypassed_ddp: CallSite | None = None
     """Call site of the module inside DDP, called in place of DDP."""
 
@@ -60,7 +64,8 @@ class LoopState:
         self.outputs: list[OptimizerOutput] = []
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
-        self.num_backwards = 0
+        self.seen = Seen()
+        self.modes = [Mode() for _ in models]
         self.backward_depth = 0
         """Backward passes that are running within each other."""
         self.running: BackwardPass | None = None
@@ -82,11 +87,16 @@ class LoopState:
         """Follow an optimizer from here on."""
         tracker = OptimizerTracker(len(self.trackers), optimizer, self.names())
         self.trackers.append(tracker)
-        self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker))
+        self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker, self.seen))
+        self.outputs[-1].opposed = lambda: self.is_opposed(tracker)
         self.tracker_of |= {id(p): tracker for p in tracker.params}
         for call in self.on_new_optimizer:
             call(tracker)
         return tracker
+
+    def is_opposed(self, tracker: OptimizerTracker) -> bool:
+        """Whether one of two losses runs through weights that another optimizer moves by the other loss."""
+        return bool(tracker.opponents) or any(tracker.index in other.opponents for other in self.trackers)
 
     @property
     def world_size(self) -> int:
@@ -108,12 +118,15 @@ class LoopState:
             if not self.scaler.enabled and not output.tracker.started:
                 output.metrics.finish_update(self.scaler.value())
 
-    def add_violations(self, tracker: OptimizerTracker, violations: Iterable[Violation]) -> None:
+    def add_violations(self, tracker: OptimizerTracker, violations: Iterable[Violation], at_end: bool = False) -> None:
         for name, site, detail in violations:
-            self.add_fault(name, site, tracker, detail)
+            self.add_fault(name, site, tracker, detail, at_end)
 
-    def add_fault(self, name: str, site: CallSite | None, tracker: OptimizerTracker, detail: str = "") -> None:
+    def add_fault(
+        self, name: str, site: CallSite | None, tracker: OptimizerTracker, detail: str = "", at_end: bool = False
+    ) -> None:
+        """at_end: the loop is over, and no update is under way."""
         if site is not None and site == self.trainer_site:
             site = self.user_site or site
-        counted = name in KNOWN_AFTER_STEP and tracker.attempts > 0
+        counted = (at_end or name in KNOWN_AFTER_STEP) and tracker.attempts > 0
         self.faults.add(FaultRecord(name, site, tracker.attempts + (not counted), detail, tracker.index))

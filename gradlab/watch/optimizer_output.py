@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ from gradlab.diagnosis.finding import SEVERITIES, Diagnosis
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
 from gradlab.report.pages import run_page
-from gradlab.runs.ending import write
+from gradlab.runs import ending
 from gradlab.train import environment
 from gradlab.train.outcome import Outcome
 from gradlab.update.recorder import Layers
+from gradlab.watch.events import Seen
 from gradlab.watch.faults import FaultRecord
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.update_metrics import UpdateMetrics
 
 NOT_MEASURED = "not_measured"
-"""The verdict if no update, or no loss, was observed."""
+"""The verdict if no update was observed."""
 FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", run_page.NAME)
 """The files in an optimizer's folder."""
 
@@ -42,14 +44,18 @@ def remove_earlier_optimizers(top: Path) -> None:
 class OptimizerOutput:
     """Writes files while the loop runs; diagnoses, and writes the page, at its end."""
 
-    def __init__(self, output_folder: OutputFolder, monitor: Any, model: Any, tracker: OptimizerTracker) -> None:
-        self.output_folder, self.tracker = output_folder, tracker
+    def __init__(
+        self, output_folder: OutputFolder, monitor: Any, model: Any, tracker: OptimizerTracker, seen: Seen
+    ) -> None:
+        self.output_folder, self.tracker, self.seen = output_folder, tracker, seen
         self.folder: Path | None = None
         """None if this process writes nothing."""
         self.write_error = ""
         """Why the files are incomplete."""
         self.lock = contextlib.ExitStack()
         self.metrics = UpdateMetrics(monitor, model, tracker.names, tracker.params, self.take)
+        self.opposed: Callable[[], bool] = lambda: False
+        """Whether its loss and that of another optimizer work against each other."""
         self.stream = Stream(Thresholds(), tracker.names)
         self.files = RunFiles()
         self.file_sizes = [0, 0]
@@ -89,8 +95,7 @@ class OptimizerOutput:
             self.files.write(metrics, layers)
         except OSError as error:
             self.stop_writing(error)
-        if "train/loss" in metrics:
-            self.stream.observe(metrics, layers)
+        self.stream.observe(metrics, layers)
 
     def stop_writing(self, error: OSError) -> None:
         """A full disk ends the writing, and not the watch."""
@@ -108,7 +113,9 @@ class OptimizerOutput:
         scaled: whether a loss scale is in use.
         """
         status = "completed" if self.status == "completed" else "interrupted"  # an exception is no failed update
-        found = diagnose(self.stream, status, half=self.fp16 or scaled, scaled=scaled, clips=self.clips)
+        never, half = list(self.metrics.without), self.fp16 or scaled
+        opposed, clips = self.opposed(), self.clips
+        found = diagnose(self.stream, status, opposed=opposed, never=never, half=half, scaled=scaled, clips=clips)
         if found.verdict == "interrupted" and self.error:
             found.sentence = f"{found.sentence}: {self.error}"
         mistakes = [record.finding() for record in faults]
@@ -117,18 +124,27 @@ class OptimizerOutput:
         if worst is not None and worst.severity == "critical" and worst.code in {each.code for each in mistakes}:
             found.verdict, found.sentence = worst.code, worst.sentence
             found.evidence |= worst.evidence
-        if found.verdict == "healthy" and not self.stream.history.attempts:
+        if found.verdict in ("healthy", "too_short") and not self.stream.history.attempts:
             found.verdict, found.sentence = NOT_MEASURED, self.why_not_measured()
         return found
 
     def why_not_measured(self) -> str:
-        passes = self.tracker.num_backwards
-        if self.num_updates:
-            return "no loss could be read: it is known where backward() is called on one number"
-        if not passes:
-            return "no backward pass reached this optimizer's parameters"
-        many = f"{passes} backward pass{'es' if passes > 1 else ''}"
-        return f"{many}, and no step of this optimizer: it was not called, or it is compiled"
+        """Why no update of this optimizer was observed."""
+        tracker, seen = self.tracker, self.seen
+        if seen.internal_error:
+            return f"the watch was stopped by an internal error: {seen.internal_error}"
+        if seen.other_thread and not tracker.num_backwards:
+            return f"the calls of thread {seen.other_thread!r} are not observed: enter the watch in it"
+        if not seen.num_backwards:
+            return "no backward pass and no step were called"
+        reached = tracker.num_backwards
+        passes = f"{seen.num_backwards} backward pass{'es' if seen.num_backwards > 1 else ''}"
+        which = "" if reached == seen.num_backwards else f", {reached or 'none'} of which reached its parameters"
+        if tracker.other_optimizers:
+            return f"{passes}{which}, and no step of this optimizer: another one stepped in its place"
+        if tracker.weight_version == tracker.first_weight_version:
+            return f"{passes}{which}, and this optimizer was not stepped: its weights are what they were"
+        return f"{passes}{which}, and no step that calls hooks: its weights were moved by a compiled step, or by hand"
 
     def close(self, scale: Any, faults: list[FaultRecord], status: str, error: str | None, scaled: bool) -> None:
         """Finish the lines of metrics, and diagnose. A loop without a single update leaves its files all the same."""
@@ -154,7 +170,8 @@ class OptimizerOutput:
     def write_diagnosis(self, folder: Path, final: Diagnosis, watch: dict[str, Any]) -> None:
         outcome = Outcome(self.status, self.error, self.num_updates, self.metrics.applied, seconds=self.seconds)
         job: dict[str, Any] = {"overrides": [], "planned": None, "remedy": None, "remedies": [], "watch": watch}
-        write(folder, final, outcome, None, int(final.unhealthy or self.status == "failed"), job)
+        code = int(final.unhealthy or self.status == "failed")
+        ending.write(folder, ending.content(folder, final, outcome, None, code, job))
         run_page.finished(folder, {})
 
     def report(self, faults: list[FaultRecord], scaled: bool, several: bool) -> list[str]:

@@ -14,6 +14,10 @@ from gradlab.watch.manual_gradients import Reference, manual_factor, reference
 
 MAX_SAMPLED = 16
 """Gradients whose version counters are compared to detect writes; their values are not read."""
+EARLY = 2
+"""Updates after which parameters may be frozen on purpose: nobody begins to train them for fewer."""
+OPPOSITE = -0.1
+"""Cosine below which gradients are opposed."""
 MAX_ZERO_CHECKS = 3
 """Times that gradients are read to see whether they were zeroed manually: reading waits for the device."""
 
@@ -53,6 +57,8 @@ class OptimizerTracker:
     # What happened since the last step.
     dropped: list[tuple[BackwardPass, CallSite | None]] = field(default_factory=list)
     """Backward passes that were zeroed before any optimizer used them, and where."""
+    functional: list[Any] = field(default_factory=list)
+    """Losses whose gradients `torch.autograd.grad` returned, which adds them to no parameter's."""
     clips: list[ClipCall] = field(default_factory=list)
     schedule_steps: list[ScheduleStep] = field(default_factory=list)
 
@@ -83,6 +89,26 @@ class OptimizerTracker:
     """For each of the latest updates, weak references that are alive while graphs of its losses are."""
     initial_schedule_sites: list[CallSite | None] = field(default_factory=list)
     """Call sites of schedule steps before the first backward pass."""
+    fed: bool = False
+    """Whether any backward pass has reached the parameters, or they had a gradient at any step."""
+    starved: int = 0
+    """Steps before, with a backward pass since the one before."""
+    num_backwards_seen: int = 0
+    """Backward passes of the loop up to the latest step."""
+    step_site: CallSite | None = None
+    """Call site of the latest step."""
+    frozen_early: list[torch.Tensor] = field(default_factory=list)
+    """Parameters that had a gradient in the first `EARLY` updates, and required none at any step since."""
+    frozen_steps: int = 0
+    """Steps since."""
+    clips_for_others: list[tuple[CallSite | None, BackwardPass, int]] = field(default_factory=list)
+    """Calls that clipped this optimizer's gradients before an unclipped step of another one (its index)."""
+    through: list[tuple[BackwardPass, int]] = field(default_factory=list)
+    """Passes that this optimizer has stepped on and that reached it through weights of another one (its index)."""
+    num_compared: int = 0
+    """Times that gradients of another optimizer's loss were compared with what was added to them."""
+    opposed: int = 0
+    """Times that a backward pass added the opposite of what it found there of another optimizer's."""
     other_optimizers: list[str] = field(default_factory=list)
     """Optimizers that were not passed to the watch and move the same parameters, with call sites."""
 
@@ -99,7 +125,10 @@ class OptimizerTracker:
     """Whether gradients that overflowed were dropped without the scaler since its last update."""
 
     def __post_init__(self, parameter_names: dict[torch.Tensor, str]) -> None:
+        self.all_names: dict[int, str] = {}
+        """id of a parameter -> its name, of those frozen since too."""
         self.set_parameters(parameter_names)
+        self.first_weight_version = self.weight_version
         self.manually_written = any(version != -1 for version in self.seen_versions)
 
     def set_parameters(self, parameter_names: dict[torch.Tensor, str]) -> None:
@@ -107,13 +136,47 @@ class OptimizerTracker:
         self.params = self.trained() or [p for group in self.optimizer.param_groups for p in group["params"]]
         if not self.params:
             raise ValueError(f"watch: optimizer is {type_name(self.optimizer)} without parameters")
+        self.of_model = any(p in parameter_names for p in self.params)
         self.names = [parameter_names.get(p, f"parameter{i}") for i, p in enumerate(self.params)]
+        self.all_names |= {id(p): name for name, p in zip(self.names, self.params, strict=True)}
         stride = max(1, -(-len(self.params) // MAX_SAMPLED))
-        self.sample = self.params[::stride] + self.params[-1:]
+        self.sample = self.params[::stride]
+        if self.sample[-1] is not self.params[-1]:
+            self.sample.append(self.params[-1])
         self.sharded = any(hasattr(p, "_local_tensor") for p in self.sample)
         self.smallest = min(self.params, key=lambda p: p.numel() or 1 << 60)
         self.ids = {id(p) for p in self.params}
         self.seen_versions = self.versions()
+
+    def note_step(self, site: CallSite | None, num_backwards: int) -> None:
+        """At a step: which parameters have a gradient, and which require none any more?"""
+        self.step_site = site
+        if not self.fed:
+            self.fed = self.num_backwards > 0 or any(p.grad is not None for p in self.params)
+        if not self.fed and num_backwards > self.num_backwards_seen:
+            self.starved += 1
+        self.num_backwards_seen = num_backwards
+        if self.attempts < EARLY:
+            known = {id(p) for p in self.frozen_early}
+            self.frozen_early += [p for p in self.params if p.grad is not None and id(p) not in known]
+        elif self.frozen_early:
+            self.frozen_early, self.frozen_steps = (
+                [p for p in self.frozen_early if not p.requires_grad],
+                self.frozen_steps + 1,
+            )
+
+    def note_through(self) -> None:
+        """At a step: does its gradient come through weights of other optimizers?"""
+        if len(self.through) < MAX_SAMPLED:
+            self.through += [(b, v) for b in self.unused for v, u in b.between if u == self.index]
+
+    @property
+    def opponents(self) -> set[int]:
+        """Optimizers whose weights its loss depends on, and which did not step on that loss."""
+        return {v for b, v in self.through if v not in b.used_by}
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        return self.all_names.get(id(parameter), "a parameter")
 
     def parameters_changed(self) -> bool:
         """Whether parameters were frozen, unfrozen or replaced."""
@@ -160,6 +223,7 @@ class OptimizerTracker:
     def reset(self) -> None:
         """The loop ran unwatched for a while."""
         self.accumulated, self.dropped, self.clips, self.schedule_steps, self.manual_factors = [], [], [], [], []
+        self.functional = []
         self.unscaled = self.in_closure = self.started = self.has_closure = False
         self.clipped_by_value = self.manually_reduced = self.overflow_abandoned = False
         self.stage, self.reference, self.early_update_site = "ready", None, None
@@ -193,6 +257,7 @@ class OptimizerTracker:
             self.dropped += [(b, site) for b in self.accumulated if not b.used_by and self.unmoved_since(b)]
         self.accumulated, self.unscaled, self.clips, self.manual_factors = [], False, [], []
         self.manually_written, self.early_update_site = False, None
+        self.clips_for_others = []
 
     def stepped(self) -> None:
         """The optimizer has stepped, or was skipped."""
@@ -200,7 +265,7 @@ class OptimizerTracker:
             b.used_by.add(self.index)
         self.steps_without_drop += not self.dropped
         self.dropped_last = len(self.dropped)
-        self.dropped, self.clips, self.schedule_steps, self.manual_factors = [], [], [], []
+        self.dropped, self.functional, self.clips, self.schedule_steps, self.manual_factors = [], [], [], [], []
         self.manually_written = self.manually_reduced = False
         self.early_update_site = None
         self.accept_writes()

@@ -17,7 +17,7 @@ from gradlab.diagnosis.replay.ranges import dense
 from gradlab.measure.attempt import HostCopy
 from gradlab.measure.monitor import Monitor
 from gradlab.measure.record import Observed, Record, totals
-from gradlab.update.gradients import Gradients, tensor_norms, total_norm
+from gradlab.update.gradients import Gradients, tensor_norms, total_norm, total_of
 from gradlab.update.recorder import Layers
 
 Write = Callable[[dict[str, Any], "Layers | None"], None]
@@ -52,6 +52,9 @@ class UpdateMetrics:
             monitor, model, names, [local(p) for p in params], [], compiled=True
         )  # no module hooks
         self.device = params[0].device
+        self.without: dict[str, torch.Tensor] = {}
+        """Parameters that had no gradient in any update so far, by name."""
+        self.seen: set[str] = set()
         self.set_parameters(names, params)
         self.attempts = self.written = self.applied = self.clipped = 0
         self.line: dict[str, Any] | None = None
@@ -65,6 +68,15 @@ class UpdateMetrics:
         self.names, self.params = names, params
         kinds = {(p.device, p.dtype) for p in params}
         self.uniform = len(kinds) == 1 and params[0].dtype in (torch.float32, torch.float64)
+        self.plain = self.uniform and params[0].device.type == "cpu" and not any(hasattr(p, "to_local") for p in params)
+        """Whether norms are read at once, without a tensor of them."""
+        self.without = {n: p for n, p in zip(names, params, strict=True) if n in self.without or n not in self.seen}
+        self.seen |= set(names)
+
+    def note_present(self) -> None:
+        """At a step: which parameters have a gradient? Usually all do in the first update, and none is left to ask."""
+        if self.without:
+            self.without = {name: p for name, p in self.without.items() if p.grad is None}
 
     def start_update(self) -> None:
         """Discard what was measured: a new update begins."""
@@ -84,6 +96,11 @@ class UpdateMetrics:
         if record is None and total is not None:
             self.norm = (total if scale is None else total / scale).detach()
             return
+        if record is None and self.plain:
+            grads = [g for p in self.params if (g := p.grad) is not None]
+            if True not in [g.is_sparse for g in grads] and (norm := total_of(grads)) is not None:
+                self.norm = norm if scale is None else norm / scale
+                return
         gradients = self.gradients(scale)
         self.norm = gradients.total
         if record is not None and gradients.tensors:

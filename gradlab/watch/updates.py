@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from gradlab.watch.call_site import CallSite
-from gradlab.watch.events import BackwardPass
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.rules import calls
+from gradlab.watch.rules import calls, eval_mode, reach
+from gradlab.watch.rules.accumulation import finite_dropped
 
 CHECK_PARAMETERS_EVERY = 5
 """Updates between two checks of which parameters are trained."""
@@ -25,6 +25,12 @@ def before_step(
 ) -> None:
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
     metrics = loop.outputs[tracker.index].metrics
+    if weights_unmoved:  # else the step is detected late, and its gradients may be gone
+        tracker.note_step(site, loop.seen.num_backwards)
+        tracker.note_through()
+        reach.note_clips_for_others(tracker, loop.trackers)
+        loop.add_violations(tracker, eval_mode.at_step(tracker, loop.models, loop.modes))
+        loop.add_violations(tracker, reach.at_step(tracker, loop.trackers, site, loop.seen))
     world_size = loop.world_size if loop.ddp is not None else 1
     loop.add_violations(tracker, calls.at_step(tracker, site, by_scaler, world_size, loop.no_sync))
     only = tracker.attempts or len(loop.trackers) == 1  # another optimizer's first pass may still be in fp16
@@ -32,6 +38,7 @@ def before_step(
         loop.add_violations(tracker, calls.needless_scale(tracker.unused))
     fused = getattr(tracker.optimizer, "grad_scale", None)
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
+    metrics.note_present()
     metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
     if "clip/after" in metrics.clipping:
         metrics.clipping = {"clip/after": metrics.gradients().total}
@@ -44,7 +51,10 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
         lr = lr.detach().clone()
     metrics = loop.outputs[tracker.index].metrics
     own = [b for b in tracker.accumulated if tracker.index not in b.used_by]  # another optimizer may have used it too
-    loss = tracker.closure_passes[0].loss if len(tracker.closure_passes) > 1 else total_loss(own)
+    losses = [b.loss for b in own if not any(first in own for first in b.repeats)]
+    if tracker.manually_written:  # the loop has made the gradients of those of other losses too
+        losses = [b.loss for b, _ in finite_dropped(tracker)] + losses + tracker.functional
+    loss = tracker.closure_passes[0].loss if len(tracker.closure_passes) > 1 else total_loss(losses)
     if loop.running is not None and not tracker.accumulated:  # a hook on the parameters steps during the backward pass
         loss = loop.running.loss
     if metrics.norm is not None:
@@ -55,7 +65,6 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
         loop.update_parameters(tracker)
 
 
-def total_loss(backwards: list[BackwardPass]) -> Any:
-    """The sum of the losses; None if one of them is unknown."""
-    losses = [b.loss for b in backwards]
+def total_loss(losses: list[Any]) -> Any:
+    """Their sum; None if one of them is unknown."""
     return None if not losses or any(value is None for value in losses) else sum(losses[1:], losses[0])

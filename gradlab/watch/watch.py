@@ -25,6 +25,7 @@ from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.rules import reach
 
 INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
@@ -73,7 +74,7 @@ class Watch:
         self.output_folder = OutputFolder(folder)
         faults = FaultLog(arguments.checked_flag("strict", strict), self.report_now)
         self.loop = LoopState(models, optimizers, scaler, schedules, self.output_folder, monitor, faults)
-        self.instrumentation = Instrumentation(self.report_now, self.after_fork)
+        self.instrumentation = Instrumentation(self.report_now, self.after_fork, self.loop.seen)
         self.discovery = OptimizerDiscovery(self.loop, track=optimizer is None)
         self.schedule_observer = ScheduleObserver(self.loop)
         self.observers: list[Observer] = [
@@ -162,8 +163,10 @@ class Watch:
 
     def finish(self) -> None:
         """The loop is over."""
-        for tracker in self.loop.trackers:
-            compiled_steps.detect(self.loop, tracker)
+        loop, self.loop.faults.strict = self.loop, False  # there is no line to stop at any more
+        for tracker in loop.trackers:
+            compiled_steps.detect(loop, tracker)
+            loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)
         self.schedule_observer.at_end()
 
     def faults_of(self, tracker: OptimizerTracker) -> list[FaultRecord]:

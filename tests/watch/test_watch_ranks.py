@@ -41,7 +41,7 @@ def test_two_ranks(gradlab, tmp_path):
         wanted = [list(e) for e in sorted(expected(AUDITED / f"{name}.py")) if e[1] not in NOT_IN_THIS_DATA]
         assert (name, found_in) == (name, wanted)
     diagnosis = json.loads((tmp_path / "gathered" / "diagnosis.json").read_text())
-    assert diagnosis["verdict"] == "healthy"  # a parameter that lies on the other rank is not missing
+    assert diagnosis["verdict"] == "too_short"  # a parameter that lies on the other rank is not missing
     first = json.loads((tmp_path / "gathered" / "metrics.jsonl").read_text().split("\n")[0])
     assert first["clip/coefficient"] == pytest.approx(0.1 / first["grad/norm"], rel=1e-3)
     assert (tmp_path / "correct" / "report.html").is_file()  # only rank 0 writes

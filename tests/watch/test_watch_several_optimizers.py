@@ -35,7 +35,7 @@ def test_a_mistake_of_the_second_of_two_optimizers(tmp_path):
     verdicts = [
         json.loads((at / "diagnosis.json").read_text())["verdict"] for at in (tmp_path, tmp_path / "optimizer1")
     ]
-    assert verdicts == ["healthy", "zero-grad-missing"]
+    assert verdicts == ["too_short", "zero-grad-missing"]
     assert len(list(read_lines(tmp_path / "optimizer1" / "metrics.jsonl"))) == 6
     assert "optimizer 1 (Adam): verdict: zero-grad-missing" in watch.report()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import torch
@@ -13,11 +14,15 @@ from gradlab.watch.events import BackwardPass
 from gradlab.watch.graph_dtypes import GraphDtypes, new_compiled_forward
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import ForwardPasses, LoopState
-from gradlab.watch.loss_graph import LossWeight, graph_token
+from gradlab.watch.loss_graph import LossWeight, graph_token, node_below_factors
+from gradlab.watch.networks_between import NetworksBetween, foreign_gradients, is_opposed
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.rules import calls
+
+ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+"""Of `torch.autograd.backward`."""
 
 
 class BackwardObserver:
@@ -26,35 +31,83 @@ class BackwardObserver:
     def __init__(self, loop: LoopState) -> None:
         self.loop = loop
         self.dtypes = GraphDtypes()
+        self.networks = NetworksBetween()
+        self.builds_graph = False
+        """Whether the latest gradients by `torch.autograd.grad` have a graph of their own."""
 
     def install(self, instrumentation: Instrumentation) -> None:
         instrumentation.patch(torch.autograd, "backward", self.on_backward)
+        instrumentation.patch(torch.autograd, "grad", self.on_grad)
 
     def on_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
         """Activation checkpointing calls it within itself."""
         loop = self.loop
         loop.backward_depth += 1
-        loop.num_backwards += loop.backward_depth == 1
+        loop.seen.num_backwards += loop.backward_depth == 1
         if loop.backward_depth > 1 or not loop.trackers:
             return self.after_nested
         self.finish_updates()
-        b, in_autocast = self.describe(args[0] if args else kwargs.get("tensors"))
+        loop.seen.stray_clips.clear()
+        given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+        b, in_autocast = self.describe(given.get("tensors"))
+        if given.get("inputs") is None and given.get("grad_tensors") is None:
+            self.find_repeats(b, as_tensors(given.get("tensors")))
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
+        before = [foreign_gradients(tracker) for tracker in loop.trackers] if len(loop.trackers) > 1 else []
 
         def after(result: Any, error: bool) -> None:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
-            if isinstance(b.loss, Tensor) and b.loss.device.type == "cpu":
-                b.loss = b.loss.item()
+            b.loss = number(b.loss)
             for tracker in loop.trackers:
                 now = tracker.versions()
                 if now == tracker.seen_versions:
                     continue
                 tracker.seen_versions, b.weight_versions[tracker.index] = now, tracker.weight_version
+                if before and before[tracker.index]:
+                    tracker.opposed += is_opposed(before[tracker.index])
                 if not error:
                     self.judge(tracker, b, forwards, in_autocast)
                 self.record(tracker, b, error)
 
         return after
+
+    def on_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
+        """`torch.autograd.grad(loss, parameters)`: the loop makes of the result what it writes into `.grad`."""
+        loop = self.loop
+        if loop.backward_depth:
+            return None
+        given = dict(zip(("outputs", "inputs"), args, strict=False)) | kwargs
+        loss = self.total(as_tensors(given.get("outputs")))
+        ids = {id(p) for p in as_tensors(given.get("inputs"))}
+
+        def after(result: Any, error: bool) -> None:
+            shapes = [None if g is None else g.shape for g in result or ()]  # the inputs may have been an iterator
+            for tracker in loop.trackers:
+                own = ids & tracker.ids if ids else shapes == [p.shape for p in tracker.params]
+                # After a graph of the gradients, what is differentiated is made of them and is no loss.
+                if own and not (tracker.functional and self.builds_graph):
+                    tracker.functional.append(number(loss))
+                    self.builds_graph = bool(given.get("create_graph"))
+
+        return after
+
+    def find_repeats(self, b: BackwardPass, roots: list[Tensor]) -> None:
+        """Was a backward pass of the whole of this loss made before? Remembered at its node in the graph."""
+        if len(roots) != 1:
+            return
+        if (node := roots[0].grad_fn) is None:
+            ids = {id(p) for tracker in self.loop.trackers for p in tracker.params}
+            self.loop.seen.leaf_site = None if id(roots[0]) in ids else b.site
+            return
+        below: Any = node_below_factors(node)
+        passes = below.metadata.setdefault("gradlab_passes", [])
+        b.repeats = [first for reference in passes if (first := reference()) is not None]
+        passes.append(weakref.ref(b))
+
+    def total(self, roots: list[Tensor]) -> Any:
+        """The sum of what is differentiated, without the loss scale; None if one of them is not one number."""
+        losses = [self.loop.scaler.unscaled_loss(root)[0] for root in roots]
+        return sum(losses[1:], losses[0]) if losses and not any(value is None for value in losses) else None
 
     def after_nested(self, result: Any, error: bool) -> None:
         self.loop.backward_depth -= 1
@@ -77,9 +130,10 @@ class BackwardObserver:
     def describe(self, tensors: Any) -> tuple[BackwardPass, bool]:
         """The pass that is about to run, and whether autocast is enabled."""
         loop, forwards = self.loop, self.loop.forwards
-        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors) if tensors is not None else []
-        site = call_site()
+        roots, site = as_tensors(tensors), call_site()
         loss, weight, scaled = loop.scaler.unscaled_loss(roots[0]) if len(roots) == 1 else (None, LossWeight(), False)
+        if len(roots) > 1:
+            loss = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
         dtypes = self.dtypes.of(site, roots)
         b = BackwardPass(
@@ -94,6 +148,8 @@ class BackwardObserver:
             num_scaler_updates=loop.scaler.num_updates,
             dtypes=dtypes,
             graph_token=graph_token(first),
+            between=self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set(),
+            left_in_eval=forwards.left_in_eval - forwards.in_training,
         )
         loop.fp16 |= b.fp16
         return b, torch.is_autocast_enabled(first.device.type)
@@ -122,3 +178,14 @@ class BackwardObserver:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)
         if loop.world_size > 1 and forwards.synced and b.synced is False:
             loop.add_fault("no-sync-around-backward-only", loop.no_sync or b.site, tracker)
+
+
+def as_tensors(given: Any) -> list[Tensor]:
+    """One tensor, or several; none of an iterator, which must not be consumed."""
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return [each for each in several if isinstance(each, Tensor)]
+
+
+def number(loss: Any) -> Any:
+    """A loss that is read without waiting is a float; on a device it stays a tensor."""
+    return loss.item() if isinstance(loss, Tensor) and loss.device.type == "cpu" else loss

@@ -129,15 +129,30 @@ class ClippingObserver:
         found = (self.loop.tracker_of.get(id(p)) for p in params)
         return list({tracker.index: tracker for tracker in found if tracker is not None}.values())
 
+    def is_stray(self, params: list[Tensor]) -> bool:
+        """Whether there is nothing to clip: no parameters, or without gradients, and of neither models nor optimizers.
+
+        A part of the model may be frozen for a while, and clipped all the same.
+        """
+        if any(p.grad is not None for p in params):
+            return False
+        loop = self.loop
+        known = {id(p) for m in loop.models for p in m.parameters()}
+        known |= {id(p) for t in loop.trackers for group in t.optimizer.param_groups for p in group["params"]}
+        return known.isdisjoint(map(id, params))
+
     def clip(self, params: list[Tensor], bound: float | None, total: Any) -> AfterCall | None:
         """Judge and measure before a call that clips. bound: None if by value. total: the norm it has computed."""
         site, loop, trackers = call_site(), self.loop, self.trackers_of(params)
+        if not trackers and self.is_stray(params):
+            loop.seen.stray_clips.append(site)
         for tracker in trackers:
             output = loop.outputs[tracker.index]
             metrics = output.metrics
             compiled_steps.detect(loop, tracker)
             tracker.detect_writes()
-            loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scaler.enabled, loop.forwards.count))
+            if tracker.unused or not any(t.unused for t in trackers):  # networks may be clipped together
+                loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scaler.enabled, loop.forwards.count))
             if tracker.unused:
                 loop.add_violations(tracker, calls.at_bound(bound, site, self.resnet))
             tracker.clips.append(ClipCall(site, len(tracker.accumulated)))

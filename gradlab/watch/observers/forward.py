@@ -11,6 +11,7 @@ from gradlab.watch.call_site import call_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
+from gradlab.watch.optimizer_tracker import EARLY
 from gradlab.watch.patches import defining_class
 
 RECORD_SITES = 3
@@ -22,6 +23,7 @@ class ForwardObserver:
 
     def __init__(self, loop: LoopState) -> None:
         self.loop = loop
+        self.positions = {id(m): i for i, m in enumerate(loop.models)}
         self.in_ddp = False
         """Whether DDP's own forward pass is running."""
 
@@ -29,15 +31,25 @@ class ForwardObserver:
         for m in self.loop.models:
             if getattr(m, "_compiled_call_impl", None) is None:
                 instrumentation.hook(m.register_forward_pre_hook, self.before_model, m)
+        instrumentation.patch(nn.Module, "eval", self.on_eval)
+        instrumentation.patch(nn.Module, "requires_grad_", self.on_requires_grad)
         if (ddp := self.loop.ddp) is not None:
             instrumentation.hook(ddp.register_forward_hook, self.after_ddp, ddp, always_call=True)
             instrumentation.hook(ddp.module.register_forward_pre_hook, self.before_inner_module, ddp.module)
             instrumentation.patch(defining_class(ddp, "no_sync"), "no_sync", self.on_no_sync)
 
     def before_model(self, module: nn.Module, *_: Any) -> None:
-        loop = self.loop
-        if loop.backward_depth or not torch.is_grad_enabled():
+        loop, mode = self.loop, self.loop.modes[self.positions[id(module)]]
+        if loop.backward_depth:
             return
+        if not torch.is_grad_enabled():
+            mode.evaluated |= mode.trained and not module.training
+            return
+        if module.training:
+            mode.trained, mode.evaluated, mode.updates = True, False, 0
+            loop.forwards.in_training.add(self.positions[id(module)])
+        elif mode.evaluated:
+            loop.forwards.left_in_eval.add(self.positions[id(module)])
         if loop.fsdp1 and not loop.forwards.count:
             for tracker in loop.trackers:
                 compiled_steps.detect(loop, tracker)
@@ -46,8 +58,18 @@ class ForwardObserver:
         forwards.count += 1
         forwards.fp16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16
         forwards.synced = loop.ddp.require_backward_grad_sync if loop.ddp is not None else None
-        forwards.site = call_site() if loop.num_backwards < RECORD_SITES else None
+        forwards.site = call_site() if loop.seen.num_backwards < RECORD_SITES else None
         self.in_ddp = module is loop.ddp
+
+    def on_eval(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if args and (position := self.positions.get(id(args[0]))) is not None:
+            self.loop.modes[position].site = call_site()
+
+    def on_requires_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Freezing during the first updates is remembered with its line."""
+        frozen = (args[1] if len(args) > 1 else kwargs.get("requires_grad", True)) is False
+        if frozen and max((t.attempts for t in self.loop.trackers), default=0) <= EARLY:
+            self.loop.seen.freezes.append((call_site(), {id(p) for p in args[0].parameters()}))
 
     def after_ddp(self, *_: Any) -> None:
         self.in_ddp = False

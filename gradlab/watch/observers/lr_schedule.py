@@ -48,7 +48,7 @@ class ScheduleObserver:
         explicit_epoch = len(args) > 1 or bool(kwargs)
         for tracker in trackers:
             compiled_steps.detect(self.loop, tracker)
-            first = not self.loop.num_backwards and not explicit_epoch
+            first = not self.loop.seen.num_backwards and not explicit_epoch
             self.loop.add_violations(tracker, rules.at_schedule_step(tracker, id(schedule), site, first))
             tracker.schedule_steps.append(ScheduleStep(id(schedule), site, len(tracker.unused)))
             count = self.counts.get(id(schedule), (0,))[-1] + 1

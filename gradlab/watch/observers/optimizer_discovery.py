@@ -12,7 +12,9 @@ from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import call_site, format_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
+from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall
+from gradlab.watch.rules import reach
 
 
 class OptimizerDiscovery:
@@ -21,8 +23,8 @@ class OptimizerDiscovery:
     def __init__(self, loop: LoopState, track: bool) -> None:
         """track: whether to track optimizers that are discovered; if not, their steps are noted."""
         self.loop, self.track = loop, track
-        self.noted: dict[int, Any] = {}
-        """id -> optimizer."""
+        self.noted: dict[int, tuple[Any, list[OptimizerTracker]]] = {}
+        """id -> optimizer, and the trackers whose parameters it moves."""
 
     def install(self, instrumentation: Instrumentation) -> None:
         if not self.track:
@@ -38,15 +40,17 @@ class OptimizerDiscovery:
 
     def note(self, optimizer: Any) -> None:
         """An optimizer that is not tracked steps: does it move the parameters of a tracked one?"""
-        if id(optimizer) in self.noted:
-            return
-        self.noted[id(optimizer)] = optimizer
-        inner = unwrapped(optimizer)
-        if any(tracker.optimizer is inner for tracker in self.loop.trackers):
-            return
-        for tracker in self.loop.trackers:
-            if any(id(p) in tracker.ids for group in optimizer.param_groups for p in group["params"]):
+        if id(optimizer) not in self.noted:
+            inner, ids = unwrapped(optimizer), {id(p) for group in optimizer.param_groups for p in group["params"]}
+            tracked = any(tracker.optimizer is inner for tracker in self.loop.trackers)
+            moved = [tracker for tracker in self.loop.trackers if not tracked and ids & tracker.ids]
+            self.noted[id(optimizer)] = optimizer, moved
+            for tracker in moved:
                 tracker.other_optimizers.append(f"{type(optimizer).__name__} at {format_site(call_site())}")
+        for tracker in self.noted[id(optimizer)][1]:
+            if not tracker.started:  # it is no part of that one's step
+                tracker.detect_writes()
+                self.loop.add_violations(tracker, reach.stepped_by_untracked(tracker, optimizer, call_site()))
 
     def on_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall:
         return lambda result, error: None if error else self.consider(args[0])

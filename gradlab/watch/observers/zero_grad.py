@@ -14,7 +14,7 @@ from gradlab.watch.loop_state import LoopState
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
-from gradlab.watch.rules import accumulation
+from gradlab.watch.rules import accumulation, reach
 from gradlab.watch.updates import after_step, total_loss
 
 
@@ -44,6 +44,9 @@ class ZeroGradObserver:
         for tracker in trackers:
             compiled_steps.detect(self.loop, tracker)
             tracker.detect_writes()
+            if tracker.clips_for_others:
+                for other, violation in reach.clipped_in_place_of(tracker, self.loop.trackers):
+                    self.loop.add_violations(other, [violation])
             if tracker.unused and not tracker.in_closure:
                 self.before_drop(tracker, site)
 
@@ -62,7 +65,7 @@ class ZeroGradObserver:
         if not all(tracker.unmoved_since(b) for b in unused):
             return
         metrics.measure(loop.scaler.in_gradients(tracker))
-        norm, total = float(metrics.norm), total_loss(unused)
+        norm, total = float(metrics.norm), total_loss([b.loss for b in unused])
         if math.isfinite(norm) and (total is None or math.isfinite(float(total))):
             loop.add_violations(tracker, accumulation.at_drop(tracker, site))
             metrics.start_update()

@@ -1,0 +1,46 @@
+"""The rule about models that are trained in eval()."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from gradlab.watch.events import Mode, Violation
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+
+UPDATES = 3
+"""Updates in a row in eval(), after an evaluation, that are no intention: one may be part of a method."""
+DROPOUTS = (nn.RNNBase, nn.MultiheadAttention)
+"""Modules with a probability of dropout as an attribute."""
+
+
+def at_step(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Sequence[Mode]) -> Iterator[Violation]:
+    """At a step: is a model in eval() that was trained in training mode, and evaluated since?"""
+    unused = tracker.unused
+    if not unused or not unused[-1].left_in_eval:
+        return
+    for i in set.intersection(*(b.left_in_eval for b in unused)):
+        model, mode = models[i], modes[i]
+        if not any(id(p) in tracker.ids for p in model.parameters()):
+            continue
+        if mode.matters is None:
+            mode.matters = any(depends_on_mode(part) for part in model.modules())
+        mode.updates += 1
+        if mode.matters and mode.updates == UPDATES:
+            yield "training-in-eval", mode.site or unused[-1].forward_site or unused[-1].site, ""
+
+
+def depends_on_mode(module: nn.Module) -> bool:
+    """Whether a module computes something else in eval(): dropout, batch statistics, or a forward of the user's that
+    asks."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        return bool(module.track_running_stats)
+    if isinstance(module, DROPOUTS):
+        return module.dropout > 0
+    if type(module).__module__.startswith("torch."):
+        return False
+    code = getattr(type(module).forward, "__code__", None)
+    return code is not None and "training" in code.co_names

@@ -1,0 +1,121 @@
+"""Rules about what losses reach, and what clipping and steps act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gradlab.watch.call_site import CallSite, format_site
+from gradlab.watch.events import BackwardPass, Seen, Violation
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.rules.accumulation import close
+
+STARVED = 2
+"""Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
+OFTEN = 20
+"""The same where others are trained: the loss of this one may begin later."""
+FROZEN = 10
+"""Updates that parameters stay frozen which were trained before; see `OptimizerTracker.frozen_early`."""
+OPPOSED = 3
+"""Updates in which two gradients of the same weights must point in opposite directions."""
+NAMES = 3
+"""Names that are listed."""
+
+
+def at_step(
+    tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], site: CallSite | None, seen: Seen
+) -> Iterator[Violation]:
+    """When an optimizer steps."""
+    alone = len(trackers) == 1 and not tracker.other_optimizers
+    if alone and not tracker.fed and tracker.starved == STARVED:
+        yield "step-without-gradient", seen.leaf_site or site, why_starved(tracker, seen)
+    if tracker.manually_written:
+        return
+    yield from stepped_on_by_others(tracker, trackers, site)
+    unused = tracker.unused
+    for b in unused:
+        if close(b.weight.product, 1) and any(r in unused and close(r.weight.product, 1) for r in b.repeats):
+            yield "backward-twice", b.site, ""
+    if unused and not tracker.clips:
+        for clip in seen.stray_clips:
+            yield "clip-elsewhere", clip, "it is given no parameters that have a gradient"
+
+
+def stepped_on_by_others(
+    tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], site: CallSite | None
+) -> Iterator[Violation]:
+    """At a step on gradients that another optimizer has stepped on."""
+    for b in tracker.accumulated:
+        if tracker.index in b.used_by:
+            continue
+        for other in [trackers[i] for i in b.used_by if i < len(trackers)]:
+            if other.ids & tracker.ids:
+                if not other.started:
+                    yield "weights-in-two-optimizers", site, f"the other step is at {format_site(other.step_site)}"
+            elif is_leak(tracker, other, b):
+                yield "gradient-of-another-loss", b.site, f"a step at {format_site(other.step_site)} was made on it"
+        if b.used_by_untracked:
+            yield "weights-in-two-optimizers", site, f"the other step is that of {b.used_by_untracked[0]}"
+
+
+def stepped_by_untracked(tracker: OptimizerTracker, optimizer: Any, site: CallSite | None) -> Iterator[Violation]:
+    """At a step of an optimizer that was not passed to the watch and has weights of a tracked one."""
+    if tracker.manually_written:
+        return
+    if any(tracker.index in b.used_by for b in tracker.accumulated):
+        yield "weights-in-two-optimizers", site, f"the other step is at {format_site(tracker.step_site)}"
+    for b in tracker.unused:
+        b.used_by_untracked.append(f"{type(optimizer).__name__} at {format_site(site)}")
+
+
+def is_leak(tracker: OptimizerTracker, other: OptimizerTracker, b: BackwardPass) -> bool:
+    """Whether a gradient that another optimizer has stepped on is a by-product in this one's.
+
+    Several losses that share a trunk are no leak: so the loss must reach one of both networks through the other, and
+    what it adds must oppose, every time, what the later loss does.
+    """
+    through_this = (tracker.index, other.index) in b.between
+    own = [each for each in tracker.accumulated if not each.used_by]
+    through_other = all((other.index, tracker.index) in each.between for each in [b, *own])
+    return bool(own) and (through_this or through_other) and tracker.opposed >= OPPOSED
+
+
+def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen: Seen) -> Iterator[Violation]:
+    """The loop is over."""
+    if not tracker.fed and tracker.starved >= OFTEN and len(trackers) > 1:
+        yield "step-without-gradient", seen.leaf_site or tracker.step_site, why_starved(tracker, seen)
+    if tracker.frozen_early and tracker.frozen_steps >= FROZEN:
+        names = [tracker.name_of(p) for p in tracker.frozen_early]
+        more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+        site = next((site for site, ids in seen.freezes if {id(p) for p in tracker.frozen_early} <= ids), None)
+        yield "frozen-and-forgotten", site or tracker.step_site, ", ".join(names[:NAMES]) + more
+
+
+def why_starved(tracker: OptimizerTracker, seen: Seen) -> str:
+    if seen.leaf_site is not None:
+        return "the tensor that backward() is called on was made anew, without a graph"
+    if not any(p.requires_grad for p in tracker.params):
+        return "none of its parameters requires a gradient"
+    return "" if tracker.of_model else "none of its parameters belongs to the model"
+
+
+def clipped_in_place_of(
+    tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker]
+) -> Iterator[tuple[OptimizerTracker, Violation]]:
+    """Before an optimizer's gradients are zeroed: were they clipped, and those of another one meant?"""
+    for site, b, index in tracker.clips_for_others:
+        if tracker.index not in b.used_by:
+            other = trackers[index]
+            yield other, ("clip-elsewhere", site, f"the step at {format_site(other.step_site)} is not clipped")
+
+
+def note_clips_for_others(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker]) -> None:
+    """At an unclipped step: were gradients of another optimizer clipped since its last backward pass?"""
+    if tracker.clips or not tracker.unused:
+        return
+    b = tracker.unused[-1]
+    for other in trackers:
+        if other is not tracker and other.clips and other.unused[-1:] == [b]:
+            clip = other.clips[-1]
+            if clip.num_accumulated == len(other.accumulated):
+                other.clips_for_others.append((clip.site, b, tracker.index))

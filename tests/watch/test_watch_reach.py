@@ -1,0 +1,561 @@
+"""What losses reach, and what clipping and steps act on: each mistake at its line, and nothing in its correct twin."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, Adam
+from watched_loops import batches, loss_of, marked, net
+
+import gradlab
+
+pytestmark = pytest.mark.filterwarnings("ignore:.parameters. is an empty generator")
+WRONG, RIGHT = {}, {}
+
+
+def wrong(code, optimizer=0):
+    def keep(loop):
+        WRONG[loop.__name__] = (code, optimizer, loop)
+        return loop
+
+    return keep
+
+
+def right(loop):
+    RIGHT[loop.__name__] = loop
+    return loop
+
+
+def adversaries():
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    return maker, judge, Adam(maker.parameters(), 1e-3), Adam(judge.parameters(), 1e-3)
+
+
+def judged(judge, x, made):
+    return F.softplus(-judge(x)).mean() + F.softplus(judge(made)).mean()
+
+
+def dropping(seed=0):
+    model = net(seed)
+    model.insert(2, nn.Dropout(0.2))
+    return model
+
+
+def validated(model):
+    model.eval()
+    with torch.no_grad():
+        loss_of(model, next(batches(1)))
+
+
+@wrong("step-without-gradient")
+def optimizer_of_an_older_model(watch):
+    model = net()
+    optimizer, model = SGD(model.parameters(), 0.1), copy.deepcopy(model)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+@wrong("step-without-gradient")
+def loss_wrapped_anew(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss = torch.tensor(loss_of(model, batch).item(), requires_grad=True)
+            loss.backward()  # here
+            optimizer.step()
+    return w
+
+
+@wrong("step-without-gradient")
+def frozen_model_under_a_head(watch):
+    model, head = net(), nn.Linear(4, 4)
+    optimizer = SGD(model.requires_grad_(False).parameters(), 0.1)
+    with watch([model, head], optimizer) as w:
+        for x, y in batches(6):
+            optimizer.zero_grad()
+            F.cross_entropy(head(model(x)), y).backward()
+            optimizer.step()  # here
+    return w
+
+
+@wrong("step-without-gradient", optimizer=1)
+def one_of_two_networks_is_never_reached(watch):
+    first, second = net(), net(1)
+    optimizers = [SGD(m.parameters(), 0.1) for m in (first, second)]
+    with watch([first, second], optimizers) as w:
+        for x, y in batches(24):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            (loss_of(first, (x, y)) + F.cross_entropy(second(x).detach(), y)).backward()
+            optimizers[0].step()
+            optimizers[1].step()  # here
+    return w
+
+
+@right
+def second_network_begins_later(watch):
+    first, second = net(), net(1)
+    optimizers = [SGD(m.parameters(), 0.1) for m in (first, second)]
+    with watch([first, second], optimizers) as w:
+        for i, batch in enumerate(batches(30)):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            (loss_of(first, batch) + (loss_of(second, batch) if i >= 24 else 0)).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    return w
+
+
+@right
+def steps_before_the_first_backward_pass(watch):
+    """To silence a warning of schedules; and for a batch without targets the loss is a constant."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        optimizer.step()
+        optimizer.step()
+        for i, batch in enumerate(batches(8)):
+            optimizer.zero_grad()
+            (torch.zeros((), requires_grad=True) if i % 4 == 0 else loss_of(model, batch)).backward()
+            optimizer.step()
+    return w
+
+
+@wrong("weights-in-two-optimizers", optimizer=1)
+def same_weights_in_two_optimizers(watch):
+    model = net()
+    first, second = SGD(model.parameters(), 0.1), Adam(model.parameters(), 1e-3)
+    with watch(model, [first, second]) as w:
+        for batch in batches(6):
+            model.zero_grad()
+            loss_of(model, batch).backward()
+            first.step()
+            second.step()  # here
+    return w
+
+
+@wrong("weights-in-two-optimizers")
+def an_optimizer_that_was_not_passed_steps_too(watch):
+    model = net()
+    first, second = SGD(model.parameters(), 0.1), Adam(model[2].parameters(), 1e-3)
+    with watch(model, first) as w:
+        for batch in batches(6):
+            first.zero_grad()
+            loss_of(model, batch).backward()
+            first.step()
+            second.step()  # here
+    return w
+
+
+@wrong("weights-in-two-optimizers")
+def an_optimizer_that_was_not_passed_steps_first(watch):
+    model = net()
+    first, second = SGD(model.parameters(), 0.1), Adam(model[2].parameters(), 1e-3)
+    with watch(model, first) as w:
+        for batch in batches(6):
+            first.zero_grad()
+            loss_of(model, batch).backward()
+            second.step()
+            first.step()  # here
+    return w
+
+
+@right
+def two_optimizers_of_a_trunk_with_losses_of_their_own(watch):
+    model = net()
+    optimizers = [SGD(model.parameters(), 0.1), Adam(model.parameters(), 1e-3)]
+    with watch(model, optimizers) as w:
+        for batch in batches(6):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+    return w
+
+
+@right
+def another_optimizer_takes_over(watch):
+    model = net()
+    first, second = Adam(model.parameters(), 1e-3), SGD(model.parameters(), 0.1)
+    with watch(model, first) as w:
+        for i, batch in enumerate(batches(12)):
+            optimizer = first if i < 6 else second
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+@wrong("frozen-and-forgotten")
+def requires_grad_is_not_given_back(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(14):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            model[0].requires_grad_(False)  # here
+            loss_of(model, batch)
+    return w
+
+
+@wrong("frozen-and-forgotten", optimizer=1)
+def judge_stays_frozen(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(14):
+            j_optimizer.zero_grad()
+            judged(judge, x, maker(torch.randn(16, 4))).backward()
+            j_optimizer.step()  # here
+            for p in judge.parameters():
+                p.requires_grad = False
+            m_optimizer.zero_grad()
+            F.softplus(-judge(maker(torch.randn(16, 4)))).mean().backward()
+            m_optimizer.step()
+    return w
+
+
+@right
+def frozen_for_the_step_of_the_other(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(14):
+            judge.requires_grad_(True)
+            j_optimizer.zero_grad()
+            judged(judge, x, maker(torch.randn(16, 4)).detach()).backward()
+            j_optimizer.step()
+            judge.requires_grad_(False)
+            m_optimizer.zero_grad()
+            F.softplus(-judge(maker(torch.randn(16, 4)))).mean().backward()
+            m_optimizer.step()
+    return w
+
+
+@right
+def layers_are_frozen_one_after_the_other(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(20)):
+            if i == 6:
+                model[0].requires_grad_(False)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            clip_grad_norm_(model[0].parameters(), 1.0)
+            clip_grad_norm_(model[2].parameters(), 1.0)
+            optimizer.step()
+    return w
+
+
+@wrong("gradient-of-another-loss", optimizer=0)
+def made_samples_are_not_detached(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(8):
+            m_optimizer.zero_grad()
+            j_optimizer.zero_grad()
+            made = maker(torch.randn(16, 4))
+            judged(judge, x, made).backward(retain_graph=True)  # here
+            j_optimizer.step()
+            F.softplus(-judge(made)).mean().backward()
+            m_optimizer.step()
+    return w
+
+
+@wrong("gradient-of-another-loss", optimizer=0)
+def judged_again_without_detach(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(8):
+            m_optimizer.zero_grad()
+            j_optimizer.zero_grad()
+            judged(judge, x, maker(x[:, :4])).backward()  # here
+            j_optimizer.step()
+            F.softplus(-judge(maker(x[:, :4]))).mean().backward()
+            m_optimizer.step()
+    return w
+
+
+@wrong("gradient-of-another-loss", optimizer=1)
+def zeroed_at_the_wrong_place(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(8):
+            m_optimizer.zero_grad()
+            j_optimizer.zero_grad()
+            F.softplus(-judge(maker(x[:, :4]))).mean().backward()  # here
+            m_optimizer.step()
+            judged(judge, x, maker(x[:, :4]).detach()).backward()
+            j_optimizer.step()
+    return w
+
+
+@right
+def leaked_and_zeroed(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(8):
+            j_optimizer.zero_grad()
+            judged(judge, x, maker(x[:, :4])).backward()
+            j_optimizer.step()
+            m_optimizer.zero_grad()
+            F.softplus(-judge(maker(x[:, :4]))).mean().backward()
+            m_optimizer.step()
+    return w
+
+
+@right
+def heads_that_step_before_their_trunk(watch):
+    """Two tasks that contradict each other, on one trunk."""
+    trunk, heads = net(), [nn.Linear(4, 4), nn.Linear(4, 4)]
+    optimizers = [SGD(m.parameters(), 0.1) for m in (trunk, *heads)]
+    with watch([trunk, *heads], optimizers) as w:
+        for x, y in batches(8):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            for head, optimizer, sign in zip(heads, optimizers[1:], (1, -1), strict=True):
+                F.cross_entropy(sign * head(trunk(x)), y).backward()
+                optimizer.step()
+            optimizers[0].step()
+    return w
+
+
+@wrong("clip-elsewhere")
+def clipping_a_used_generator(watch):
+    model = net()
+    params = model.parameters()
+    optimizer = SGD(params, 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            clip_grad_norm_(params, 1.0)  # here
+            optimizer.step()
+    return w
+
+
+@wrong("clip-elsewhere")
+def clipping_the_average(watch):
+    model = net()
+    optimizer, average = SGD(model.parameters(), 0.1), copy.deepcopy(model)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            clip_grad_norm_(average.parameters(), 1.0)  # here
+            optimizer.step()
+    return w
+
+
+@wrong("clip-elsewhere")
+def clipping_the_judge_for_the_maker(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(6):
+            j_optimizer.zero_grad()
+            judged(judge, x, maker(x[:, :4]).detach()).backward()
+            clip_grad_norm_(judge.parameters(), 1.0)
+            j_optimizer.step()
+            m_optimizer.zero_grad()
+            F.softplus(-judge(maker(x[:, :4]))).mean().backward()
+            clip_grad_norm_(judge.parameters(), 1.0)  # here
+            m_optimizer.step()
+    return w
+
+
+@right
+def clipping_both_networks_each_time(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    everything = [*maker.parameters(), *judge.parameters()]
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(6):
+            j_optimizer.zero_grad()
+            judged(judge, x, maker(x[:, :4]).detach()).backward()
+            clip_grad_norm_(everything, 1.0)
+            j_optimizer.step()
+            m_optimizer.zero_grad()
+            F.softplus(-judge(maker(x[:, :4]))).mean().backward()
+            clip_grad_norm_(everything, 1.0)
+            m_optimizer.step()
+    return w
+
+
+@right
+def clipping_an_empty_group_too(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            clip_grad_norm_([p for p in model.parameters() if p.dim() == 3], 1.0)
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    return w
+
+
+@wrong("backward-twice")
+def backward_twice(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward(retain_graph=True)
+            loss.backward()  # here
+            optimizer.step()
+    return w
+
+
+@right
+def backward_for_each_part(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            for part in (model[0], model[2]):
+                loss.backward(inputs=list(part.parameters()), retain_graph=True)
+            optimizer.step()
+    return w
+
+
+@right
+def halves_and_looked_at_before(watch):
+    """Two halves of one loss; and a pass only to look at the gradient."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(6)):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            if i % 2:
+                loss.backward(retain_graph=True)
+                optimizer.zero_grad()
+                loss.backward()
+            else:
+                (loss / 2).backward(retain_graph=True)
+                (loss / 2).backward()
+            optimizer.step()
+    return w
+
+
+@wrong("training-in-eval")
+def left_in_eval(watch):
+    model = dropping()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for _ in range(2):
+            for batch in batches(4):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+            model.eval()  # here
+            with torch.no_grad():
+                loss_of(model, next(batches(1)))
+    return w
+
+
+@right
+def never_in_training_mode(watch):
+    model = dropping().eval()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(8):
+            validated(model)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+@right
+def nothing_depends_on_the_mode(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(8):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            validated(model)
+    return w
+
+
+@right
+def labelled_in_eval_and_trained(watch):
+    model = dropping()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for x, y in batches(8):
+            optimizer.zero_grad()
+            validated(model)
+            sure = F.cross_entropy(model(x), y)
+            model.train()
+            (sure + F.cross_entropy(model(x), y)).backward()
+            optimizer.step()
+    return w
+
+
+@right
+def batch_statistics_are_fixed_from_an_epoch_on(watch):
+    model = dropping()
+    model.insert(1, nn.BatchNorm1d(16))
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for epoch in range(3):
+            model.train()
+            if epoch:
+                model[1].eval()
+            for batch in batches(4):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+            validated(model)
+    return w
+
+
+@wrong("zero-grad-missing")
+def zeroed_once_a_window_and_stepped_each_time(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(8)):
+            if i % 4 == 0:
+                optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+def watched(tmp_path, **more):
+    return lambda *parts: gradlab.watch(*parts, folder=tmp_path, quiet=True, **more)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_reported_at_its_line(name, tmp_path):
+    code, optimizer, loop = WRONG[name]
+    watch = loop(watched(tmp_path))
+    assert not watch.broken
+    assert [(fault.name, fault.site[1], fault.optimizer) for fault in watch.faults] == [(code, marked(loop), optimizer)]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_its_correct_twin_has_none(name, tmp_path):
+    watch = RIGHT[name](watched(tmp_path))
+    assert not watch.broken
+    assert [fault.line for fault in watch.faults] == []
+    assert all(output.num_updates for output in watch.loop.outputs)

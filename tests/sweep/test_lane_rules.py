@@ -16,7 +16,7 @@ from gradlab.sweep.vectorized.lane_gradients import lane_norms
 from gradlab.sweep.vectorized.lane_rules import SHORT, lane_rules
 from gradlab.sweep.vectorized.recurrent import lstm
 from gradlab.sweep.vectorized.recurrent_rule import Taps, recurrent_rule
-from gradlab.update.fp16_cpu import context, without_onednn
+from gradlab.update.fp16_cpu import _lstm_runs, context, without_onednn
 
 LANES, BATCH, STEPS, FEATURES, WIDTH = 3, 4, 7, 5, 6
 HALVES = {torch.float16: context("fast"), torch.bfloat16: without_onednn(torch.bfloat16)}
@@ -145,6 +145,8 @@ def test_recurrent_lanes_are_the_module_alone(
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("cell", CELLS)
 def test_recurrent_lanes_under_autocast(rules: None, cell: str, dtype: torch.dtype) -> None:
+    if cell == "lstm step by step" and dtype is torch.bfloat16 and not _lstm_runs(dtype):
+        pytest.skip("PyTorch's own LSTM returns fp32 on this CPU; the rule returns bf16, as the fused kernels do")
     torch.manual_seed(0)
     modules = recurrent(cell, torch.float32, FEATURES, WIDTH, 2, batch_first=True)
     outputs, gradients = compare(modules, [torch.randn(LANES, BATCH, STEPS, FEATURES)], dtype)

@@ -11,7 +11,7 @@ MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")
 PRECISIONS = ("fp32", "bf16", "fp16")
 CLIPS = ("none", "norm", "value", "per_layer", "agc", "autoclip", "zclip")
 
-QUICKER = "data.batch_size=4 trainer.evaluate_every=0 trainer.progress=none"
+QUICKER = "data.batch_size=6 trainer.evaluate_every=0 trainer.progress=none"
 
 PROGRAM = """
 import sys

@@ -244,6 +244,11 @@ class OptimizerTracker:
         return [b for b in self.accumulated if not b.used_by]
 
     @property
+    def own(self) -> list[BackwardPass]:
+        """The backward passes in the gradients that this optimizer has not used; another one may have."""
+        return [b for b in self.accumulated if self.index not in b.used_by]
+
+    @property
     def weight_version(self) -> int:
         return self.sample[0]._version
 

@@ -50,7 +50,7 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
     if isinstance(lr, Tensor):
         lr = lr.detach().clone()
     metrics = loop.outputs[tracker.index].metrics
-    own = [b for b in tracker.accumulated if tracker.index not in b.used_by]  # another optimizer may have used it too
+    own = tracker.own
     losses = [b.loss for b in own if not any(first in own for first in b.repeats)]
     if tracker.manually_written:  # the loop has made the gradients of those of other losses too
         losses = [b.loss for b, _ in finite_dropped(tracker)] + losses + tracker.functional

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from watched_loops import batches, loss_of, marked, net
+from watched_loops import batches, half_loss, loss_of, marked, net
 
 import gradlab
 from gradlab.base.json_lines import read_lines
@@ -147,3 +147,75 @@ def test_backward_with_a_gradient_instead_of_a_loss(tmp_path):
     assert all("train/loss" not in line and line["grad/norm"] > 0 for line in lines)
     assert not watch.broken
     assert watch.faults == []
+
+
+def two_halves(scaled=False):
+    """The two layers of a network, each with an optimizer of its own; and a scaler."""
+    model = net()
+    optimizers = [torch.optim.SGD(model[i].parameters(), lr=0.1) for i in (0, 2)]
+    return model, *optimizers, torch.amp.GradScaler("cpu", init_scale=2.0**8, enabled=scaled)
+
+
+def second_steps_past_the_scaler(model, first, second, scaler):
+    for batch in batches(4):
+        model.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward()
+        scaler.step(first)
+        second.step()  # here
+        scaler.update()
+
+
+def second_is_never_zeroed(model, first, second, scaler):
+    for batch in batches(4):
+        first.zero_grad()
+        scaler.scale(half_loss(model, batch) if scaler.is_enabled() else loss_of(model, batch)).backward()
+        scaler.step(first)
+        scaler.step(second)  # here
+        scaler.update()
+
+
+def a_layer_is_zeroed(model, first, second, scaler):
+    for batch in batches(4):
+        model[0].zero_grad()
+        loss_of(model, batch).backward()
+        first.step()
+        second.step()  # here
+
+
+def in_turn_each_zeroed_before_its_step(model, first, second, scaler):
+    for i, batch in enumerate(batches(8)):
+        optimizer = (first, second)[i % 2]
+        optimizer.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def second_has_longer_windows(model, first, second, scaler):
+    for i, batch in enumerate(batches(8)):
+        first.zero_grad()
+        (loss_of(model, batch) / 2).backward()
+        first.step()
+        if i % 2:
+            second.step()
+            second.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "loop, scaled, found",
+    [
+        (second_steps_past_the_scaler, True, [("step-past-scaler", 1, 1)]),
+        (second_is_never_zeroed, True, [("zero-grad-missing", 2, 1)]),
+        (second_is_never_zeroed, False, [("zero-grad-missing", 2, 1)]),
+        (a_layer_is_zeroed, False, [("zero-grad-missing", 2, 1)]),
+        (in_turn_each_zeroed_before_its_step, True, []),
+        (second_has_longer_windows, False, []),
+    ],
+)
+def test_each_of_two_optimizers_is_judged_though_both_step_on_one_loss(loop, scaled, found, tmp_path):
+    model, first, second, scaler = two_halves(scaled)
+    with gradlab.watch(model, [first, second], scaler, folder=tmp_path, quiet=True) as watch:
+        loop(model, first, second, scaler)
+    assert not watch.broken
+    where = [(name, marked(loop), update, index) for name, update, index in found]
+    assert [(fault.name, fault.site[1], fault.update, fault.optimizer) for fault in watch.faults] == where

@@ -14,7 +14,7 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 def zeroing(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSite | None) -> Iterator[Violation]:
     """At a step: were gradients zeroed too often, too late or never?"""
     yield from zeroed_before_step(tracker, site)
-    if unused and any(tracker.index in b.used_by for b in tracker.accumulated):
+    if 0 < len(tracker.own) < len(tracker.accumulated):
         yield "zero-grad-missing", site, ""
     dropped = finite_dropped(tracker)
     if not unused or tracker.steps_without_drop or tracker.window is not None:

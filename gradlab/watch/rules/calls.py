@@ -72,7 +72,7 @@ def at_step(
     by_scaler: whether the scaler makes the step; None without a scaler. no_sync: call site of the latest `no_sync`.
     """
     unused = tracker.unused
-    if by_scaler is False and any(b.scaled for b in unused):
+    if by_scaler is False and any(b.scaled for b in tracker.own):
         yield "step-past-scaler", site, ""
     if not tracker.manually_written:
         yield from zeroing(tracker, unused, site)

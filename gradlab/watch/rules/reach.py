@@ -45,9 +45,7 @@ def stepped_on_by_others(
     tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], site: CallSite | None
 ) -> Iterator[Violation]:
     """At a step on gradients that another optimizer has stepped on."""
-    for b in tracker.accumulated:
-        if tracker.index in b.used_by:
-            continue
+    for b in tracker.own:
         for other in [trackers[i] for i in b.used_by if i < len(trackers)]:
             if other.ids & tracker.ids:
                 if not other.started:

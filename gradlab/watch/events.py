@@ -58,6 +58,8 @@ class BackwardPass:
     weight: LossWeight
     scaled: bool
     """Whether the loss was multiplied by the loss scale."""
+    plain: bool
+    """Whether it certainly was not, nor any term of it."""
     fp16: bool
     """Whether the forward pass before it ran in fp16."""
     num_forwards: int

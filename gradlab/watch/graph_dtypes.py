@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from gradlab.watch.call_site import CallSite
+from gradlab.watch.loss_graph import MAX_NODES
 
 GRAPHS_PER_SITE = 2
 """Graphs that are read for each line that calls backward: reading takes as long as a few operations per node."""
-MAX_NODES = 20_000
 TRANSPARENT = {"_DDPSinkBackward"}
 """Nodes implemented in Python that contain no graph of their own."""
 NEAR = 64

@@ -14,6 +14,8 @@ IDENTITIES = {"CloneBackward0", "ToCopyBackward0", "ViewBackward0", "SqueezeBack
 FACTORS = {"DivBackward0", "MulBackward0", "NegBackward0"}
 MAX_DEPTH = 32
 """Nodes that are followed at most."""
+MAX_NODES = 20_000
+"""Nodes that are searched at most."""
 REDUCTIONS = {1: "mean", 2: "sum"}
 
 
@@ -123,6 +125,26 @@ def graph_token(loss: torch.Tensor) -> Any:
         return weakref.ref(token)
     except (AttributeError, TypeError):
         return None
+
+
+def mark_scaled(scaled: torch.Tensor) -> None:
+    """Remember in its graph that a loss was scaled."""
+    if scaled.grad_fn is not None:
+        scaled.grad_fn.metadata["gradlab_scaled"] = True  # type: ignore[index]
+
+
+def holds_scaled(roots: list[torch.Tensor]) -> bool:
+    """Whether a scaled loss is part of a graph; also if that is unknown, since the graph has too many nodes."""
+    queue: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    visited = set(queue)
+    while queue and len(visited) <= MAX_NODES:
+        node = queue.pop()
+        if "gradlab_scaled" in node.metadata:
+            return True
+        inputs = {each for each, _ in node.next_functions if each is not None} - visited
+        visited |= inputs
+        queue += inputs
+    return bool(queue)
 
 
 def node_below_factors(node: Any) -> Any:

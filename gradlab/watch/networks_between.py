@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from gradlab.watch.call_site import CallSite
-from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, MAX_NODES
+from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE
+from gradlab.watch.loss_graph import MAX_NODES
 from gradlab.watch.optimizer_tracker import OPPOSITE, OptimizerTracker
 
 PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", "ConvolutionBackward0"}

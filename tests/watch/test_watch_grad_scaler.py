@@ -58,9 +58,19 @@ def skipped_without_zeroing(model, optimizer, scaler, schedule):
         optimizer.zero_grad()
 
 
+def a_penalty_is_not_scaled(model, optimizer, scaler, schedule):
+    for batch in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward()
+        (1e-3 * model[0].weight.square().sum()).backward()  # here
+        scaler.step(optimizer)
+        scaler.update()
+
+
 @pytest.mark.parametrize(
     "loop, codes",
     [
+        (a_penalty_is_not_scaled, ["GL207"]),
         (scaled_outside, ["GL208"]),
         (scaled_bf16, ["GL211"]),
         (unscaled_and_updated_each, ["GL203", "GL213"]),
@@ -153,3 +163,53 @@ def test_an_error_of_pytorch_is_explained(tmp_path):
     with pytest.raises(AssertionError, match="No inf checks"):
         run(zeroed_before_step, tmp_path, watches=watches)
     assert reported(watches[0]) == [("GL103", marked(zeroed_before_step), 1)]
+
+
+def two_tensors(model, scaler, batch):
+    torch.autograd.backward(scaler.scale([half_loss(model, batch), half_loss(model, batch)]))
+
+
+def stacked(model, scaler, batch):
+    torch.stack([scaler.scale(half_loss(model, batch)), scaler.scale(half_loss(model, batch))]).sum().backward()
+
+
+def scaled_within(model, scaler, batch):
+    torch.logsumexp(scaler.scale(half_loss(model, batch)).reshape(1), 0).backward()
+
+
+def scaled_by_hand(model, scaler, batch):
+    scaler.scale(half_loss(model, batch)).backward()
+    (scaler.get_scale() * half_loss(model, batch)).backward()
+
+
+def in_two_parts(model, scaler, batch):
+    """Of a scaled loss the second part is not; its gradient is."""
+    with torch.autocast("cpu", dtype=torch.float16):
+        hidden = model[0](batch[0])
+    cut = hidden.detach().requires_grad_()
+    scaler.scale(half_loss(model[1:], (cut, batch[1]))).backward()
+    hidden.backward(cut.grad)
+
+
+def scaled_afterwards(model, scaler, batch):
+    scaler.scale(half_loss(model, batch)).backward(inputs=list(model[0].parameters()))
+    scale = scaler.get_scale()
+    half_loss(model, batch).backward(inputs=list(model[2].parameters()))
+    for p in model[2].parameters():
+        p.grad *= scale
+
+
+@pytest.mark.parametrize(
+    "backward", [two_tensors, stacked, scaled_within, scaled_by_hand, in_two_parts, scaled_afterwards]
+)
+def test_a_loss_may_be_scaled_in_other_ways(backward, tmp_path):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with gradlab.watch(model, optimizer, scaler, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(4):
+            optimizer.zero_grad()
+            backward(model, scaler, batch)
+            scaler.step(optimizer)
+            scaler.update()
+    assert not watch.broken
+    assert watch.faults == []

@@ -201,9 +201,23 @@ def second_has_longer_windows(model, first, second, scaler):
             second.zero_grad()
 
 
+def second_has_a_loss_that_is_not_scaled(model, first, second, scaler):
+    other = net(1)
+    second.add_param_group({"params": other.parameters()})
+    for batch in batches(4):
+        first.zero_grad()
+        second.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward(inputs=list(model[0].parameters()))
+        loss_of(other, batch).backward()  # here
+        scaler.step(first)
+        scaler.step(second)
+        scaler.update()
+
+
 @pytest.mark.parametrize(
     "loop, scaled, found",
     [
+        (second_has_a_loss_that_is_not_scaled, True, [("loss-not-scaled", 1, 1)]),
         (second_steps_past_the_scaler, True, [("step-past-scaler", 1, 1)]),
         (second_is_never_zeroed, True, [("zero-grad-missing", 2, 1)]),
         (second_is_never_zeroed, False, [("zero-grad-missing", 2, 1)]),

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradlab.watch.call_site import call_site
+from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import BackwardPass
-from gradlab.watch.graph_dtypes import GraphDtypes, new_compiled_forward
+from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import ForwardPasses, LoopState
-from gradlab.watch.loss_graph import LossWeight, graph_token, node_below_factors
+from gradlab.watch.loss_graph import LossWeight, graph_token, holds_scaled, node_below_factors
 from gradlab.watch.networks_between import NetworksBetween, foreign_gradients, is_opposed
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -32,6 +32,8 @@ class BackwardObserver:
         self.loop = loop
         self.dtypes = GraphDtypes()
         self.networks = NetworksBetween()
+        self.holding: dict[CallSite | None, list[bool]] = {}
+        """For each line, whether a scaled loss was part of what the first passes there began at."""
         self.builds_graph = False
         """Whether the latest gradients by `torch.autograd.grad` have a graph of their own."""
 
@@ -50,6 +52,7 @@ class BackwardObserver:
         loop.seen.stray_clips.clear()
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
         b, in_autocast = self.describe(given.get("tensors"))
+        b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
         if given.get("inputs") is None and given.get("grad_tensors") is None:
             self.find_repeats(b, as_tensors(given.get("tensors")))
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
@@ -77,7 +80,7 @@ class BackwardObserver:
         if loop.backward_depth:
             return None
         given = dict(zip(("outputs", "inputs"), args, strict=False)) | kwargs
-        loss = self.total(as_tensors(given.get("outputs")))
+        loss, _, _ = self.total(as_tensors(given.get("outputs")))
         ids = {id(p) for p in as_tensors(given.get("inputs"))}
 
         def after(result: Any, error: bool) -> None:
@@ -104,10 +107,23 @@ class BackwardObserver:
         b.repeats = [first for reference in passes if (first := reference()) is not None]
         passes.append(weakref.ref(b))
 
-    def total(self, roots: list[Tensor]) -> Any:
-        """The sum of what is differentiated, without the loss scale; None if one of them is not one number."""
-        losses = [self.loop.scaler.unscaled_loss(root)[0] for root in roots]
-        return sum(losses[1:], losses[0]) if losses and not any(value is None for value in losses) else None
+    def total(self, roots: list[Tensor]) -> tuple[Any, LossWeight, bool]:
+        """The sum of what is differentiated, without the loss scale, or None if one of them is not one number; its
+        weight; whether it was scaled."""
+        each = [self.loop.scaler.unscaled_loss(root) for root in roots]
+        if len(each) == 1:
+            return each[0]
+        losses = [loss for loss, _, _ in each]
+        known = losses and not any(loss is None for loss in losses)
+        scaled = bool(each) and all(scaled for *_, scaled in each)
+        return sum(losses[1:], losses[0]) if known else None, LossWeight(), scaled
+
+    def is_plain(self, site: CallSite | None, roots: list[Tensor]) -> bool:
+        """Whether no term of an unscaled loss was scaled."""
+        read = self.holding.setdefault(site, [])
+        if self.loop.scaler.num_scale_calls and len(read) < GRAPHS_PER_SITE:
+            read.append(holds_scaled(roots))
+        return not any(read)
 
     def after_nested(self, result: Any, error: bool) -> None:
         self.loop.backward_depth -= 1
@@ -131,9 +147,7 @@ class BackwardObserver:
         """The pass that is about to run, and whether autocast is enabled."""
         loop, forwards = self.loop, self.loop.forwards
         roots, site = as_tensors(tensors), call_site()
-        loss, weight, scaled = loop.scaler.unscaled_loss(roots[0]) if len(roots) == 1 else (None, LossWeight(), False)
-        if len(roots) > 1:
-            loss = self.total(roots)
+        loss, weight, scaled = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
         dtypes = self.dtypes.of(site, roots)
         b = BackwardPass(
@@ -141,6 +155,7 @@ class BackwardObserver:
             loss,
             weight,
             scaled,
+            plain=not scaled and dtypes is not None and abs(weight.product) <= 1 and self.is_plain(site, roots),
             fp16=forwards.fp16 or (dtypes is not None and torch.float16 in dtypes),
             num_forwards=forwards.count or int(new_compiled_forward(roots)),
             forward_site=forwards.site,

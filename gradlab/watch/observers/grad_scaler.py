@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gradlab.watch.arguments import unwrapped
 from gradlab.watch.call_site import call_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.loss_graph import loss_weight
+from gradlab.watch.loss_graph import loss_weight, mark_scaled
+from gradlab.watch.observers.backward import as_tensors
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import accumulation, calls
@@ -41,17 +41,19 @@ class GradScalerObserver:
         return scaler is self.tracker.scaler and self.tracker.enabled
 
     def on_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
-        loss = args[1] if len(args) > 1 else kwargs.get("outputs")
-        if not isinstance(loss, Tensor) or not self.is_followed(args[0]):
+        losses = as_tensors(args[1] if len(args) > 1 else kwargs.get("outputs"))
+        if not losses or not self.is_followed(args[0]):
             return None
         self.tracker.num_scale_calls += 1
-        weight = loss_weight(loss, self.tracker.tensor)
-        if (weight.num_scales or self.tracker.has_scaled(loss)) and self.loop.trackers:
+        weights = [loss_weight(loss, self.tracker.tensor) for loss in losses]
+        twice = any(w.num_scales or self.tracker.has_scaled(loss) for w, loss in zip(weights, losses, strict=True))
+        if twice and self.loop.trackers:
             self.loop.add_fault("loss-scaled-twice", call_site(), self.loop.trackers[0])
 
         def after(result: Any, error: bool) -> None:
-            if not error:
-                self.tracker.remember(result, loss, weight)
+            for scaled, loss, weight in zip(as_tensors(result), losses, weights, strict=not error):
+                self.tracker.remember(scaled, loss, weight)
+                mark_scaled(scaled)
 
         return after
 
@@ -76,10 +78,13 @@ class GradScalerObserver:
         if tracker is None:
             return None
         loop, site = self.loop, call_site()
+        tracker.detect_writes()
         if tracker.stage == "stepped":
             loop.add_fault("update-missing", tracker.scaler_step_site, tracker)
-        if tracker.unused and tracker.num_scale_calls == self.tracker.num_scale_calls:
-            loop.add_fault("loss-not-scaled", tracker.unused[0].site, tracker)
+        without = tracker.num_scale_calls == self.tracker.num_scale_calls
+        unscaled = tracker.unused if without else [b for b in tracker.own if b.plain and not tracker.manually_written]
+        if unscaled:
+            loop.add_fault("loss-not-scaled", unscaled[0].site, tracker)
         tracker.num_scale_calls = self.tracker.num_scale_calls
         self.tracker.stepping, attempts = tracker, tracker.attempts
 

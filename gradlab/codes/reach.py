@@ -193,4 +193,28 @@ for epoch in range(epochs):
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL708",
+        name="weights-without-optimizer",
+        severity="warning",
+        message="weights get gradients and no optimizer holds them: they are never trained",
+        why="A part of the model was left out of the optimizer, or made after it. If it is meant to stay as it is, "
+        "requires_grad=False says so, and saves its part of the backward pass.",
+        wrong="""
+optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="pass these weights to an optimizer, or freeze them with requires_grad_(False)",
+        example="""
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -15,6 +15,7 @@ except:
     GL703              at the end, at `requires_grad_(False)` of a module if that froze them, else at the step
     GL704              from the third update: the gradients must oppose each other every time
     GL707              at `eval()`, from the third update on in that mode
+    GL708              at the end, at the latest step on other weights of the model
 
 Not detected, and why:
 

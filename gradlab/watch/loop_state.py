@@ -18,6 +18,7 @@ from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.scaler_tracker import ScalerTracker
+from gradlab.watch.unheld_weights import UnheldWeights
 
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
@@ -62,6 +63,7 @@ class LoopState:
         self.fsdp1 = is_fsdp1(models)
         self.trackers: list[OptimizerTracker] = []
         self.outputs: list[OptimizerOutput] = []
+        self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
         self.seen = Seen()
@@ -88,6 +90,7 @@ class LoopState:
         tracker = OptimizerTracker(len(self.trackers), optimizer, self.names())
         self.trackers.append(tracker)
         self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker, self.seen))
+        self.unheld.weights = None
         self.outputs[-1].opposed = lambda: self.is_opposed(tracker)
         self.tracker_of |= {id(p): tracker for p in tracker.params}
         for call in self.on_new_optimizer:
@@ -109,6 +112,7 @@ class LoopState:
     def update_parameters(self, tracker: OptimizerTracker) -> None:
         """An optimizer's parameters have changed."""
         tracker.set_parameters(self.names())
+        self.unheld.weights = None
         self.outputs[tracker.index].metrics.set_parameters(tracker.names, tracker.params)
         self.tracker_of |= {id(p): tracker for p in tracker.params}
 

@@ -541,6 +541,67 @@ def zeroed_once_a_window_and_stepped_each_time(watch):
     return w
 
 
+@wrong("weights-without-optimizer")
+def a_layer_is_left_out(watch):
+    model = net()
+    optimizer = SGD(model[2].parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(24):
+            model.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+@wrong("weights-without-optimizer")
+def a_head_is_replaced_after_the_optimizer_is_made(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    model[2] = nn.Linear(16, 4)
+    with watch(model, optimizer) as w:
+        for batch in batches(24):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+@right
+def weights_that_are_moved_otherwise(watch):
+    """By hand, also through `.data`; by an optimizer that was not passed; and one that is made later."""
+    model, other, late = net(), net(1), net(2)
+    both = nn.ModuleList([model, other, late])
+    both.offset, both.scale = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.ones(4))
+    optimizer, unknown = SGD(model.parameters(), 0.1), SGD(other.parameters(), 0.1)
+    with watch(both, optimizer) as w:
+        for i, (x, y) in enumerate(batches(28)):
+            if i == 20:
+                optimizer.add_param_group({"params": late.parameters()})
+            both.zero_grad()
+            F.cross_entropy(both.scale * (model(x) + other(x) + late(x)) + both.offset, y).backward()
+            optimizer.step()
+            unknown.step()
+            both.offset.data -= 0.1 * both.offset.grad
+            with torch.no_grad():
+                both.scale -= 0.1 * both.scale.grad
+    return w
+
+
+@right
+def parts_that_are_not_to_be_trained(watch):
+    """A frozen trunk, a gradient from a probe before, and a whole network behind the loss."""
+    trunk, head, judge = net(), nn.Linear(4, 4), nn.Linear(4, 4)
+    model = nn.Sequential(trunk.requires_grad_(False), head, nn.Linear(4, 4))
+    optimizer = SGD(head.parameters(), 0.1)
+    loss_of(model, next(batches(1))).backward()
+    with watch([model, judge], optimizer) as w:
+        for x, y in batches(24):
+            optimizer.zero_grad()
+            F.cross_entropy(judge(head(trunk(x))), y).backward()
+            optimizer.step()
+    return w
+
+
 def watched(tmp_path, **more):
     return lambda *parts: gradlab.watch(*parts, folder=tmp_path, quiet=True, **more)
 

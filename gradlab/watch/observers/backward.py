@@ -57,9 +57,11 @@ class BackwardObserver:
             self.find_repeats(b, as_tensors(given.get("tensors")))
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
         before = [foreign_gradients(tracker) for tracker in loop.trackers] if len(loop.trackers) > 1 else []
+        unheld = loop.unheld.before(loop.seen.num_backwards)
 
         def after(result: Any, error: bool) -> None:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
+            loop.unheld.after(unheld)
             b.loss = number(b.loss)
             for tracker in loop.trackers:
                 now = tracker.versions()

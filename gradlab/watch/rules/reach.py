@@ -84,9 +84,13 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
         yield "step-without-gradient", seen.leaf_site or tracker.step_site, why_starved(tracker, seen)
     if tracker.frozen_early and tracker.frozen_steps >= FROZEN:
         names = [tracker.name_of(p) for p in tracker.frozen_early]
-        more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
         site = next((site for site, ids in seen.freezes if {id(p) for p in tracker.frozen_early} <= ids), None)
-        yield "frozen-and-forgotten", site or tracker.step_site, ", ".join(names[:NAMES]) + more
+        yield "frozen-and-forgotten", site or tracker.step_site, listed(names)
+
+
+def listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
 
 
 def why_starved(tracker: OptimizerTracker, seen: Seen) -> str:

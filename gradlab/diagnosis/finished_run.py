@@ -245,17 +245,24 @@ class FinishedRun:
 
     @property
     def falling(self) -> bool:
-        """Whether as many updates again would get it below the constant answer, at the fall of its second half.
+        """Whether as many updates again would get it below the constant answer, at the fall of its end.
 
-        That fall is taken to slow down from sixth to sixth of the run as it did there.
+        That fall is taken to slow down from sixth to sixth of the run as it did from its second sixth on: two sixths at
+        a time, since that of one may be noise. Where the last one fell by more than noise explains, it alone counts.
         """
         parts, h = self.history.losses_over_time.parts(6), self.history
         if not parts or self.constant is None:
             return False
-        fall, before = parts[4] - parts[5], parts[3] - parts[4]
-        if not fall > 3 * h.noise / max(h.finite / 6, 1) ** 0.5:
+        fall, before, error = parts[4] - parts[5], parts[3] - parts[4], h.noise / max(h.finite / 6, 1) ** 0.5
+        if not fall > 3 * error:
             return False
         slows = min(fall / before, 1.0) if before > 0 else 1.0
+        late, early = parts[3] - parts[5], parts[1] - parts[3]
+        if 0 < late < early:
+            usual = (late / early) ** 0.5
+            smooth = late * usual / (1 + usual)
+            if fall - smooth <= 2 * 2**0.5 * error:
+                fall, slows = smooth, usual
         return self.better(parts[5] - fall * math.fsum(slows**i for i in range(1, 7)), self.constant)
 
     @property

@@ -169,6 +169,18 @@ def test_a_run_that_is_no_better_than_a_constant_answer_is_given_time() -> None:
     assert of([2.1 + 3 * 0.9**i for i in range(100)]) == "not_learning", "it slows down above it"
 
 
+def test_a_fall_that_slows_down_over_the_whole_run_is_not_mistaken_by_noise_for_one_that_goes_on() -> None:
+    """Targets that were shuffled, 312 updates: the last sixth falls by more than the one before."""
+
+    def of(sixths: list[float], noise: float) -> str:
+        losses = [level + noise * (-1) ** i for level in sixths for i in range(52)]
+        return verdict([line(i, loss) for i, loss in enumerate(losses)], constant=1.016).verdict
+
+    assert of([4.602, 3.412, 2.686, 2.13, 1.959, 1.715], 0.52) == "not_learning"
+    assert of([4.602, 3.412, 2.686, 2.13, 1.959, 1.715], 0.05) == "too_short", "no noise explains that"
+    assert of([1.9, 1.85, 1.8, 1.8, 1.72, 1.6], 0.1) == "too_short", "it begins to fall"
+
+
 def test_how_a_run_ends_is_judged_by_a_mean_that_one_spike_does_not_move() -> None:
     """A constant answer's loss is a mean, of which rare samples may have the most; then a median is far below it."""
     rare = [0.05] * 160

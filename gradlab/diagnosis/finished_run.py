@@ -8,7 +8,7 @@ beginning alone. This is the one definition: maps, searches and rules ask `Finis
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -49,6 +49,8 @@ class FinishedRun:
     """Whether its loss depends on weights that another optimizer moves by a loss of its own: it need not fall."""
     constant: float | None = None
     """Loss of the best constant answer, where known: a model that is no better has learnt nothing from the inputs."""
+    decay: Callable[[float, float, float], float] | None = None
+    """How many times weight decay alone would have divided the weights by e: see `OptimizerOption.decays`."""
     samples: Mapping[int, list[Sample]] = field(default_factory=dict)
     """Of the attempts that rules suspect, the most unusual first; none where they cannot be measured."""
     eval_constant: float | None = None
@@ -264,6 +266,20 @@ class FinishedRun:
             if fall - smooth <= 2 * 2**0.5 * error:
                 fall, slows = smooth, usual
         return self.better(parts[5] - fall * math.fsum(slows**i for i in range(1, 7)), self.constant)
+
+    @cached_property
+    def decayed(self) -> tuple[float, float] | None:
+        """The weights' norms at first and at last, where weight decay outweighs the gradient in a run that is stuck.
+
+        They have halved at least, and no further than decay alone would have taken them: the gradient does not keep
+        them up.
+        """
+        h = self.history
+        if self.decay is None or len(h.weights) < 2 or not self.long or self.knows:
+            return None
+        first, last = h.weights
+        pull = self.decay(h.rates, h.applied * h.update_ratios.median, h.slopes.median)
+        return (first, last) if math.log(2) <= math.log(first / last) <= pull else None
 
     @property
     def frozen(self) -> bool:

@@ -58,6 +58,12 @@ class History:
         self.evaluations: list[float] = []
         self.applied = self.clipped = 0
         self.coefficients, self.update_ratios = Samples(), Samples()
+        self.weights: list[float] = []
+        """Norms of all weights, the first and the last one that was recorded."""
+        self.slopes = Samples()
+        """Norm of the gradient that is applied over that of the weights."""
+        self.rates = 0.0
+        """Sum of the learning rates of the updates that were applied."""
         self.lost, self.still = Samples(), Samples()
         """Shares of weights of a narrow type that an update, and that all since the record before, left unchanged."""
         self.layer_records = 0
@@ -87,6 +93,10 @@ class History:
             self.coefficients.add(coefficient)
             if math.isfinite(ratio := line.get("update/ratio", math.nan)):
                 self.update_ratios.add(ratio)
+            if weights := line.get("param/norm", 0.0):
+                self.weights = [*self.weights[:1], weights]
+                self.slopes.add(norm * coefficient / weights)
+            self.rates += line.get("lr", 0.0)
             for name, kept in (("update/lost", self.lost), ("update/still", self.still)):
                 if name in line:
                     kept.add(line[name])

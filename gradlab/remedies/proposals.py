@@ -358,10 +358,16 @@ def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Weight decay that by itself moves the weights further than an update should."""
-    part = c.optimizer.lr * c.optimizer.weight_decay
+    """Weight decay that by itself moves the weights further than an update should, or that took them away."""
+    part, found = c.optimizer.lr * c.optimizer.weight_decay, e.found.get("not_learning", {})
+    why = ""
     if part > LARGE_RATIO:
         why = f"weight decay alone takes {part:.2g} of the weights at every update; {LARGE_RATIO:g} is a large update"
+    elif "weights_last" in found:
+        why = (
+            f"weight decay took the weights from a norm of {found['weights_first']:.2g} to {found['weights_last']:.2g}"
+        )
+    if why:
         yield values("optimizer.weight_decay", why, optimizer__weight_decay=type(c.optimizer).weight_decay)
 
 

@@ -227,6 +227,7 @@ class Job(Sink):
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             inspection=inspection,
+            decay=self.config.optimizer.decays,
             constant=self.constant("train"),
             eval_constant=self.constant("test"),
             constant_found=isinstance(run.loss, CustomLoss),

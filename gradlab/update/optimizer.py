@@ -47,6 +47,14 @@ class OptimizerOption:
     def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
         raise NotImplementedError
 
+    def decays(self, rates: float, way: float, slope: float) -> float:
+        """How many times a run's weight decay alone would divide the weights by e.
+
+        rates: the sum of its learning rates. way: of the sizes of its updates, each over the weights'. slope: the
+        usual norm of the gradient over that of the weights.
+        """
+        return rates * self.weight_decay
+
     def moments(self) -> tuple[str, ...]:
         """Names of the state per element, as in torch.optim; it starts at zero."""
         raise NotImplementedError
@@ -89,6 +97,10 @@ class SGD(OptimizerOption):
             for p in params:
                 optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return optimizer
+
+    def decays(self, rates: float, way: float, slope: float) -> float:
+        """Momentum adds it up."""
+        return rates * self.weight_decay / (1 - self.momentum)
 
     def moments(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if isinstance(self.momentum, torch.Tensor) or self.momentum else ()
@@ -136,6 +148,10 @@ class AdamOption(OptimizerOption):
 @dataclass
 class Adam(AdamOption):
     """Adam (Kingma and Ba 2015)."""
+
+    def decays(self, rates: float, way: float, slope: float) -> float:
+        """Its part of the gradient is its part of the update, whose size does not depend on either."""
+        return way * self.weight_decay / (self.weight_decay + slope) if self.weight_decay else 0.0
 
     def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.Adam(params, betas=(self.beta1, self.beta2), eps=self.eps, **shared)

@@ -70,6 +70,8 @@ class Vanishing(Rule):
             )  # not fp16's flushing to zero
         if run.fits or run.frozen or run.status == "failed" or (math.isinf(depth) and dies(run)):
             return None
+        if run.decayed:  # of weights that are gone, no gradient is left
+            return None
         if depth > self.ratio:
             (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
             sentence = (
@@ -187,7 +189,7 @@ class UpdateTooLarge(Rule):
         if not largest > self.ratio:
             return None
         sentence = f"an update changes the weights by {usual:.2g} of their norm, at most {largest:.2g}"
-        lost = run.status == "failed" or run.stuck or run.dead
+        lost = (run.status == "failed" or run.stuck or run.dead) and not run.decayed
         return self.found(
             "warning" if lost and usual > self.ratio else "info", sentence, None, usual=usual, largest=largest
         )

@@ -129,7 +129,8 @@ class NotLearning(Rule):
     That answer is the same for every input: the shares of the classes, the mean of the values. Its loss is known for
     cross_entropy, mse and bce, and is found for a loss of your own by minimising it. Where none is found, and in a
     watched loop, the run is judged by its own beginning alone, which says less: the finding is then a warning, since
-    training that begins at its best does not improve either.
+    training that begins at its best does not improve either. Weight decay is named as the cause where the weights have
+    shrunk to half at least, and no further than decay alone would have taken them.
     """
 
     fallback = True
@@ -167,9 +168,17 @@ class NotLearning(Rule):
             level, constant = min(evaluated), run.eval_constant
             sentence += f"; the best evaluation is {level:.4g} (constant: {constant:.4g})"
             seen |= {"evaluation": level, "evaluation_constant": constant}
-        close = run.constant_found or min(level / constant, end / run.constant) > 1 - self.reach
-        severity = "critical" if close and not run.fits else "warning"
-        return self.found(severity, sentence, **seen)
+        doubt = 2 * error if evaluated else 0.0  # an evaluation is of all samples, and says enough
+        close = min(level / constant, (end + doubt) / run.constant) > 1 - self.reach
+        severity = "critical" if (not run.fits if run.constant_found else close) else "warning"
+        if run.decayed is None:
+            return self.found(severity, sentence, **seen)
+        first, last = run.decayed
+        seen |= {"weights_first": first, "weights_last": last}
+        sentence += f"; weight decay has taken the weights from a norm of {first:.3g} to {last:.3g}"
+        found = self.found(severity, sentence, **seen)
+        found.causes = ["weight decay that outweighs the gradient"]
+        return found
 
 
 @rule("memorising", position=197)

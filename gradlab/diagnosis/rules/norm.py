@@ -202,5 +202,5 @@ class ZeroGradient(Rule):
         h = run.history
         if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
             return None
-        severity = "info" if run.trains else "critical"
+        severity = "info" if run.trains or run.decayed else "critical"
         return self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)

@@ -37,7 +37,9 @@ class Units(Rule):
 
     def of(self, run: FinishedRun, value: float, module: ActivationOutput, sentence: str) -> Finding:
         evidence = {"module": module.name, "fraction": value, "operation": module.operation}
-        return self.found("critical" if run.long and not run.fits else "info", sentence, None, **evidence)
+        return self.found(
+            "critical" if run.long and not (run.fits or run.decayed) else "info", sentence, None, **evidence
+        )
 
 
 @rule("dead_units", position=150)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradlab.audit.trace.replay import Occurrence
+from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop, same
 from gradlab.audit.trace.values import Value
 
@@ -32,15 +33,16 @@ def concerns(loop: TrainingLoop, step: Occurrence, optimizer: Value | None) -> b
     return any(root is m or bool(root.name and root.name == m.name and root.call is m.call) for m in trained)
 
 
-def partial_zero(loop: TrainingLoop, zero: Occurrence) -> bool:
+def partial_zero(scenario: Scenario, zero: Occurrence) -> bool:
     """Whether only gradients of some parameters are set to zero, without zero_grad()."""
     if not zero.event.by_hand:
         return False
     param = zero.event.value.of if zero.event.value is not None else None
     if param is None or param.kind != "param" or param.some or param.root().kind not in WHOLE:
         return True
+    loop = scenario.loop
     varying = {a.key for a in loop.atoms if a.birth > loop.birth and "is not None" not in a.key}
-    return any(key in guard for guard, _ in zero.guards for key in varying)
+    return any(key in guard for guard, _ in scenario.own_guards(zero) for key in varying)
 
 
 def is_part(value: Value, whole: Value) -> bool:

@@ -71,7 +71,7 @@ def no_gradients(scenario: Scenario, clip: Occurrence, optimizer: Value) -> bool
         if step.k != clip.k or step.kind == "backward":
             return False
         if step.kind == "zero" and concerns(scenario.loop, step, optimizer):
-            return not partial_zero(scenario.loop, step)
+            return not partial_zero(scenario, step)
     return False
 
 
@@ -80,7 +80,7 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     for optimizer in loop.optimizers():
         for zero in scenario.of("zero"):
-            if not concerns(loop, zero, optimizer) or partial_zero(loop, zero):
+            if not concerns(loop, zero, optimizer) or partial_zero(scenario, zero):
                 continue
             before, after = neighbours(scenario, zero, optimizer)
             after = after or updates(scenario, scenario.steps, zero.k + 1, optimizer)

@@ -60,7 +60,7 @@ def zero_in_window(scenario: Scenario) -> Iterator[Hit]:
             yield from zero_in_window_loop(scenario, optimizer)
             continue
         for zero in scenario.of("zero"):
-            if not concerns(loop, zero, optimizer) or partial_zero(loop, zero) or held_back(loop, zero):
+            if not concerns(loop, zero, optimizer) or partial_zero(scenario, zero) or held_back(loop, zero):
                 continue
             pending = pending_backward(scenario, zero, optimizer)
             if pending is None or discards(scenario, zero, pending) or scenario.unused(pending):

@@ -89,6 +89,15 @@ class TrainingLoop:
                         found |= {id(e) for e in inside}
         return found
 
+    @cached_property
+    def skipping(self) -> set[Atom]:
+        """Atoms taken for an end of the epoch that pass over batches: `if epoch * len(data) + i < start: continue`."""
+
+        def reached(atom: Atom, value: bool) -> bool:
+            return any(step.kind == "backward" for step in self.iteration(0, flipped({}, atom, value))[0])
+
+        return {a for a in self.atoms if a.kind == "last" and reached(a, True) and not reached(a, False)}
+
     def counts(self, atom: Atom) -> bool:
         """Whether an atom may say where in a window, or in an epoch, an iteration is."""
         return atom in self.boundary or atom.kind in ("period", "last", "sync") or "index+" in atom.key
@@ -218,7 +227,9 @@ class TrainingLoop:
 
     def timed(self, atom: Atom) -> bool:
         """Whether the number of the iteration decides an atom."""
-        return atom.kind == "last" or (atom.kind == "period" and bool(self.period) and atom.period == self.period)
+        if atom.kind == "last":
+            return atom not in self.skipping
+        return atom.kind == "period" and bool(self.period) and atom.period == self.period
 
     def truth(self, values: dict[str, bool], k: int) -> Callable[[Atom], bool]:
         """The truth of every atom in iteration k, flags as given."""
@@ -234,7 +245,7 @@ class TrainingLoop:
                 return ends == self.boundary[atom]
             if atom in self.alternating:
                 return k % 2 == 0
-            return False if atom.kind == "last" else values.get(atom.key, False)
+            return values.get(atom.key, False)
 
         return at
 

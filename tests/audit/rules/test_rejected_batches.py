@@ -376,6 +376,47 @@ def run(check):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "resumed: batches of earlier epochs are passed over": """
+start, n = 20, 4
+for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        if epoch * len(loader) + i < start:
+            continue
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()  # expect: GL301
+        if (i + 1) % n == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "resumed: batches up to the last one of before are passed over": """
+def train(last_step):
+    for i, (x, y) in enumerate(loader):
+        if i < last_step:
+            continue
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL101
+        optimizer.zero_grad()
+""",
+    "resumed: gradients set to None by hand": """
+def train(start):
+    for i, (x, y) in enumerate(loader):
+        if i < start:
+            continue
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.grad = None  # expect: GL103
+        optimizer.step()
+""",
+    "all but the last batch of an epoch add up": """
+for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        (F.cross_entropy(model(x), y) / len(loader)).backward()
+        if i < len(loader) - 1:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+""",
 }
 
 

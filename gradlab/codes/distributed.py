@@ -39,7 +39,8 @@ for i, (x, y) in enumerate(loader):
         severity="error",
         message="the last backward pass before the step is inside no_sync(): ranks step on local gradients, and "
         "diverge",
-        why="Gradients are reduced in the backward pass of the last micro-batch, or not at all.",
+        why="Gradients are reduced in the backward pass of the last micro-batch, or not at all. "
+        "`model.require_backward_grad_sync = False` before the forward pass is no_sync() by hand.",
         measured="on two ranks the update is 0.35 of its length away from the right one.",
         pitfall="no_sync_off_by_one",
         wrong="""

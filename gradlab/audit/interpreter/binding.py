@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 
+from gradlab.audit.knowledge.context_regions import SYNC_FLAG
 from gradlab.audit.knowledge.known_names import NAMES, kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import either
-from gradlab.audit.trace.conditions import Formula
+from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import NO_ROOTS, Value, births
 
 Attributes = dict[tuple[int, str], tuple[Value, Value]]
@@ -55,8 +57,11 @@ def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
         value.within = owner
     if target.attr == "last_epoch":
         owner.rewound = True
-    if target.attr == "require_backward_grad_sync":
+    if target.attr == SYNC_FLAG:
         engine.emit("sync", target, owner)
+        off = negation(truthy(value, dotted(target)))
+        state = Value("context", word="no_sync", model=owner, when=off, node=target)
+        set_attribute(engine, owner, target.attr, state)
 
 
 def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -> Value:

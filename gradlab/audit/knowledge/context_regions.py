@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.conditions import TRUE, Formula, joined
-from gradlab.audit.trace.values import Region, Value
+from gradlab.audit.trace.values import Event, Region, Value
 
 HARMLESS = {"tqdm", "trange", "record_function", "profile"}
 """Context managers that change nothing in their blocks."""
+SYNC_FLAG = "require_backward_grad_sync"
+"""DDP's attribute that `no_sync()` sets, and that programs set by hand."""
 
 
 def regions(value: Value, node: ast.expr, when: Formula = TRUE) -> list[Region]:
@@ -33,3 +35,15 @@ def regions(value: Value, node: ast.expr, when: Formula = TRUE) -> list[Region]:
     if value.kind == "method" and value.node.name in ("no_sync", "accumulate"):
         return [Region(value.node.name, when, node)]
     return []
+
+
+def add_sync_flag(forward: Event) -> None:
+    """DDP decides in the forward pass, by a flag that may have been set by hand, whether gradients will be reduced."""
+    state = forward.value.attributes.get(SYNC_FLAG) if forward.value is not None else None
+    found = regions(state, ast.Constant(None)) if state is not None else []
+    forward.regions += tuple(replace(r, node=r.context.node) for r in found if r.context is not None)
+
+
+def by_hand(region: Region) -> bool:
+    """Whether a region stands for DDP's flag."""
+    return isinstance(region.node, ast.Attribute) and region.node.attr == SYNC_FLAG

@@ -6,6 +6,7 @@ import ast
 import re
 
 from gradlab.audit.knowledge import value_ranges
+from gradlab.audit.knowledge.context_regions import add_sync_flag
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
@@ -23,6 +24,7 @@ COUNTS = re.compile(
 def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value]) -> Value:
     """The result of a forward pass."""
     event = engine.emit("forward", node, model, wrapped=model.wrapped, casts=engine.module.casts)
+    add_sync_flag(event)
     made = tensor(
         roots=(roots_of(args) & engine.tokens) | {next(births)},
         source="model",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
+from gradlab.audit.knowledge.context_regions import by_hand
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.window_remainder import periodic, window_step
@@ -41,14 +42,28 @@ def no_sync_on_the_last(scenario: Scenario) -> Iterator[Hit]:
         elif step.kind == "reduce":
             last = None
         elif step.kind == "step" and last is not None and last.k == step.k:
-            region = last.inside("no_sync")
+            region = unreduced(scenario.steps, last)
             forwards = [s for s in scenario.of("forward") if s.k == last.k]
             if forwards and not any(s.inside("no_sync") for s in forwards):
                 continue  # DDP has decided in the forward pass: no_sync() does nothing
             if region is None or not throughout(scenario, last, region):
                 continue
+            if by_hand(region) and uncertain(scenario.loop, "model", "ddp", "params", "self"):
+                continue  # gradients may be reduced by hand too
             if not depends_on_iteration(scenario.loop, last, step, region):
                 yield Hit(last, (step,), region.node, region=region)
+
+
+def unreduced(steps: list[Occurrence], backward: Occurrence) -> Region | None:
+    """The region in which a backward pass reduces no gradients; for DDP's flag that is decided in the forward pass."""
+    if (region := backward.inside("no_sync")) is not None:
+        return region
+    own = [s for s in steps if s.k == backward.k and s.repeat == backward.repeat and s.kind in ("forward", "sync")]
+    first = next((i for i, s in enumerate(own) if s.kind == "forward"), len(own))
+    if any(s.kind == "sync" for s in own[first:]):
+        return None  # set for the next forward pass
+    found = (s.inside("no_sync") for s in own[first:])
+    return next((region for region in found if region is not None and by_hand(region)), None)
 
 
 def throughout(scenario: Scenario, last: Occurrence, region: Region) -> bool:
@@ -144,7 +159,7 @@ def reduced_by_hand(scenario: Scenario) -> Iterator[Hit]:
 
 @loop_rule("GL506")
 def remainder_unsynchronised(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    if not periodic(loop) or window_step(loop) is None or any(e.kind in ("sync", "reduce") for e in loop.events):
+    if not periodic(loop) or window_step(loop) is None or any(e.kind == "reduce" for e in loop.events):
         return
     late = next((e for e in loop.after if e.kind == "step" and any(e.value is o for o in loop.optimizers())), None)
     for values in cases(loop.open_atoms(), 4):
@@ -162,7 +177,7 @@ def remainder_unsynchronised(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]
 def unsynchronised(loop: TrainingLoop, steps: list[Occurrence]) -> Region | None:
     """The no_sync() around the last backward pass, unless it depends on what an iteration computes."""
     backward = next((s for s in reversed(steps) if s.kind == "backward"), None)
-    region = backward.inside("no_sync") if backward is not None else None
+    region = unreduced(steps, backward) if backward is not None else None
     if backward is None or region is None:
         return None
     young = {a.key for a in loop.atoms if a.kind == "flag" and a.birth > loop.birth and a not in loop.boundary}
@@ -178,6 +193,8 @@ def at_the_end(loop: TrainingLoop, values: dict[str, bool]) -> Callable[[Atom], 
     def at(atom: Atom) -> bool:
         if atom in loop.boundary:
             return not loop.boundary[atom]
-        return atom.kind == "last" or (atom.kind != "period" and values.get(atom.key, False))
+        if atom.kind == "last" and loop.timed(atom):
+            return True
+        return atom.kind != "period" and values.get(atom.key, False)
 
     return at

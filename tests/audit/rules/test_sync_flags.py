@@ -1,0 +1,52 @@
+"""DDP's flag `require_backward_grad_sync`, set by hand in place of no_sync()."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+LOOP = """
+model = nn.parallel.DistributedDataParallel(model)
+n = 4
+for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        {before}
+        loss = F.cross_entropy(model(x), y) / n
+        loss.backward()
+        if {full}:
+            optimizer.step()
+            optimizer.zero_grad()
+        {after}
+"""
+FULL, LAST = "(i + 1) % n == 0", "(i + 1) % n == 0 or i + 1 == len(loader)"
+CASES = {
+    "on in the last micro-batch": (f"model.require_backward_grad_sync = {FULL}", FULL, "pass"),
+    "on where the optimizer steps": (f"model.require_backward_grad_sync = {LAST}", LAST, "pass"),
+    "on again after the step": (f"if not ({FULL}): model.require_backward_grad_sync = False", FULL, "MODEL = True"),
+    "set for the next forward pass": ("pass", FULL, "MODEL = (i + 2) % n == 0"),
+    "on in the first one": ("MODEL = i % n == 0  # expect: GL502", FULL, "pass"),
+    "off in the last one": (f"MODEL = not ({FULL})  # expect: GL502", FULL, "pass"),
+    "never on again": (f"if not ({FULL}): MODEL = False  # expect: GL502", FULL, "pass"),
+    "off at the end of an epoch": (f"MODEL = {FULL}  # expect: GL506", LAST, "pass"),
+}
+REDUCED = """
+model = nn.parallel.DistributedDataParallel(model)
+model.require_backward_grad_sync = False{mark}
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    {reduce}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_flag_is_no_sync_by_hand(name, tmp_path):
+    before, full, after = (part.replace("MODEL", "model.require_backward_grad_sync") for part in CASES[name])
+    text = LOOP.format(before=before, full=full, after=after)
+    assert_faults(text, tmp_path)
+
+
+def test_gradients_that_are_reduced_by_hand_need_no_flag(tmp_path):
+    assert_faults(REDUCED.format(mark="", reduce="average_gradients(model)"), tmp_path)
+    assert_faults(REDUCED.format(mark="  # expect: GL502", reduce="pass"), tmp_path)

@@ -39,8 +39,9 @@ for i, (x, y) in enumerate(loader):
         name="loss-divided-twice",
         severity="error",
         message="the loss is divided by the length of the window twice: the gradient is n times too small",
-        why="Under SGD the learning rate is n times too low. Accelerate's backward() divides by "
-        "gradient_accumulation_steps itself.",
+        why="Under SGD the learning rate is n times too low. Accelerate's and DeepSpeed's backward() divide by "
+        "gradient_accumulation_steps themselves; Lightning and transformers divide what training_step() and "
+        "compute_loss() return.",
         wrong="""
 for i, (x, y) in enumerate(loader):
     out = criterion(model(x), y) / 4

@@ -20,6 +20,7 @@ WEIGHT = re.compile(r"weight|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
 """What a term of a loss is multiplied with, which is no division."""
 COUNTED = ("unknown", "list", "tensor", "detached", "bool")
 """Kinds of what the items of one micro-batch are counted in."""
+STEPS = "gradient_accumulation_steps"
 META_LEARNING = {"innerloop_ctx", "adapt", "functional_call", "update_params"}
 """What makes a learner of its own in each iteration of a loop."""
 
@@ -122,6 +123,10 @@ def divided_twice(scenario: Scenario) -> Iterator[Hit]:
         if value is None or value.kind != "tensor":
             continue
         divisors = [f for f in value.factors if f.sign == "/"]
+        if through is not None and through.kind in ("lightning", "engine"):
+            if (division := divided_again(scenario, backward, divisors)) is not None:
+                yield Hit(backward, node=division)
+            continue
         if through is not None and through.kind == "accelerator" and backward.inside("accumulate") is not None:
             twice = any(is_length(f, through.steps) for f in divisors)
         else:
@@ -131,10 +136,30 @@ def divided_twice(scenario: Scenario) -> Iterator[Hit]:
             yield Hit(backward)
 
 
+def divided_again(scenario: Scenario, backward: Occurrence, divisors: list[Factor]) -> ast.AST | None:
+    """Where a loss is divided by the length of the window, though Lightning, transformers or DeepSpeed divides it."""
+    node, through = backward.event.node, backward.event.through
+    assert through is not None
+    if through.kind == "engine":  # with a window of its own where the program counts micro-batches itself
+        assert isinstance(node, ast.Call)
+        own = scenario.loop.boundary or "deepspeed" not in through.name or node.keywords
+        return None if own or not any(STEPS in f.text for f in divisors) else node
+    assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    given = {a.arg for a in [*node.args.args, *node.args.kwonlyargs]}
+    hugging_face = node.name == "compute_loss"
+    if hugging_face and (node.args.kwarg is not None or "num_items_in_batch" in given):
+        return None  # newer versions of transformers leave the division to it
+    word = STEPS if hugging_face else "accumulate_grad_batches"
+    if not any(word in f.text for f in divisors):
+        return None
+    divisions = [n for n in walk(node) if isinstance(n, (ast.BinOp, ast.AugAssign)) and isinstance(n.op, ast.Div)]
+    return next((n for n in divisions if word in ast.unparse(n)), divisions[-1] if divisions else node)
+
+
 def is_length(factor: Factor, steps: Value | None) -> bool:
     """Whether a divisor is an accelerator's own number of micro-batches."""
-    if "gradient_accumulation_steps" in factor.text or steps is None:
-        return "gradient_accumulation_steps" in factor.text
+    if STEPS in factor.text or steps is None:
+        return STEPS in factor.text
     value = factor.value
     return value is steps or (steps.kind == value.kind == "number" and steps.value == value.value)
 

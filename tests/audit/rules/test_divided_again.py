@@ -1,0 +1,62 @@
+"""A loss divided by the length of the window for a framework that divides it too."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+TRAINER = """
+from transformers import Trainer
+class Own(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False{more}):
+        outputs = model(**inputs)
+        loss = F.cross_entropy(outputs.logits, inputs["labels"]){division}
+        return (loss, outputs) if return_outputs else loss
+"""
+LIGHTNING = """
+import lightning
+class Net(lightning.LightningModule):
+    def training_step(self, batch, i):
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        {division}
+        return {{"loss": loss}}
+"""
+ENGINE = """
+import deepspeed
+def train(args, batches):
+    engine, _, _, _ = deepspeed.initialize(args, model, model_parameters=model.parameters())
+    for i, (x, y) in enumerate(batches):
+        loss = F.cross_entropy(engine(x), y) / args.gradient_accumulation_steps
+        {step}
+"""
+BY_STEPS = " / self.args.gradient_accumulation_steps"
+BY_BATCHES = "loss = loss / self.trainer.accumulate_grad_batches"
+MARK = "  # expect: GL302"
+TWICE = {
+    "transformers": TRAINER.format(more="", division=BY_STEPS + MARK),
+    "Lightning": LIGHTNING.format(division=BY_BATCHES + MARK),
+    "DeepSpeed": ENGINE.format(step=f"engine.backward(loss){MARK}\n        engine.step()"),
+}
+ONCE = {
+    "by the trainer": TRAINER.format(more="", division=""),
+    "where transformers leaves it to the method": TRAINER.format(more=", num_items_in_batch=None", division=BY_STEPS),
+    "where transformers may leave it to the method": TRAINER.format(more=", **kwargs", division=BY_STEPS),
+    "for the log": LIGHTNING.format(
+        division=BY_BATCHES.replace("loss =", "shown =") + "\n        self.log('a', shown)"
+    ),
+    "by the loop": ENGINE.format(step="engine.backward(loss, scale_wrt_gas=False)\n        engine.step()"),
+    "in a window of the loop's own": ENGINE.format(
+        step="engine.backward(loss)\n        if (i + 1) % args.gradient_accumulation_steps == 0:\n            engine.step()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_loss_that_the_framework_divides_too_is_found(name, tmp_path):
+    assert_faults(TWICE[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_loss_that_is_divided_once_is_right(name, tmp_path):
+    assert_faults(ONCE[name], tmp_path)

@@ -320,4 +320,22 @@ for x, y in loader:
 """.strip(),
         found_by=("audit",),
     ),
+    Code(
+        code="GL216",
+        name="contexts-joined-by-and",
+        severity="error",
+        message="contexts joined by `and` or `or`: the with statement enters one of them, the others have no effect",
+        why="Of `a() and b()` the second is entered, of `a() or b()` the first. Without autocast the forward pass runs "
+        "in fp32, without no_grad it keeps its graph, without no_sync every micro-batch is reduced.",
+        wrong="""
+with torch.autocast('cuda', torch.bfloat16) and torch.enable_grad():
+    loss = criterion(model(x), y)
+""".strip(),
+        fix="separate them by a comma",
+        example="""
+with torch.autocast('cuda', torch.bfloat16), torch.enable_grad():
+    loss = criterion(model(x), y)
+""".strip(),
+        found_by=("audit",),
+    ),
 )

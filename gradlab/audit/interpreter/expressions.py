@@ -72,6 +72,8 @@ def boolean(engine: Engine, node: ast.BoolOp) -> Value:
     known = next((v for v in values if v.kind not in PLAIN), None)
     if isinstance(node.op, ast.Or) and known is not None:
         return known
+    if isinstance(node.op, ast.And) and all(v.kind in ("autocast", "context", "null") for v in values[:-1]):
+        return values[-1]  # `with autocast() and no_sync():` enters the last one
     return Value("bool", formula=engine.formula(node))
 
 

@@ -265,6 +265,27 @@ class T:
             self.opt.step()
             self.opt.zero_grad()
 """,
+    "contexts joined by and: the last one is entered": """
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.enable_grad() and torch.autocast("cuda"):  # expect: GL216
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "contexts joined by and or or": """
+def predict(x, flag, context):
+    with torch.no_grad() and context:  # expect: GL216
+        model(x)
+    with torch.no_grad() or torch.autocast("cuda"):  # expect: GL216
+        model(x)
+    with context or torch.no_grad():
+        model(x)
+    with torch.no_grad(), torch.autocast("cuda", enabled=flag and True):
+        return model(x)
+""",
 }
 
 

@@ -11,6 +11,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import either
 from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.iterables import OTHERS
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import NO_ROOTS, Value, births
 
@@ -46,6 +47,8 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
     elif isinstance(target, ast.Subscript):
         whole = engine.value(target.value)
         replace_item(whole, value)
+        if whole.kind == "dict":
+            set_attribute(engine, whole, OTHERS, Value())
         if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str) and value.kind == "tensor":
             set_attribute(engine, whole, f"[{ast.unparse(target.slice)}]", value)
 

@@ -19,7 +19,7 @@ from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import If, Node
-from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.iterables import OTHERS, members
 from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Scope, Value, births
 
@@ -61,8 +61,8 @@ def arguments(engine: Engine, node: ast.Call) -> tuple[list[Value], dict[str, Va
             keywords[pair.arg] = value
         elif value.kind == "dict":
             keywords |= {key[2:-2]: item for key, item in value.attributes.items() if key[:2] in ("['", '["')}
-        else:
-            keywords["**"] = value
+        if pair.arg is None and (value.kind != "dict" or OTHERS in value.attributes):
+            keywords[OTHERS] = value
     return args, keywords
 
 

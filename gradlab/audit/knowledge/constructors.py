@@ -81,6 +81,7 @@ def criterion(call: CallSite, made: Value) -> Value:
 
 def accelerator(call: CallSite, made: Value) -> Value:
     made.steps = call.keywords.get("gradient_accumulation_steps")
+    made.keywords = call.keywords
     made.fp16 = call.keyword("mixed_precision") == "fp16"
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.trace.conditions import TRUE
-from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.iterables import OTHERS, several
 from gradlab.audit.trace.values import Value
 
 LIGHTNING = ("optimizers", "lr_schedulers", "manual_backward", "clip_gradients")
@@ -30,7 +30,7 @@ def single(accelerator: Value) -> bool:
     call = accelerator.call
     if call is None or call.args or "gradient_accumulation_steps" in accelerator.attributes:
         return False
-    return not any(k.arg is None or "accumulation" in k.arg or "plugin" in k.arg for k in call.keywords)
+    return not any(name == OTHERS or "accumulation" in name or "plugin" in name for name in accelerator.keywords)
 
 
 def prepared(owner: Value, values: list[Value]) -> None:

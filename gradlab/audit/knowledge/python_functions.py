@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.known_names import kind_by_name
-from gradlab.audit.trace.iterables import dictionary, dictionary_of_pairs, element, number, several
+from gradlab.audit.trace.iterables import OTHERS, dictionary, dictionary_of_pairs, element, number, several
 from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value
 
 
@@ -115,6 +115,8 @@ TAILS: dict[str, Callable[[CallSite], Value | None]] = {
 
 
 def dict_method(call: CallSite, owner: Value) -> Value | None:
+    if call.name in ("update", "setdefault"):
+        owner.attributes[OTHERS] = Value()
     if call.name == "update" and call.node.args and not isinstance(call.node.args[0], ast.Dict):
         for key, default in owner.attributes.items():  # it may be another value from now on
             if default.kind in ("number", "none"):

@@ -7,6 +7,9 @@ from typing import Any
 
 from gradlab.audit.trace.values import Value
 
+OTHERS = "**"
+"""Attribute of a dictionary that may have other items than those that it was made with."""
+
 
 def number(value: Any) -> Value:
     return Value("number", value=value)

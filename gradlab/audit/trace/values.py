@@ -85,7 +85,7 @@ class Value:
     owner: Value = UNSET  # of a method or super(): its object
     callee: Value = UNSET  # of functools.partial
     args: tuple[Value, ...] = ()  # of functools.partial
-    keywords: Mapping[str, Value] = UNSET  # of functools.partial
+    keywords: Mapping[str, Value] = UNSET  # of functools.partial; of an accelerator, those that it was made with
     lineage: tuple[ast.ClassDef, ...] = ()  # of an object of the project's: its class, then its bases
     modules: tuple[Module, ...] = ()  # of each class of the lineage
     lightning: bool = False  # an object of a Lightning class

@@ -208,6 +208,45 @@ class Gan(L.LightningModule):
         self.manual_backward(lg)
         og.step()
 """,
+    "accelerate: made with a dictionary without a window": """
+from accelerate import Accelerator
+def main(dl, settings):
+    options = {"mixed_precision": "bf16"}
+    pass
+    accelerator = Accelerator(**options)
+    net, opt, dl = accelerator.prepare(nn.Linear(8, 4), optimizer, dl)
+    for i, (x, y) in enumerate(dl):
+        accelerator.backward(F.cross_entropy(net(x), y))  # expect: GL301
+        if (i + 1) % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "accelerate: made with a dictionary that receives a window": """
+from accelerate import Accelerator
+def main(dl, settings):
+    options = {"mixed_precision": "bf16"}
+    options["gradient_accumulation_steps"] = 4
+    accelerator = Accelerator(**options)
+    net, opt, dl = accelerator.prepare(nn.Linear(8, 4), optimizer, dl)
+    for i, (x, y) in enumerate(dl):
+        accelerator.backward(F.cross_entropy(net(x), y))
+        if (i + 1) % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "accelerate: made with a dictionary that may receive a window": """
+from accelerate import Accelerator
+def main(dl, settings):
+    options = {"mixed_precision": "bf16"}
+    options.update(settings)
+    accelerator = Accelerator(**options)
+    net, opt, dl = accelerator.prepare(nn.Linear(8, 4), optimizer, dl)
+    for i, (x, y) in enumerate(dl):
+        accelerator.backward(F.cross_entropy(net(x), y))
+        if (i + 1) % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+""",
 }
 
 

@@ -35,7 +35,7 @@ CODES = (
         name="sqrt-at-zero",
         severity="warning",
         message="sqrt of a square or of a difference: at 0 its gradient is NaN",
-        why="The derivative of sqrt at 0 is infinite, and infinity times 0 is NaN.",
+        why="The derivative of sqrt at 0 is infinite, and infinity times 0 is NaN. That of norm() there is 0.",
         measured="experiments/nan_loss.",
         wrong="loss = torch.sqrt((pred - target).pow(2)).mean()",
         fix="add a small number under the root",

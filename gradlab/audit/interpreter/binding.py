@@ -92,7 +92,7 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
 def output(value: Value, i: int, count: int) -> tuple[frozenset[int], str]:
     """The roots and the range of one of a network's outputs."""
     if len(value.outputs) != count:
-        return value.roots, "several" if value.range == "unseen" else ""
+        return value.roots, {"unseen": "several", "slope": "slope"}.get(value.range, "")
     word, own = value.outputs[i]
     return value.roots - NO_ROOTS.union(*(tokens for _, tokens in value.outputs)) | own, word
 

@@ -26,7 +26,8 @@ def torch_function(call: CallSite) -> Value:
     if "autograd" in call.name:
         if tail == "backward":
             call.emit("backward", call.first)
-        # derivatives with respect to inputs, for example: in practice never all zero at once
+        if tail == "grad" and call.keyword("create_graph") is True:  # a penalty, perhaps, that goes backward itself
+            return tensor(opaque=True, range="slope")
         return tensor(opaque=True, derivative=True) if tail == "grad" else Value()
     if "norm" in tail and any(v.kind in ("gradient", "gradients") for v in call.args):
         call.emit("look")

@@ -207,11 +207,27 @@ def my_loss(logits, y):
     return -torch.log(share[range(len(y)), y]).mean()  # expect: GL601
 """,
     "the length of a derivative": """
+def penalty(x):
+    slope = torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]
+    return (torch.sqrt(slope.pow(2).sum(1)) - 1).pow(2).mean()  # expect: GL603
+def penalty_of_part(x):
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    length = torch.sum(slope.view(len(slope), -1) ** 2, dim=1) ** 0.5  # expect: GL603
+    return ((length - 1) ** 2).mean()
+for x, y in loader:
+    x.requires_grad_(True)
+    loss = F.cross_entropy(model(x), y) + 10 * penalty(x) + penalty_of_part(x)
+"""
+    + STEP,
+    "the length of a derivative, kept away from 0, by norm(), or without a graph": """
 for x, y in loader:
     x.requires_grad_(True)
     out = model(x)
     slope = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
-    loss = F.cross_entropy(out, y) + (torch.sqrt(slope.pow(2).sum(1)) - 1).pow(2).mean()
+    loss = F.cross_entropy(out, y) + (torch.sqrt(slope.pow(2).sum(1) + 1e-12) - 1).pow(2).mean()
+    loss = loss + (slope.norm(2, dim=1) - 1).pow(2).mean()  # its derivative at 0 is 0
+    fixed = torch.autograd.grad(out.sum(), x, retain_graph=True)[0]
+    loss = loss + (out * torch.sqrt(fixed.pow(2).sum(1, keepdim=True))).mean()
 """
     + STEP,
 }

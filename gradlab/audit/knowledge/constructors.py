@@ -98,15 +98,17 @@ def scaler(call: CallSite, made: Value) -> Value:
 
 
 def autocast(call: CallSite, made: Value) -> Value:
-    enabled, dtype, first = call.expression("enabled"), call.expression("dtype"), call.node.args[:1]
-    if enabled is not None:
-        made.when = call.engine.formula(enabled)
-    value = call.keywords.get("dtype")
-    named = value is not None and value.kind == "external" and value.name.startswith("torch.")
-    made.dtype = value.name if value is not None and named else ast.unparse(dtype) if dtype is not None else ""
-    made.device = first[0].value if first and isinstance(first[0], ast.Constant) else ""
-    if "torch.cuda" in call.name:
-        made.device = "cuda"
+    names = ("enabled", "dtype") if "torch.cuda" in call.name else ("device_type", "dtype", "enabled")
+    given = dict(zip(names, zip(call.node.args, call.args)))
+    given |= {k.arg: (k.value, call.keywords[k.arg]) for k in call.node.keywords if k.arg in call.keywords}
+    if "enabled" in given:
+        made.when = call.engine.formula(given["enabled"][0])
+    if "dtype" in given:
+        node, value = given["dtype"]
+        named = value.kind == "external" and value.name.startswith("torch.")
+        made.dtype = value.name if named else ast.unparse(node)
+    device = given.get("device_type")
+    made.device = "cuda" if "torch.cuda" in call.name else device[1].value if device is not None else ""
     return made
 
 

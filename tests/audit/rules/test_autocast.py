@@ -166,6 +166,33 @@ for x, y in loader:
     scaler.step(optimizer)
     scaler.update()
 """,
+    "the type of autocast by position": """
+from torch.cuda.amp import autocast as cuda_autocast  # gradlab: ignore[GL212]
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "the switch of autocast by position": """
+from torch.cuda.amp import autocast as cuda_autocast  # gradlab: ignore[GL212]
+for x, y in loader:
+    optimizer.zero_grad()
+    with cuda_autocast(False):
+        loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "the device of autocast by name": """
+from torch.cuda.amp import autocast as cuda_autocast  # gradlab: ignore[GL212]
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast(device_type="cuda"):
+        loss = F.cross_entropy(model(x), y)
+    loss.backward()  # expect: GL210
+    optimizer.step()
+""",
 }
 
 

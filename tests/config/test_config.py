@@ -112,6 +112,40 @@ def test_every_model_has_data_that_fits_it(model: str) -> None:
     assert OmegaConf.get_type(node) is OPTIONS["data", cls.usual_data]
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optimizer.lr=${seed}", "seed=4", "model=lstm"],
+        ["+experiment=fp16_collapse", "model.layers=3", "precision.init_scale=4", "model.layers=5"],
+        ["pitfall.max_norm=1", "clip=norm", "+pitfall=clip_too_tight", "trainer={epochs: 2}"],
+        ["expect=[diverged,nan_loss]", "hydra.job.num=3", "~schedule", "++story=mine"],
+    ],
+)
+def test_values_put_into_composed_options_are_what_hydra_composes(overrides: list[str]) -> None:
+    import hydra
+
+    expected = hydra.compose("config", overrides)
+    for _ in range(2):
+        assert OmegaConf.to_yaml(compose(overrides)) == OmegaConf.to_yaml(expected)
+        assert compose(overrides) == expected
+    compose(overrides).seed = 7
+    assert compose(overrides).seed == expected.seed, "each composition is a copy"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["optimizer.lr=high", "modle.layers=2", "model.layer=2", "seed=1,2", "clip=nrom", "pitfall.max_norm=1"]
+)
+def test_what_does_not_compose_raises_hydras_own_error(wrong: str) -> None:
+    import hydra
+
+    messages = []
+    for way in (compose, lambda given: hydra.compose("config", given)):
+        with pytest.raises(Exception) as caught:
+            way(["model=lstm", wrong])
+        messages.append((type(caught.value), str(caught.value)))
+    assert messages[0] == messages[1]
+
+
 def combine(model: str, precision: str, clip: str) -> None:
     overrides = [*chosen("model", model), f"precision={precision}", f"clip={clip}", "accumulation.steps=3"]
     made = schema.to_config(composed(*overrides))

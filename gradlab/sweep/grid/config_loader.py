@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from gradlab.config.compose import is_value
 from gradlab.sweep.grid.job_config import JobConfig
 
 
@@ -42,7 +43,7 @@ class SweepConfigLoader:
 
     def kind(self, parsed: Sequence[Override]) -> tuple[tuple[str, ...], list[Override]]:
         """What the jobs that are composed once have in common, and the values in which they differ."""
-        values = [o for o in parsed if self.is_value(o)]
+        values = [o for o in parsed if is_value(o, self.groups)]
         return tuple(str(o.key_or_group) if o in values else str(o.input_line) for o in parsed), values
 
     def compose(self, master: DictConfig, overrides: Sequence[str]) -> JobConfig:
@@ -62,10 +63,3 @@ class SweepConfigLoader:
             return JobConfig(self.loader.load_sweep_config(master, list(overrides)), values)
         self.good |= {(key, str(value.input_line)) for value in values}
         return composed
-
-    def is_value(self, override: Override) -> bool:
-        """Whether an override sets a field that is there, to what replaces the last value: a mapping is merged."""
-        name = override.key_or_group
-        sets = not (override.is_add() or override.is_force_add() or override.is_delete() or override.package)
-        plain = not isinstance(override.value(), dict)
-        return sets and plain and not name.startswith("hydra") and name not in self.groups

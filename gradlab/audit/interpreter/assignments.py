@@ -26,8 +26,7 @@ def follow_assign(engine: Engine, node: ast.Assign) -> None:
         follow_augmented(engine, augmented)
         return
     value = assigned_value(engine, node, target)
-    if len(node.targets) == 1 and isinstance(target, ast.Name):
-        engine.origins[(id(engine.scope), target.id)] = node.value
+    engine.remember(value, node.value)
     first = node.value.args[:1] if isinstance(node.value, ast.Call) else []
     if value.kind == "ddp" and engine.branches and [dotted(a) for a in first] == [dotted(target)]:
         value.root().wrapped = False  # the other branch calls the same name, rightly
@@ -108,4 +107,5 @@ def follow_augmented(engine: Engine, node: ast.AugAssign) -> None:
     made = combined(engine, node.op, old, value, node.value)
     if mark is not None:
         made.roots = made.roots | {mark}
+    engine.remember(made, ast.BinOp(node.target, node.op, node.value))
     bind(engine, node.target, made)

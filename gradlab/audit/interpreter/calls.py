@@ -53,10 +53,12 @@ def arguments(engine: Engine, node: ast.Call) -> tuple[list[Value], dict[str, Va
     args: list[Value] = []
     for part in node.args:
         value = engine.value(part)
+        engine.remember(value, part)
         args += value.items if isinstance(part, ast.Starred) and value.kind == "list" else [value]
     keywords: dict[str, Value] = {}
     for pair in node.keywords:
         value = engine.value(pair.value)
+        engine.remember(value, pair.value)
         if pair.arg is not None:
             keywords[pair.arg] = value
         elif value.kind == "dict":

@@ -31,6 +31,8 @@ def follow_expression(engine: Engine, node: ast.Expr) -> None:
 
 def follow_return(engine: Engine, node: ast.Return) -> None:
     value = engine.value(node.value) if node.value else Value("none", "None")
+    if node.value is not None:
+        engine.remember(value, node.value)
     if engine.returned:
         engine.returned[-1].append(value)
     engine.out.append(Jump("return", node))

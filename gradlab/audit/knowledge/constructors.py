@@ -6,14 +6,17 @@ import ast
 from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.source.syntax import called_name, walk
+from gradlab.audit.source.syntax import called_name, dotted, walk
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.iterables import every
+from gradlab.audit.trace.iterables import every, members
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import CALLABLE, Value
 
 LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0")
 """Keywords of a schedule's length, its warm-up's first."""
+ARITHMETIC = {"int", "float", "round", "ceil", "floor", "max", "min", "len"}
+FAR = 20
+"""How many names a schedule's length is followed through."""
 
 
 def construct(call: CallSite, kind: str) -> Value:
@@ -58,18 +61,24 @@ def scheduler(call: CallSite, made: Value) -> Value:
     made.optimizer = next((a for a in call.values if a.kind == "optimizer"), None)
     words = sorted((k for k in call.node.keywords if k.arg in LENGTHS), key=lambda k: LENGTHS.index(str(k.arg)))
     found = [*call.node.args[1:3], *(k.value for k in words)]
-    made.lengths = tuple(traced(call.engine, part) for part in found)
+    made.lengths = tuple(traced(call.engine, part, set()) for part in found)
     return made
 
 
-def traced(engine: Engine, node: ast.expr, depth: int = 0) -> str:
-    """An expression's text, followed by the expressions that its local names were assigned."""
-    text = ast.unparse(node)
-    if depth < 4:
-        for part in walk(node):
-            origin = engine.origins.get((id(engine.scope), part.id)) if isinstance(part, ast.Name) else None
-            if origin is not None and not called_name(origin)[:1].isupper():  # an object of a class is no number
-                text += " <- " + traced(engine, origin, depth + 1)
+def traced(engine: Engine, node: ast.expr, seen: set[int]) -> str:
+    """An expression's text, followed by the expressions that what is named in it comes from."""
+    text, outer = ast.unparse(node), engine.scope
+    named = [part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and dotted(part)]
+    for value in (value for part in named for value in members(engine.value(part))):
+        origin, scope = engine.origins.get(value.number, (None, outer))
+        if origin is None or value.number in seen or len(seen) == FAR:
+            continue
+        if isinstance(origin, ast.Call) and called_name(origin) not in ARITHMETIC:
+            continue  # an object, or a number that is computed elsewhere
+        seen.add(value.number)
+        engine.scope = scope
+        text += " <- " + traced(engine, origin, seen)
+        engine.scope = outer
     return text
 
 

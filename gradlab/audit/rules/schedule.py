@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from ast import AST
 from collections.abc import Iterator, Sequence
 
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.source.syntax import called_name
 from gradlab.audit.trace.conditions import atoms, holds
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events, walk
 from gradlab.audit.trace.iterables import members
@@ -33,13 +34,24 @@ def in_batches(schedule: Value) -> bool:
     return bool(counted) and not SHORTER.search(counted[-1])
 
 
+def of_iterations(schedule: Value, loop: TrainingLoop) -> bool:
+    """Whether a schedule is as long as the loop over micro-batches, or is said to count them."""
+    if any("micro" in text for text in schedule.lengths):
+        return True
+    over = loop.statement.node.iter if loop.statement is not None and isinstance(loop.statement.node, ast.For) else None
+    if loop.nested or not isinstance(over, ast.Call) or called_name(over) not in ("range", "trange"):
+        return False
+    ends = {ast.unparse(end) for end in over.args[:2]}
+    return any(text.split(" <- ")[0] in ends for text in schedule.lengths)
+
+
 @scenario_rule("GL401", windows=True)
 def every_micro_batch(scenario: Scenario) -> Iterator[Hit]:
     for step in scenario.of("schedule"):
         schedule = step.event.value
         if schedule is None or schedule.prepared is not None or step.event.arguments:
             continue
-        if any(map(in_batches, alternatives(schedule))):
+        if any(in_batches(one) or of_iterations(one, scenario.loop) for one in alternatives(schedule)):
             continue
         stretched = any(re.search(r"\* *[\w.]*accum", text) for text in schedule.lengths)
         if scenario.partial(step) and not (stretched and step.inside("accumulate")):
@@ -111,7 +123,7 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
 
 
 @loop_rule("GL404")
-def before_epoch(loop: TrainingLoop) -> Iterator[tuple[str, AST]]:
+def before_epoch(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     if not loop.outer or loop.statement is None:
         return
     for item in leading(loop.outer[-1].body, loop.statement):

@@ -37,7 +37,7 @@ class Engine(ABC):
         self.skipped: list[ast.AST] = []  # statements that nest too deeply
         self.written: list[tuple[Value, str, Value | None]] = []  # attributes that were set, and what they were before
         self.assigned: dict[tuple[int, str], int] = {}  # birth of the last assignment of a name in a function
-        self.origins: dict[tuple[int, str], ast.expr] = {}  # the expression that a local name was assigned
+        self.origins: dict[int, tuple[ast.expr, Scope]] = {}  # of a value by its number: the expression that made it
         self.results: dict[str, Value] = {}  # the same of the same is the same value
         self.frozen = False  # calls have been followed already: their results are remembered
         self.memo: dict[int, Value] = {}  # result of each call by the id of its node
@@ -56,6 +56,11 @@ class Engine(ABC):
         event = Event(kind, node, self.module.path, value, tuple(self.regions), tuple(self.frames), **facts)
         self.out.append(event)
         return event
+
+    def remember(self, value: Value, node: ast.expr) -> None:
+        """Of what expression a value is the result; another name of it is none."""
+        if not isinstance(node, (ast.Name, ast.Attribute, ast.Constant)):
+            self.origins.setdefault(value.number, (node, self.scope))
 
     def collect(self, work: Callable[[], object]) -> list[Node]:
         """What happens in some work, apart from everything else."""

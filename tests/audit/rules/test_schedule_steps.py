@@ -86,6 +86,99 @@ for i, (x, y) in enumerate(loader):
         long.step()
         short.step()
 """,
+    "a schedule's length in an attribute": """
+def train(net, batches, opt, schedule, n):
+    for i, (x, y) in enumerate(batches):
+        (F.cross_entropy(net(x), y) / n).backward()
+        if (i + 1) % n == 0:
+            opt.step()  # expect: GL307
+            schedule.step()
+            opt.zero_grad()
+
+def main(args, batches):
+    args.steps = args.epochs * len(batches)
+    train(model, batches, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps), args.n)  # expect: GL403
+""",
+    "a schedule's length that is given to a function": """
+def train(net, batches, opt, schedule, n):
+    for i, (x, y) in enumerate(batches):
+        (F.cross_entropy(net(x), y) / n).backward()
+        if (i + 1) % n == 0:
+            opt.step()  # expect: GL307
+            schedule.step()
+            opt.zero_grad()
+
+def made(total):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total)  # expect: GL403
+def main(args, batches):
+    count = len(batches)
+    train(model, batches, optimizer, made(args.epochs * count), args.n)
+""",
+    "a schedule's length that may be given": """
+def train(net, batches, opt, schedule, n):
+    for i, (x, y) in enumerate(batches):
+        (F.cross_entropy(net(x), y) / n).backward()
+        if (i + 1) % n == 0:
+            opt.step()  # expect: GL307
+            schedule.step()
+            opt.zero_grad()
+
+def main(args, batches):
+    count = len(batches)
+    if args.steps is None:
+        args.steps = int(args.epochs * count)
+    train(model, batches, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps), args.n)  # expect: GL403
+""",
+    "a schedule's length that is divided later, in a function, or by one that is not seen": """
+def train(net, batches, opt, schedule, n):
+    for i, (x, y) in enumerate(batches):
+        (F.cross_entropy(net(x), y) / n).backward()
+        if (i + 1) % n == 0:
+            opt.step()  # expect: GL307, GL308
+            schedule.step()
+            opt.zero_grad()
+
+def updates(batches, args):
+    total = args.epochs * len(batches)
+    return total // args.n
+def main(args, batches, count):
+    total = args.epochs * len(batches)
+    if args.n > 1:
+        total //= args.n
+    train(model, batches, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total), args.n)
+    total = updates(batches, args)
+    train(model, batches, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total), args.n)
+    args.total = count(len(batches), args)
+    train(model, batches, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.total), args.n)
+""",
+    "a schedule that counts micro-batches, stepped for each of them": """
+def train(args, batches, total_micro_batches):
+    args.steps = args.epochs * len(batches)
+    schedules = [
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps),
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total_micro_batches),
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.iterations),
+    ]
+    for i in range(args.iterations):
+        x, y = next(batches)
+        (F.cross_entropy(model(x), y) / args.n).backward()
+        if (i + 1) % args.n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        for schedule in schedules:
+            schedule.step()
+""",
+    "a schedule that counts updates, stepped for each micro-batch": """
+def train(args, batches):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.updates)
+    for i in range(args.iterations):
+        x, y = next(batches)
+        (F.cross_entropy(model(x), y) / args.n).backward()
+        if (i + 1) % args.n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()  # expect: GL401
+""",
 }
 
 

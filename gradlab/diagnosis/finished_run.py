@@ -47,6 +47,10 @@ class FinishedRun:
     """Parameters without a gradient in every update; None: only those updates are known whose layers were recorded."""
     opposed: bool = False
     """Whether its loss depends on weights that another optimizer moves by a loss of its own: it need not fall."""
+    generates: bool = False
+    """Whether the model also ran without gradients, as often as with them: what it put out may be data or targets."""
+    targets: tuple[float, float] | None = None
+    """Mean squares of a regression's targets at the beginning and at the end, where known."""
     constant: float | None = None
     """Loss of the best constant answer, where known: a model that is no better has learnt nothing from the inputs."""
     decay: Callable[[float, float, float], float] | None = None

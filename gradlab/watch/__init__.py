@@ -27,6 +27,7 @@ Not detected, and why:
 
 Limits:
 
+    targets that a model makes are seen in PyTorch's regression losses, or if the watched model runs without gradients
     freezing after the second update may be intended: GL703 is about what is frozen before
     GL704 needs a step on the other loss in between: of losses that are added up before both steps nothing is said
     the losses of gradients by torch.func, or written by hand, are not known; their norms are

@@ -42,6 +42,8 @@ class Mode:
     """Whether it has run in eval(), without gradients, since then."""
     site: CallSite | None = None
     """Call site of its latest `eval()`."""
+    num_ungraded: int = 0
+    """Times that it ran in training mode without gradients: nobody evaluates it so."""
     updates: int = 0
     """Updates in a row in eval(), after an evaluation."""
     matters: bool | None = None

@@ -92,6 +92,7 @@ class LoopState:
         self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker, self.seen))
         self.unheld.weights = None
         self.outputs[-1].opposed = lambda: self.is_opposed(tracker)
+        self.outputs[-1].generates = lambda: self.generates(tracker)
         self.tracker_of |= {id(p): tracker for p in tracker.params}
         for call in self.on_new_optimizer:
             call(tracker)
@@ -100,6 +101,12 @@ class LoopState:
     def is_opposed(self, tracker: OptimizerTracker) -> bool:
         """Whether one of two losses runs through weights that another optimizer moves by the other loss."""
         return bool(tracker.opponents) or any(tracker.index in other.opponents for other in self.trackers)
+
+    def generates(self, tracker: OptimizerTracker) -> bool:
+        """Whether a model with this optimizer's weights ran without gradients too, as often as with them."""
+        pairs = zip(self.models, self.modes, strict=True)
+        often = [m for m, mode in pairs if mode.num_ungraded >= tracker.num_backwards > 0]
+        return any(id(p) in tracker.ids for m in often for p in m.parameters())
 
     @property
     def world_size(self) -> int:

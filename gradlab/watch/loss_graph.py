@@ -12,6 +12,7 @@ import torch
 IDENTITIES = {"CloneBackward0", "ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
 """Nodes that leave the value unchanged."""
 FACTORS = {"DivBackward0", "MulBackward0", "NegBackward0"}
+REGRESSIONS = {"MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0"}
 MAX_DEPTH = 32
 """Nodes that are followed at most."""
 MAX_NODES = 20_000
@@ -105,6 +106,21 @@ def reduction_of(node: Any, name: str) -> str:
 def target_count(node: Any, reduction: str) -> float | None:
     total = getattr(node, "_saved_total_weight", None) if reduction == "mean" else None
     return total.item() if total is not None and total.device.type == "cpu" else None
+
+
+def target_size(loss: torch.Tensor) -> torch.Tensor | None:
+    """Mean square of the targets of a regression, a () tensor; None if the end of the graph shows none."""
+    queue: list[Any] = [loss.grad_fn] if loss.grad_fn is not None else []
+    for node in queue:
+        if node.name() in REGRESSIONS:
+            try:
+                target = node._saved_target.detach()
+                return None if hasattr(target, "to_local") else target.float().square().mean()
+            except (RuntimeError, AttributeError):
+                return None
+        if len(queue) < MAX_DEPTH:
+            queue += [each for each, _ in node.next_functions if each is not None]
+    return None
 
 
 class GraphToken:

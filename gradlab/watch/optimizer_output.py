@@ -56,6 +56,8 @@ class OptimizerOutput:
         self.metrics = UpdateMetrics(monitor, model, tracker.names, tracker.params, self.take)
         self.opposed: Callable[[], bool] = lambda: False
         """Whether its loss and that of another optimizer work against each other."""
+        self.generates: Callable[[], bool] = lambda: False
+        """Whether its model also ran without gradients, as often as with them."""
         self.stream = Stream(Thresholds(), tracker.names)
         self.files = RunFiles()
         self.file_sizes = [0, 0]
@@ -114,8 +116,13 @@ class OptimizerOutput:
         """
         status = "completed" if self.status == "completed" else "interrupted"  # an exception is no failed update
         never, half = list(self.metrics.without), self.fp16 or scaled
-        opposed, clips = self.opposed(), self.clips
-        found = diagnose(self.stream, status, opposed=opposed, never=never, half=half, scaled=scaled, clips=clips)
+        known: dict[str, Any] = {
+            "opposed": self.opposed(),
+            "generates": self.generates(),
+            "targets": self.tracker.target_sizes(),
+        }
+        known |= {"never": never, "half": half, "scaled": scaled, "clips": self.clips}
+        found = diagnose(self.stream, status, **known)
         if found.verdict == "interrupted" and self.error:
             found.sentence = f"{found.sentence}: {self.error}"
         mistakes = [record.finding() for record in faults]

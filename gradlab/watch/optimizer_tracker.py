@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
+from statistics import median
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ EARLY = 2
 """Updates after which parameters may be frozen on purpose: nobody begins to train them for fewer."""
 OPPOSITE = -0.1
 """Cosine below which gradients are opposed."""
+TARGETS = 3
+"""Passes whose targets are compared with those of as many others."""
 MAX_ZERO_CHECKS = 3
 """Times that gradients are read to see whether they were zeroed manually: reading waits for the device."""
 
@@ -85,6 +88,8 @@ class OptimizerTracker:
     """Backward passes that were dropped before the latest step."""
     window: int | None = None
     """Micro-batches in an update, known from a full window whose losses were divided by it."""
+    targets: list[torch.Tensor] = field(default_factory=list)
+    """Mean squares of the targets of single passes: of the first few, and of the latest."""
     graph_tokens: list[list[Any]] = field(default_factory=list)
     """For each of the latest updates, weak references that are alive while graphs of its losses are."""
     initial_schedule_sites: list[CallSite | None] = field(default_factory=list)
@@ -164,6 +169,19 @@ class OptimizerTracker:
                 [p for p in self.frozen_early if not p.requires_grad],
                 self.frozen_steps + 1,
             )
+
+    def note_targets(self, size: torch.Tensor | None) -> None:
+        """At a backward pass: how large were the targets?"""
+        if size is not None:
+            self.targets.append(size)
+            del self.targets[TARGETS:-TARGETS]
+
+    def target_sizes(self) -> tuple[float, float] | None:
+        """Mean squares of the targets at the beginning and at the end."""
+        if len(self.targets) < 2 * TARGETS:
+            return None
+        sizes = [float(size) for size in self.targets]
+        return median(sizes[:TARGETS]), median(sizes[TARGETS:])
 
     def note_through(self) -> None:
         """At a step: does its gradient come through weights of other optimizers?"""

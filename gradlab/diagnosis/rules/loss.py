@@ -20,6 +20,9 @@ from gradlab.diagnosis.series import Recent, median
 class Diverged(Rule):
     """The loss ends far above where it began, or back there after falling; or the last evaluation is not finite.
 
+    Where the targets of a regression have grown too, or the model ran without gradients as often as with them, as in
+    Q-learning, the loss may rise with its targets: the finding is then a warning.
+
     Of a run too short for two windows only what is certain is said: the loss has become twice `factor` times the first,
     and was still rising.
     """
@@ -40,17 +43,29 @@ class Diverged(Rule):
         if run.status == "given_up":
             return self.found("critical", str(run.error))
         if run.rose(self.factor):
-            return self.found("critical", f"the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}")
+            sentence = f"the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
+            if why := self.moving(run):
+                return self.found("warning", f"{sentence}, and {why}: it diverges, or rises with its targets")
+            return self.found("critical", sentence)
         began = max(h.loss_first, h.loss_early)
         reference = began if run.constant is None else min(began, run.constant)
         fallen, back = reference - h.loss_lowest, h.loss_late - h.loss_lowest
         apart = bool(h.last) and h.loss_lowest < min(h.last)  # else both may be the same noisy level
         if run.long and fallen >= self.fell * abs(reference) and back >= self.lost * fallen and apart:
             sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}, and is back at {h.losses.final:.3g}"
-            return self.found(
-                "critical", f"{sentence}: what was learnt is lost", best=h.losses.best, last=h.losses.final
-            )
+            severity, why = "critical", "what was learnt is lost"
+            if moving := self.moving(run):
+                severity, why = "warning", f"{why}, or its targets have changed, since {moving}"
+            return self.found(severity, f"{sentence}: {why}", best=h.losses.best, last=h.losses.final)
         return None
+
+    def moving(self, run: FinishedRun) -> str:
+        """Why the loss of a model that learns may rise: its targets come from a model that changes. Else nothing."""
+        first, last = run.targets or (0.0, 0.0)
+        rise = abs(run.history.losses.final / max(run.history.losses.initial, 1e-300))
+        if 0 < first * max(self.factor, rise**0.5) < last:
+            return f"the mean square of its targets went from {first:.3g} to {last:.3g}"
+        return "the model also runs without gradients, as where it makes its data or targets" if run.generates else ""
 
     def unable(self, run: FinishedRun) -> str | None:
         h = run.history

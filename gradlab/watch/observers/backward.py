@@ -14,7 +14,7 @@ from gradlab.watch.events import BackwardPass
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import ForwardPasses, LoopState
-from gradlab.watch.loss_graph import LossWeight, graph_token, holds_scaled, node_below_factors
+from gradlab.watch.loss_graph import LossWeight, graph_token, holds_scaled, node_below_factors, target_size
 from gradlab.watch.networks_between import NetworksBetween, foreign_gradients, is_opposed
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -23,6 +23,8 @@ from gradlab.watch.rules import calls
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """Of `torch.autograd.backward`."""
+TARGETS_EVERY = 8
+"""Of one of so many passes the size of the targets is kept."""
 
 
 class BackwardObserver:
@@ -58,6 +60,8 @@ class BackwardObserver:
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
         before = [foreign_gradients(tracker) for tracker in loop.trackers] if len(loop.trackers) > 1 else []
         unheld = loop.unheld.before(loop.seen.num_backwards)
+        roots = as_tensors(given.get("tensors")) if loop.seen.num_backwards % TARGETS_EVERY == 1 else []
+        size = target_size(roots[0]) if roots else None
 
         def after(result: Any, error: bool) -> None:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
@@ -73,6 +77,7 @@ class BackwardObserver:
                 if not error:
                     self.judge(tracker, b, forwards, in_autocast)
                 self.record(tracker, b, error)
+                tracker.note_targets(size)
 
         return after
 

@@ -44,6 +44,7 @@ class ForwardObserver:
             return
         if not torch.is_grad_enabled():
             mode.evaluated |= mode.trained and not module.training
+            mode.num_ungraded += module.training
             return
         if module.training:
             mode.trained, mode.evaluated, mode.updates = True, False, 0

@@ -1,0 +1,75 @@
+"""A loss that rises with its own targets is a warning; one that rises against fixed targets is critical."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gradlab
+from gradlab.watch.loss_graph import target_size
+
+UPDATES = 320
+
+
+def squares(out, goal):
+    return (out - goal).square().mean()
+
+
+def value_net():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    return net, copy.deepcopy(net), torch.optim.Adam(net.parameters(), 1.5e-2)
+
+
+def learn_values(folder, loss_of, acts):
+    """One reward a step, episodes of 33 steps: values and the noise of the targets grow from nothing."""
+    net, target, optimizer = value_net()
+    with gradlab.watch(net, optimizer, folder=folder, quiet=True) as watch:
+        for i in range(UPDATES):
+            if acts:
+                with torch.no_grad():
+                    net(torch.randn(1, 8))
+            goes_on = (torch.rand(32, 1) < 0.97).float()
+            goal = 1 + goes_on * target(torch.randn(32, 8)).detach()
+            optimizer.zero_grad()
+            loss_of(net(torch.randn(32, 8)), goal).backward()
+            optimizer.step()
+            if i % 6 == 5:
+                target.load_state_dict(net.state_dict())
+    return watch.loop.outputs[0].final
+
+
+@pytest.mark.parametrize("loss_of, acts, seen", [(F.mse_loss, False, "its targets went"), (squares, True, "also runs")])
+def test_a_loss_that_rises_with_its_targets_is_a_warning(loss_of, acts, seen, tmp_path):
+    found = learn_values(tmp_path, loss_of, acts)
+    assert found.verdict == "diverged"
+    assert seen in found.sentence
+    assert not found.unhealthy
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_against_fixed_targets_it_is_critical(evaluates, tmp_path):
+    net, _, _ = value_net()
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    with gradlab.watch(net, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i in range(UPDATES):
+            if evaluates and i % 20 == 0:  # not in eval(), though it should be
+                with torch.no_grad():
+                    net(torch.randn(1, 8))
+            x = torch.randn(32, 8)
+            optimizer.param_groups[0]["lr"] *= 1.04
+            optimizer.zero_grad()
+            F.mse_loss(net(x), x[:, :1]).backward()
+            optimizer.step()
+    found = watch.loop.outputs[0].final.findings
+    assert "critical" in [each.severity for each in found if each.code == "diverged"]
+
+
+def test_targets_are_found_below_weights_and_sums():
+    out, goal = torch.randn(4, 1, requires_grad=True), torch.full((4, 1), 3.0)
+    weighted = (torch.rand(4, 1) * F.smooth_l1_loss(out, goal, reduction="none")).mean()
+    for loss in (F.mse_loss(out, goal), weighted, out.square().mean() + F.huber_loss(out, goal) / 2):
+        assert target_size(loss) == 9
+    assert target_size(F.cross_entropy(out.view(1, 4), torch.tensor([1]))) is None

@@ -28,6 +28,17 @@ class Overflows(Tiny):
         return super().forward(x) * (self.factor if -self.passes <= self.left < 0 else 1.0)
 
 
+class Exponential(nn.Sequential):
+    """(B, 4) -> (B, 1), the exponential of a linear function's output times a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(nn.Linear(4, 1))
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (super().forward(x) * self.factor).exp()
+
+
 class Unused(Tiny):
     """Has a layer that it does not use."""
 

@@ -13,7 +13,8 @@ from gradlab.update.gradients import tensor_norms, total_norm
 from gradlab.update.loss import Loss
 
 STANDS_OUT = 30.0
-"""A sample stands out with a loss or a gradient norm of so many times the usual one."""
+"""A sample stands out with a loss or a gradient norm of so many times the usual one; is unlike the others with an
+input or target of so many spreads above theirs."""
 MOST = 64
 """Samples of a batch that are measured one by one."""
 PARTS = 32
@@ -32,6 +33,16 @@ class Sample:
     grad_norm: float
     outlier: float = 1.0
     """Its loss or gradient norm over the median of those that it was measured with, the larger of both."""
+    input: float = math.nan
+    """Largest magnitude in its input; NaN where that is not of floats."""
+    target: float = math.nan
+    odd: float = 0.0
+    """How far these lie above those of the others, in their spreads, the larger of both."""
+
+    @property
+    def unlike(self) -> bool:
+        """Whether it stands out and is far beyond the others before any model has seen it."""
+        return self.stands_out and self.odd >= STANDS_OUT
 
     @property
     def stands_out(self) -> bool:
@@ -45,6 +56,7 @@ def ranked(samples: Sequence[Sample], usual: Sequence[Sample] = ()) -> list[Samp
     for s in samples:
         values = zip((s.loss, s.grad_norm), middle, strict=True)
         s.outlier = max(over(abs(value), abs(half)) for value, half in values)
+        s.odd = max(above(getattr(s, name), [getattr(o, name) for o in everyone]) for name in ("input", "target"))
     return sorted(samples, key=lambda s: s.outlier, reverse=True)
 
 
@@ -88,6 +100,15 @@ def over(value: float, usual: float) -> float:
     return math.inf if not math.isfinite(value) else value / usual if usual else math.inf if value else 1.0
 
 
+def above(value: float, values: list[float]) -> float:
+    """By how many robust standard deviations a value is above others, a twentieth of them at least; 0 where unknown."""
+    if value != value:
+        return 0.0
+    middle = median(values)
+    spread = max(1.4826 * median([abs(v - middle) for v in values]), 0.05 * abs(middle))
+    return (value - middle) / spread if spread else math.inf if value > middle else 0.0
+
+
 def measured(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read) -> list[Sample]:
     """Each sample by itself, in fp32 and in evaluation mode: (N,) indices; of many, those of the largest losses.
 
@@ -124,4 +145,5 @@ def one(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read) -> 
         value = loss.sum(model(inputs), targets) / loss.count(targets).clamp(min=1)
         slopes = torch.autograd.grad(value, params, allow_unused=True) if value.requires_grad else ()
     norm = total_norm(tensor_norms([s for s in slopes if s is not None], value.device))
-    return Sample(int(index), value.item(), norm.item())
+    sizes = [t.abs().max().item() if t.is_floating_point() else math.nan for t in (inputs, targets)]
+    return Sample(int(index), value.item(), norm.item(), input=sizes[0], target=sizes[1])

@@ -81,6 +81,22 @@ def test_a_run_that_fails_at_once_by_a_sample_of_its_first_batch(tmp_path: Path)
     assert told["outcome"]["status"] == "failed" and "bad_batch" not in {f["code"] for f in told["findings"]}
 
 
+@pytest.mark.parametrize(("inputs", "verdict"), [(1.0, "nan_forward"), (1e3, "bad_batch")])
+def test_where_an_operation_overflows_a_sample_is_at_fault_only_if_it_is_unlike_the_others(
+    tmp_path: Path, inputs: float, verdict: str
+) -> None:
+    """exp overflows on ordinary samples, or on the one that is a thousand times larger."""
+    given = ("model=custom", "model.target=nets:Exponential", f"+model.kwargs.factor={40.0 if inputs == 1 else 1.0}")
+    given += ("loss=custom", "loss.target=torch.nn.functional:l1_loss", "optimizer=adam", "optimizer.lr=0.003")
+    config = to_config(composed(*given, "trainer.epochs=2"))
+    config.data = Regression(16, inputs)
+    Job(config, {}, tmp_path, [], "run", World()).run()
+    told = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert told["verdict"] == verdict, told["sentence"]
+    assert told["first_overflow"]["operation"] == "exp"
+    assert ("bad_batch" in {f["code"] for f in told["findings"]}) == (verdict == "bad_batch")
+
+
 def test_a_spike_is_blamed_on_the_data_only_where_a_sample_stands_out() -> None:
     stream = Stream(Thresholds())
     for i in range(1, 101):

@@ -118,6 +118,7 @@ class Operations(TorchDispatchMode):
             return before
         constant = not self.backward and not any(t.requires_grad for t in given)
         origin = Origin(maker, self.backward and not self.stack, mask(out) and (maker.name in FILLS or constant))
+        origin.operand_max = largest(given)
         origin.limit = torch.finfo(out.dtype).max if out.dtype.is_floating_point else None
         if maker.name == "_to_copy":
             origin.output_max = largest(given)

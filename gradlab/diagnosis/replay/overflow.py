@@ -31,6 +31,8 @@ class Overflow:
     """Largest magnitude that went in."""
     output_max: float | None = None
     """Largest magnitude of the same result in a wider type."""
+    operand_max: float | None = None
+    """Largest magnitude of what the operation itself was given."""
     healthy: str | None = None
     """The module that finished last with a finite output (backward: gradient), and its largest magnitude."""
     healthy_max: float | None = None
@@ -71,6 +73,11 @@ class Overflow:
     def moderate(self) -> bool:
         """Whether the model's outputs are of a size at which a loss should not fail."""
         return self.outputs is not None and (self.outputs.absmax or 0.0) <= MODERATE
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether the operation made it of numbers of ordinary size, as an exponential does."""
+        return self.operand_max is not None and self.operand_max <= MODERATE
 
     @property
     def after(self) -> str:

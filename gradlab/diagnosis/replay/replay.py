@@ -183,6 +183,7 @@ def overflow(trace: Trace, finding: NonFiniteTensor, batches: int) -> Overflow:
     if origin is not None:
         result.operation, result.rounded = origin.maker.name or None, origin.rounded
         result.input_max, result.output_max, result.limit = origin.input_max, origin.output_max, origin.limit
+        result.operand_max = origin.operand_max
         result.failure, result.derivative = origin.failure or OVERFLOW, origin.derivative
         result.ranges = origin.ranges
     if origin is not None and origin.given is not None:

@@ -65,6 +65,8 @@ class Origin:
     """What a narrower type could not hold: the name of a weight, or input."""
     input_max: float | None = None
     output_max: float | None = None
+    operand_max: float | None = None
+    """Largest magnitude of what the operation itself was given."""
     limit: float | None = None
     failure: str | None = None
     """What the operation did: see `failure`."""

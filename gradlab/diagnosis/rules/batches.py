@@ -57,7 +57,8 @@ class BadBatch(Rule):
     back; or where such updates are more than half of all the gradient that was ever applied: the weights then follow
     them, and under Adam their squares lower the rate of all others. The samples of the update are then measured one by
     one: they are at fault if some, with 30 times the usual loss or gradient norm, outweigh all others of the batch;
-    where none do, the weights are, and other rules say so.
+    where none do, the weights are, and other rules say so. Where the run ends because an operation overflows, they are
+    only if their input or target lies 30 spreads beyond the others': else it is the operation that makes them large.
     """
 
     causes = ("a sample that is an outlier, in its inputs or its target", "a wrong unit, or a missing normalisation")
@@ -133,7 +134,8 @@ class BadBatch(Rule):
         if self.spikes:
             chosen += [max(self.spikes, key=lambda s: s.norm), max(self.spikes, key=lambda s: s.hurt)]
         chosen += self.early if run.status == "failed" and not self.spikes[1:] else []
-        return sorted({s.attempt for s in chosen})
+        failing = {run.history.bad_since} if run.status == "failed" and run.history.bad_since else set()
+        return sorted({s.attempt for s in chosen} | failing)
 
     @property
     def unrecovered(self) -> list[Towering]:
@@ -142,7 +144,7 @@ class BadBatch(Rule):
         return self.spikes[last + 1 :]
 
     def find(self, run: FinishedRun) -> Finding | None:
-        guilty = [s for s in self.spikes if dominated(run.samples.get(s.attempt, []))]
+        guilty = [s for s in self.spikes if self.at_fault(run, s)]
         if not guilty:  # the weights are at fault, or the data were from the very beginning
             return self.at_once(run)
         lasting = next((s for s in self.unrecovered if s in guilty and self.lasts(run, s)), None)
@@ -164,13 +166,22 @@ class BadBatch(Rule):
         evidence |= {"count": self.count, "samples": [s.index for s in outliers(samples)]}
         return self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
 
+    def at_fault(self, run: FinishedRun, spike: Towering) -> bool:
+        """Whether samples of the update are, and not the operation that fails on them."""
+        samples, o = run.samples.get(spike.attempt, []), run.overflow
+        computed = o is not None and o.phase not in ("inputs", "targets", "parameters", "buffers")
+        return dominated(samples) and (not computed or any(s.unlike for s in samples))
+
     def at_once(self, run: FinishedRun) -> Finding | None:
-        """Of a run that failed: one of its first updates, before anything was usual."""
-        bad = [s for s in self.early if run.status == "failed" and dominated(run.samples.get(s.attempt, []))]
+        """Of a run that failed: one of its first updates, before anything was usual; or the one that failed."""
+        bad = [s for s in self.early if run.status == "failed" and self.at_fault(run, s)]
+        at = run.history.bad_since or 0
+        if not bad and run.status == "failed" and any(s.unlike for s in run.samples.get(at, [])):
+            bad = [Towering(at, math.inf, math.inf, math.nan, math.nan, 0)]
         if not bad:
             return None
-        samples = run.samples[bad[0].attempt]
-        sentence = f"update {bad[0].attempt}, before the run failed, is of samples unlike the others: {named(samples)}"
+        samples, when = run.samples[bad[0].attempt], "which failed" if bad[0].attempt == at else "before the run failed"
+        sentence = f"update {bad[0].attempt}, {when}, is of samples unlike the others: {named(samples)}"
         evidence: dict[str, Any] = {"loss": bad[0].loss, "norm": bad[0].norm, "count": 1}
         evidence["samples"] = [s.index for s in outliers(samples)]
         return self.found("critical", sentence, bad[0].attempt, **evidence)

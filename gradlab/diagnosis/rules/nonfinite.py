@@ -143,8 +143,9 @@ class NaNForward(NonFinite):
     """A number of the model's forward pass is not finite, for another reason than that it passes fp16's range.
 
     An operation without a finite result for its operands (0/0, the root of a negative number, a softmax whose entries
-    are all masked) is a cause of its own. An overflow of fp32 or bf16, and an operation on numbers that had grown large
-    before, are reported where no other rule found a cause.
+    are all masked) is a cause of its own, and so is one that overflows from operands of ordinary size, such as exp.
+    Another overflow of fp32 or bf16, and an operation on numbers that had grown large before, are reported where no
+    other rule found a cause.
     """
 
     causes = ("0/0 or the log or root of what should be positive", "a row that is masked throughout", "an overflow")
@@ -162,7 +163,11 @@ class NaNForward(NonFinite):
 
     def yields(self, run: FinishedRun) -> bool:
         o = run.overflow
-        return o is not None and (not o.undefined or o.phase == "loss" or (o.input_max or 0.0) > MODERATE)
+        if o is None:
+            return False
+        if o.undefined:
+            return o.phase == "loss" or (o.input_max or 0.0) > MODERATE
+        return not o.ordinary or any(s.unlike for samples in run.samples.values() for s in samples)
 
 
 def fits_wider(run: FinishedRun) -> bool:

@@ -75,6 +75,87 @@ for x, y in loader:
     seen.append(out)
 """
     + STEP,
+    "a sum restarted for each batch": """
+for x, y in loader:
+    total, count = 0, 0
+    for part in x.chunk(2):
+        loss = F.cross_entropy(model(part), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss
+    print(total)
+    pass
+""",
+    "a sum set back after each batch": """
+total = 0
+for x, y in loader:
+    pass
+    for part in x.chunk(2):
+        loss = F.cross_entropy(model(part), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss
+    print(total)
+    total = 0
+""",
+    "a list emptied after each batch": """
+total = []
+for x, y in loader:
+    pass
+    for part in x.chunk(2):
+        loss = F.cross_entropy(model(part), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total.append(loss)
+    print(total)
+    total.clear()
+""",
+    "a sum over all batches": """
+total = 0
+for x, y in loader:
+    pass
+    for part in x.chunk(2):
+        loss = F.cross_entropy(model(part), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss  # expect: GL605
+    print(total)
+    pass
+""",
+    "a sum over the batches of an epoch": """
+for loader in [loader] * 9:
+    total = 0
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        total += loss  # expect: GL605
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "sums restarted by a method, with a window, and cut off": """
+class Run:
+    def reset(self):
+        self.total, self.count = 0, 0
+    def train(self, n):
+        total, mean = 0, 0
+        for i, (x, y) in enumerate(loader):
+            self.reset()
+            if i % n == 0:
+                total = 0
+            loss = F.cross_entropy(model(x), y)
+            (loss / n).backward()  # expect: GL308
+            total += loss
+            self.total += loss
+            mean = 0.9 * mean + 0.1 * loss
+            mean = mean.detach()
+            if (i + 1) % n == 0 or i + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+""",
 }
 
 

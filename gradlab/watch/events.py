@@ -27,7 +27,7 @@ class Seen:
     leaf_site: CallSite | None = None
     """Call site of a backward pass of a tensor that no operation has made."""
     stray_clips: list[CallSite | None] = field(default_factory=list)
-    """Calls since the latest backward pass that clip none of the gradients there are."""
+    """Calls since the latest backward pass that clip none of the gradients there are, or only used ones."""
     freezes: list[tuple[CallSite | None, set[int]]] = field(default_factory=list)
     """Calls of `requires_grad_(False)` of modules during the first updates, and ids of their parameters."""
 

@@ -63,6 +63,8 @@ class OptimizerTracker:
     functional: list[Any] = field(default_factory=list)
     """Losses whose gradients `torch.autograd.grad` returned, which adds them to no parameter's."""
     clips: list[ClipCall] = field(default_factory=list)
+    clipped_last: bool = False
+    """Whether the gradients of the latest step were clipped."""
     schedule_steps: list[ScheduleStep] = field(default_factory=list)
 
     # Steps.
@@ -287,7 +289,7 @@ class OptimizerTracker:
         for b in self.accumulated:
             b.used_by.add(self.index)
         self.steps_without_drop += not self.dropped
-        self.dropped_last = len(self.dropped)
+        self.dropped_last, self.clipped_last = len(self.dropped), bool(self.clips)
         self.dropped, self.functional, self.clips, self.schedule_steps, self.manual_factors = [], [], [], [], []
         self.manually_written = self.manually_reduced = False
         self.early_update_site = None

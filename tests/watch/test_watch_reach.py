@@ -226,6 +226,39 @@ def judge_stays_frozen(watch):
     return w
 
 
+@wrong("frozen-and-forgotten", optimizer=1)
+def judge_stays_frozen_and_is_passed_over(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(14):
+            if any(p.requires_grad for p in judge.parameters()):
+                j_optimizer.zero_grad()
+                judged(judge, x, maker(torch.randn(16, 4)).detach()).backward()
+                j_optimizer.step()
+            judge.requires_grad_(False)  # here
+            m_optimizer.zero_grad()
+            F.softplus(-judge(maker(torch.randn(16, 4)))).mean().backward()
+            m_optimizer.step()
+    return w
+
+
+@right
+def judge_is_trained_before(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for i, (x, _) in enumerate(batches(20)):
+            if i < 5:
+                j_optimizer.zero_grad()
+                judged(judge, x, maker(torch.randn(16, 4)).detach()).backward()
+                j_optimizer.step()
+            else:
+                judge.requires_grad_(False)
+                m_optimizer.zero_grad()
+                F.softplus(-judge(maker(torch.randn(16, 4)))).mean().backward()
+                m_optimizer.step()
+    return w
+
+
 @right
 def frozen_for_the_step_of_the_other(watch):
     maker, judge, m_optimizer, j_optimizer = adversaries()
@@ -369,6 +402,40 @@ def clipping_the_judge_for_the_maker(watch):
             j_optimizer.step()
             m_optimizer.zero_grad()
             F.softplus(-judge(maker(x[:, :4]))).mean().backward()
+            clip_grad_norm_(judge.parameters(), 1.0)  # here
+            m_optimizer.step()
+    return w
+
+
+@wrong("clip-elsewhere")
+def clipping_a_frozen_judge_for_the_maker(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(6):
+            j_optimizer.zero_grad()
+            judged(judge, x, maker(x[:, :4]).detach()).backward()
+            clip_grad_norm_(judge.parameters(), 1.0)
+            j_optimizer.step()
+            m_optimizer.zero_grad()
+            judge.requires_grad_(False)
+            F.softplus(-judge(maker(x[:, :4]))).mean().backward()
+            judge.requires_grad_(True)
+            clip_grad_norm_(judge.parameters(), 1.0)  # here
+            m_optimizer.step()
+    return w
+
+
+@wrong("clip-after-step", optimizer=1)
+def clipping_the_judge_after_its_step(watch):
+    maker, judge, m_optimizer, j_optimizer = adversaries()
+    with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
+        for x, _ in batches(6):
+            m_optimizer.zero_grad()
+            j_optimizer.zero_grad()
+            made = maker(x[:, :4])
+            F.softplus(-judge(made)).mean().backward(inputs=list(maker.parameters()))
+            judged(judge, x, made.detach()).backward()
+            j_optimizer.step()
             clip_grad_norm_(judge.parameters(), 1.0)  # here
             m_optimizer.step()
     return w

@@ -151,7 +151,10 @@ class ClippingObserver:
             metrics = output.metrics
             compiled_steps.detect(loop, tracker)
             tracker.detect_writes()
-            if tracker.unused or not any(t.unused for t in trackers):  # networks may be clipped together
+            pending = tracker.unused or any(t.unused for t in trackers)  # networks may be clipped together
+            if not pending and tracker.clipped_last and any(t.unused for t in loop.trackers):
+                loop.seen.stray_clips.append(site)  # it was clipped before its step: another one is meant
+            elif tracker.unused or not pending:
                 loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scaler.enabled, loop.forwards.count))
             if tracker.unused:
                 loop.add_violations(tracker, calls.at_bound(bound, site, self.resnet))

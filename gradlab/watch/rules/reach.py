@@ -7,7 +7,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker
 from gradlab.watch.rules.accumulation import close
 
 STARVED = 2
@@ -38,7 +38,7 @@ def at_step(
             yield "backward-twice", b.site, ""
     if unused and not tracker.clips:
         for clip in seen.stray_clips:
-            yield "clip-elsewhere", clip, "it is given no parameters that have a gradient"
+            yield "clip-elsewhere", clip, "its parameters have no gradient, or one of an earlier step"
 
 
 def stepped_on_by_others(
@@ -82,9 +82,13 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
     """The loop is over."""
     if not tracker.fed and tracker.starved >= OFTEN and len(trackers) > 1:
         yield "step-without-gradient", seen.leaf_site or tracker.step_site, why_starved(tracker, seen)
-    if tracker.frozen_early and tracker.frozen_steps >= FROZEN:
-        names = [tracker.name_of(p) for p in tracker.frozen_early]
-        site = next((site for site, ids in seen.freezes if {id(p) for p in tracker.frozen_early} <= ids), None)
+    frozen, steps = tracker.frozen_early, tracker.frozen_steps
+    if tracker.attempts <= EARLY:  # it was not stepped any more, while another one was
+        frozen = [p for p in frozen if not p.requires_grad]
+        steps = max(other.attempts for other in trackers) - EARLY
+    if frozen and steps >= FROZEN:
+        names = [tracker.name_of(p) for p in frozen]
+        site = next((site for site, ids in seen.freezes if {id(p) for p in frozen} <= ids), None)
         yield "frozen-and-forgotten", site or tracker.step_site, listed(names)
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from gradlab.audit.rules.masked_means import of_mask
 from gradlab.audit.rules.registry import Hit, scenario_rule, text_rule
 from gradlab.audit.rules.reporting import uncertain
-from gradlab.audit.rules.trainer_arguments import BOUNDS, literal, trainers
+from gradlab.audit.rules.trainer_arguments import BOUNDS, configured, literal
 from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import walk
 from gradlab.audit.trace.scenarios import Scenario
@@ -117,16 +117,15 @@ def norm_unseen(scenario: Scenario) -> Iterator[Hit]:
 
 @text_rule("GL810")
 def trainer_clips_by_value(module: Module) -> Iterator[ast.AST]:
-    for call in trainers(module):
-        for k in call.keywords:
-            if k.arg == "gradient_clip_algorithm" and isinstance(k.value, ast.Constant) and k.value.value == "value":
-                yield k.value
+    for argument in (argument for trainer in configured(module) for argument in trainer):
+        by_value = isinstance(argument.value, ast.Constant) and argument.value.value == "value"
+        if argument.name == "gradient_clip_algorithm" and by_value:
+            yield argument.at
 
 
 @text_rule("GL811")
 def trainer_extreme_max_norm(module: Module) -> Iterator[ast.AST]:
-    for call in trainers(module):
-        for k in call.keywords:
-            value = literal(k.value) if k.arg in BOUNDS else None
-            if value is not None and clip_bounds.extreme(value):
-                yield k.value
+    for argument in (argument for trainer in configured(module) for argument in trainer):
+        value = literal(argument.value) if argument.name in BOUNDS else None
+        if value is not None and clip_bounds.extreme(value):
+            yield argument.at

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import dotted
+from gradlab.audit.source.syntax import called_name, dotted
 
 BOUNDS = ("max_norm", "gradient_clip_val", "max_grad_norm", "clip_grad")
 """Keywords of a bound on the norm."""
+PARSED = re.compile(r"(^|[._])(args|opts?|options|hparams|flags)$", re.I)
+"""Names of what a parser returns."""
 
 
 def literal(node: ast.AST) -> float | None:
@@ -21,21 +24,78 @@ def literal(node: ast.AST) -> float | None:
     return None
 
 
+class Argument(NamedTuple):
+    """An argument of a trainer: its value as far as it is in the text, and where it is given."""
+
+    name: str
+    value: ast.expr
+    at: ast.expr
+
+
 def trainers(module: Module) -> Iterator[ast.Call]:
     """Calls that make a trainer of Lightning's or transformers', or the arguments of one."""
-    if not re.search(r"Trainer\s*\(|TrainingArguments\s*\(", module.source.text):
+    if not re.search(r"(Trainer|TrainingArguments)(\.from_argparse_args)?\s*\(", module.source.text):
         return
     for node in module.source.nodes.of(ast.Call):
-        if re.search(r"(^|\.)(Trainer|\w*TrainingArguments)$", dotted(node.func)):
+        if re.search(r"(^|\.)(Trainer(\.from_argparse_args)?|\w*TrainingArguments)$", dotted(node.func)):
             yield node
+
+
+def configured(module: Module) -> list[list[Argument]]:
+    """The arguments of each trainer."""
+    return [arguments(call, module) for call in trainers(module)]
+
+
+def arguments(call: ast.Call, module: Module) -> list[Argument]:
+    """Keywords, those of a dictionary in the file, and the defaults of arguments that are parsed."""
+    parsed = parsed_defaults(module)
+    found: dict[str, Argument] = {}
+    if called_name(call) == "from_argparse_args" or any(called_name(k.value) == "vars" for k in call.keywords):
+        found |= {name: Argument(name, value, value) for name, value in parsed.items()}
+    for keyword in call.keywords:
+        if keyword.arg is None and isinstance(keyword.value, ast.Name):
+            found |= {name: Argument(name, value, value) for name, value in items(module, keyword.value.id)}
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            owner, _, name = dotted(keyword.value).rpartition(".")
+            value = parsed.get(name, keyword.value) if PARSED.search(owner) else keyword.value
+            found[keyword.arg] = Argument(keyword.arg, value, keyword.value)
+    return list(found.values())
+
+
+def parsed_defaults(module: Module) -> dict[str, ast.expr]:
+    """Defaults of the arguments that a file parses: `add_argument("--max_norm", default=1.0)`."""
+    found: dict[str, ast.expr] = {}
+    if "add_argument" in module.source.text:
+        for call in module.source.nodes.of(ast.Call):
+            default = next((k.value for k in call.keywords if k.arg == "default"), None)
+            first = call.args[0] if call.args else None
+            if called_name(call) == "add_argument" and isinstance(first, ast.Constant) and default is not None:
+                found[str(first.value).lstrip("-").replace("-", "_")] = default
+    return found
+
+
+def items(module: Module, name: str) -> list[tuple[str, ast.expr]]:
+    """The items of a dictionary that is written out in a file, and not changed there."""
+    nodes = module.source.nodes
+    used: list[ast.Attribute | ast.Subscript] = [*nodes.of(ast.Attribute), *nodes.of(ast.Subscript)]
+    changed = any(dotted(part.value) == name for part in used)
+    made = [node.value for node in nodes.of(ast.Assign) if name in map(dotted, node.targets)]
+    if changed or len(made) != 1:
+        return []
+    if isinstance(made[0], ast.Call) and dotted(made[0].func) == "dict":
+        return [(k.arg, k.value) for k in made[0].keywords if k.arg is not None]
+    if not isinstance(made[0], ast.Dict):
+        return []
+    return [(str(k.value), v) for k, v in zip(made[0].keys, made[0].values) if isinstance(k, ast.Constant)]
 
 
 @text_rule("GL812")
 def two_precisions(module: Module) -> Iterator[ast.AST]:
-    for call in trainers(module):
-        on = [k for k in call.keywords if k.arg in ("fp16", "bf16") and ast.unparse(k.value) == "True"]
+    for trainer in configured(module):
+        on = [a for a in trainer if a.name in ("fp16", "bf16") and ast.unparse(a.value) == "True"]
         if len(on) == 2:
-            yield on[1].value
+            yield on[1].at
 
 
 @text_rule("GL813")
@@ -43,12 +103,11 @@ def manual_optimization(module: Module) -> Iterator[ast.AST]:
     classes = [n for n in module.names.values() if isinstance(n, ast.ClassDef) and defines(n, "training_step")]
     if not classes or not all(optimizes_manually(n) for n in classes):
         return
-    for call in trainers(module):
-        for k in call.keywords:
-            value = literal(k.value)
-            least = {"gradient_clip_val": 0, "accumulate_grad_batches": 1}.get(k.arg or "")
-            if least is not None and value is not None and value > least:
-                yield k.value
+    for argument in (argument for trainer in configured(module) for argument in trainer):
+        value = literal(argument.value)
+        least = {"gradient_clip_val": 0, "accumulate_grad_batches": 1}.get(argument.name)
+        if least is not None and value is not None and value > least:
+            yield argument.at
 
 
 def defines(node: ast.ClassDef, name: str) -> bool:

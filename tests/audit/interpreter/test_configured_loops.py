@@ -156,3 +156,23 @@ def test_arguments_that_contradict_each_other(tmp_path):
                        ("accumulate_grad_batches=1", ""), ("gradient_clip_val=None", "")):  # fmt: skip
         last = f"lightning.Trainer({line})"
         assert found(f"{text}\nimport lightning\n{last}\n", tmp_path) == ([(code, last)] if code else [])
+
+
+def test_arguments_of_a_trainer_that_are_parsed_or_in_a_dictionary(tmp_path):
+    module = (Path(__file__).parents[1] / "right" / "lightning_manual.py").read_text()
+    head = f"{module}\nimport argparse\nfrom lightning import Trainer\nparser = argparse.ArgumentParser()\n"
+    parsed = 'parser.add_argument("--gradient-clip-val", type=float, default={})\nargs = parser.parse_args()\n{}\n'
+    for made, at in (
+        ("Trainer.from_argparse_args(args, max_epochs=3)", "default=1.0"),
+        ("Trainer(**vars(args))", "default=1.0"),
+        ("Trainer(gradient_clip_val=args.gradient_clip_val)", "args.gradient_clip_val"),
+    ):
+        [(code, line)] = found(head + parsed.format("1.0", made), tmp_path)
+        assert code == "GL813" and at in line
+        assert found(head + parsed.format("0.0", made), tmp_path) == []
+    for options in ('{"accumulate_grad_batches": 4}', "dict(accumulate_grad_batches=4)"):
+        text = f"{head}options = {options}\nTrainer(**options)\n"
+        assert found(text, tmp_path) == [("GL813", f"options = {options}")]
+        assert found(f"{text}options.clear()\n", tmp_path) == []
+    text = head + parsed.format("1.0", "Trainer.from_argparse_args(args, gradient_clip_val=0)")
+    assert found(text, tmp_path) == []

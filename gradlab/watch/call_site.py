@@ -44,7 +44,8 @@ def call_site() -> CallSite | None:
     """The innermost frame in the user's code; if there is none, the innermost frame in a library."""
     frame, library = sys._getframe(1), None
     while frame is not None:
-        where = origin(frame.f_code.co_filename)
+        file = frame.f_code.co_filename
+        where = ORIGINS[file] if file in ORIGINS else origin(file)
         if where == USER:
             return frame.f_code, frame.f_lineno
         if where == LIBRARY and library is None:

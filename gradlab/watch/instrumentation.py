@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-import torch
+from torch.compiler import is_compiling
 
 from gradlab.watch.events import Seen
 from gradlab.watch.faults import Fault
@@ -137,7 +137,7 @@ class Hook:
         self.parts = (instrumentation, call, only, chooses_thread)
 
     def __call__(self, *args: Any) -> None:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return  # a hook would break the graph that is being compiled
         instrumentation, call, only, chooses_thread = self.parts
         if only is None or args[0] is only:

@@ -51,6 +51,8 @@ class OptimizerTracker:
     """Whether the loop has summed the gradients over ranks itself since the last step."""
     manual_factors: list[float] = field(default_factory=list)
     """Factors that the loop has multiplied all gradients by since the last step."""
+    accumulates: bool = False
+    """Whether there was ever more than one backward pass in the gradients."""
     reference: Reference | None = None
     """A small parameter and its gradient after the latest backward pass."""
     zero_checks: int = 0
@@ -209,10 +211,10 @@ class OptimizerTracker:
 
     def versions(self) -> list[int]:
         """Version counters of the sampled gradients; -1 where there is none."""
-        grads = [p.grad for p in self.sample]
         if self.sharded:
-            grads = [getattr(g, "_local_tensor", g) for g in grads]
-        return [-1 if g is None else id(g) + g._version for g in grads]
+            grads = [getattr(p.grad, "_local_tensor", p.grad) for p in self.sample]
+            return [-1 if g is None else id(g) + g._version for g in grads]
+        return [-1 if (g := p.grad) is None else id(g) + g._version for p in self.sample]
 
     def accept_writes(self) -> None:
         """All writes to the gradients up to now were observed."""
@@ -232,8 +234,9 @@ class OptimizerTracker:
             self.seen_versions = now
 
     def remember_gradient(self) -> None:
-        """Keep a small gradient after a backward pass, to compare with later."""
-        self.reference = reference(self.smallest, self.sharded)
+        """Keep a small gradient after a backward pass, to compare with later, unless each update has one pass."""
+        several = self.accumulates or self.attempts < EARLY
+        self.reference = reference(self.smallest, self.sharded) if several else None
 
     def detect_manual_factor(self) -> None:
         """The loop wrote to the gradients: did it multiply them by one number?"""

@@ -179,6 +179,7 @@ class BackwardObserver:
     def record(self, tracker: OptimizerTracker, b: BackwardPass, error: bool) -> None:
         output = self.loop.outputs[tracker.index]
         output.fp16 |= b.fp16
+        tracker.accumulates |= bool(tracker.accumulated)
         tracker.accumulated.append(b)
         tracker.num_backwards += 1
         tracker.remember_gradient()
@@ -198,7 +199,7 @@ class BackwardObserver:
         loop.add_violations(tracker, calls.at_backward(tracker, b, in_autocast))
         if forwards.bypassed_ddp and b.num_forwards == 0:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)
-        if loop.world_size > 1 and forwards.synced and b.synced is False:
+        if forwards.synced and b.synced is False and loop.world_size > 1:
             loop.add_fault("no-sync-around-backward-only", loop.no_sync or b.site, tracker)
 
 

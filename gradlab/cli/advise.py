@@ -20,7 +20,6 @@ from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import failure_advice, finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
 from gradlab.diagnosis.advice.max_norm import clip_advice, steady_norms
-from gradlab.remedies.compared_job import HEALTHY
 from gradlab.runs.advice_facts import (
     applied_before_failure,
     architecture,
@@ -29,6 +28,7 @@ from gradlab.runs.advice_facts import (
     pretraining_rate,
     record_for_advice,
 )
+from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 
 DESCRIPTION = """\

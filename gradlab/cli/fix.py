@@ -13,7 +13,7 @@ from gradlab.base.command import INTERRUPTED, Parser, exit_code
 from gradlab.base.errors import Usage
 from gradlab.base.json_lines import plain, write_whole
 from gradlab.base.option import require
-from gradlab.remedies.compared_job import HEALTHY
+from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 
 RUNS, SEEDS = 4.0, 2

@@ -21,6 +21,8 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
     """Likely causes, the likeliest first."""
+    lost: str = ""
+    """The class of a run that is lost by it (`gradlab.runs.outcome_class`), where that is not known by its code."""
 
 
 @dataclass

@@ -12,10 +12,10 @@ from typing import Any
 from gradlab.base.command import key
 from gradlab.base.statistics import quantile
 from gradlab.measure.levels import Levels
+from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 
 BASELINE = "none"
-HEALTHY = ("healthy", "small_but_healthy")
 UNJUDGED = ("too_short",)
 WARM = 10
 """Updates that are not timed, the first; and as many are needed after them."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from gradlab.diagnosis.finding import Diagnosis
+from gradlab.runs.outcome_class import HEALTHY
 
 
 def judge(expect: str | list[str] | None, diagnosis: Diagnosis) -> tuple[int, str]:
-    """Exit code (0 as expected, 1 not) and its sentence. A list: any of its verdicts is expected."""
+    """Exit code (0 as expected, 1 not) and its sentence.
+
+    A list: any of its verdicts is expected. `healthy`: any verdict with which nothing is wrong.
+    """
     seen = diagnosis.verdict
     if expect == "any":
         return 0, ""
@@ -16,4 +20,5 @@ def judge(expect: str | list[str] | None, diagnosis: Diagnosis) -> tuple[int, st
         return int(diagnosis.unhealthy), f"the run is unhealthy: {seen}" if diagnosis.unhealthy else ""
     wanted = expect if isinstance(expect, list) else [expect]
     ending = "and saw it" if wanted == [seen] else f"saw {seen}"
-    return int(seen not in wanted), f"expected {' or '.join(wanted)}, {ending}"
+    met = seen in wanted or ("healthy" in wanted and seen in HEALTHY)
+    return int(not met), f"expected {' or '.join(wanted)}, {ending}"

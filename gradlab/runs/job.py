@@ -25,9 +25,9 @@ from gradlab.loggers.progress import Progress
 from gradlab.loggers.several import Loggers
 from gradlab.measure.samples import Sample
 from gradlab.remedies.candidates import Try, remedies
-from gradlab.remedies.compared_job import HEALTHY
 from gradlab.remedies.evidence import evidence
 from gradlab.runs import ending, expectation
+from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 from gradlab.runs.summary import ended
 from gradlab.train import checkpoint, environment

@@ -45,6 +45,8 @@ UNENDED = ("stopped", "error")
 """Gave no result that counts: what resuming their sweep runs again."""
 UNJUDGED = ("too_short", *UNENDED)
 """Neither stable nor unstable."""
+HEALTHY = ("healthy", "small_but_healthy")
+"""Verdicts of a run with which nothing is wrong: whatever asks for `healthy` takes each of them."""
 LOST = {
     "diverged": "diverged",
     "unbounded_loss": "exploded",
@@ -58,7 +60,7 @@ LOST = {
     "scale_livelock": "collapsed",
     "overflow_fp16": "collapsed",
 }
-"""Verdicts that are classes by themselves; of all others the loss decides."""
+"""Verdicts that are classes by themselves; of all others their finding says it, or the loss decides."""
 
 
 def learns(diagnosis: dict[str, Any]) -> bool:
@@ -66,13 +68,22 @@ def learns(diagnosis: dict[str, Any]) -> bool:
     return bool(diagnosis.get("learns"))
 
 
-def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float) -> str:
+def lost(finding: dict[str, Any]) -> str:
+    """The class of a run that a finding of its diagnosis.json says is lost; empty where it does not."""
+    if finding.get("severity") != "critical":
+        return ""
+    return LOST.get(finding["code"]) or str(finding.get("lost") or "")
+
+
+def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float, lost: str = "") -> str:
     """The class of a run from its verdict, how it ended (completed, failed, given_up, interrupted), whether its
-    diagnosis has it as learning, and its last loss."""
+    diagnosis has it as learning, and its last loss. lost: what the verdict's own finding says (see `lost`)."""
     if verdict is None or status is None:
         return "error"
     if verdict in LOST:
         return LOST[verdict]
+    if lost in NAMES and status != "failed":
+        return lost
     if status == "interrupted":
         return "stopped"
     if status == "given_up":

@@ -10,7 +10,7 @@ from typing import Any
 from gradlab.base.command import key
 from gradlab.base.fields import value
 from gradlab.base.json_lines import number
-from gradlab.runs.outcome_class import learns, outcome_class
+from gradlab.runs.outcome_class import learns, lost, outcome_class
 from gradlab.runs.record import REFUSED, RunRecord
 from gradlab.runs.sweep_record import SweepRecord
 
@@ -57,8 +57,10 @@ def numbers_of(job: RunRecord) -> dict[str, Any]:
 
 def class_of(job: RunRecord, numbers: dict[str, Any]) -> str:
     """The class of a run."""
-    last = numbers["loss/final"]
-    return outcome_class(job.verdict, job.status, learns(job.diagnosis), math.nan if last is None else last)
+    last = math.nan if numbers["loss/final"] is None else numbers["loss/final"]
+    findings = job.diagnosis.get("findings") or []
+    lost_by = next((lost(f) for f in findings if f["code"] == job.verdict), "")
+    return outcome_class(job.verdict, job.status, learns(job.diagnosis), last, lost_by)
 
 
 def why(job: RunRecord) -> str:

@@ -102,12 +102,13 @@ def test_a_spike_is_blamed_on_the_data_only_where_a_sample_stands_out() -> None:
     for i in range(1, 101):
         stream.observe(line(i, 90.0 if i == 61 else 1.0 if i < 61 else 9.0, 90.0 if i == 61 else 1.0))
 
-    def found(samples: list[Sample]) -> dict[str, str]:
+    def found(samples: list[Sample], key: str = "severity") -> dict[str, str]:
         told = diagnose(copy.deepcopy(stream), samples_of=lambda attempts: dict.fromkeys(attempts, ranked(samples)))
-        return {f.code: f.severity for f in told.findings}
+        return {f.code: getattr(f, key) for f in told.findings}
 
     alike = [Sample(i, 5.0 + i, 3.0) for i in range(8)]
     assert found([*alike, Sample(8, 299.0, 3.0)])["bad_batch"] == "critical"
+    assert found([*alike, Sample(8, 299.0, 3.0)], "lost")["bad_batch"] == "diverged", "the damage lasts"
     assert "bad_batch" not in found(alike) and found(alike)["diverged"] == "critical"
     unmeasured = diagnose(stream)
     assert unmeasured.verdict == "diverged" and "bad_batch" in unmeasured.unchecked

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradlab.base.option import Invalid
+from gradlab.runs.outcome_class import LOST
 from gradlab.sweep.grid.axes import axes, label, without
 from gradlab.sweep.search import edge_effects, edge_report
 from gradlab.sweep.search.boundary_search import BoundarySearch
 from gradlab.sweep.search.edge import Edge, ask, edge
-from gradlab.sweep.search.judge import LOST, FinishedJob, learns, lost, stable
+from gradlab.sweep.search.judge import FinishedJob, learns, lost, stable
 from gradlab.sweep.search.lattice import Lattice, lattice
 from gradlab.sweep.search.options import BoundaryOption
 from gradlab.sweep.search.rounds import conduct

@@ -16,7 +16,7 @@ from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import VERDICTS, Thresholds
 from gradlab.runs.curve import curve
 from gradlab.runs.measured import lost_at, measured
-from gradlab.runs.outcome_class import LOST, NAMES, STABLE, learns, outcome_class, share, worst
+from gradlab.runs.outcome_class import LOST, NAMES, STABLE, learns, lost, outcome_class, share, worst
 from gradlab.runs.record import RunRecord
 from gradlab.runs.sweep_record import swept
 from gradlab.sweep.results import read, write
@@ -50,6 +50,17 @@ from gradlab.sweep.search import judge
 )
 def test_what_became_of_a_run(verdict, status, learnt, last, expected) -> None:  # type: ignore[no-untyped-def]
     assert outcome_class(verdict, status, learnt, last) == expected
+
+
+def test_a_rule_says_whether_a_run_is_lost_by_its_finding() -> None:
+    """Of a plugin's rule, and of bad_batch where the damage lasted: a critical finding with a class of its own."""
+    critical = {"code": "own_rule", "severity": "critical", "lost": "diverged"}
+    assert lost(critical) == "diverged" and lost(critical | {"code": "exploding"}) == "exploded"
+    assert not lost(critical | {"severity": "warning"}) and not lost(critical | {"lost": ""})
+    assert outcome_class("own_rule", "completed", True, 1.0, "diverged") == "diverged"
+    assert outcome_class("own_rule", "completed", True, 1.0, "") == "learnt"
+    assert outcome_class("own_rule", "failed", True, 1.0, "diverged") == "exploded"
+    assert judge.lost({"findings": [critical]}) and not judge.lost({"findings": [critical | {"lost": ""}]})
 
 
 def test_a_diagnosis_says_whether_its_run_has_learnt() -> None:

@@ -156,7 +156,7 @@ class BadBatch(Rule):
         sentence += f", gradient norm {spike.norm:.3g} where {spike.usual:.3g} is"
         sentence += f" (and so do {self.count - 1} others)" if self.count > 1 else ""
         sentence += f"; {named(samples)}" if samples else ""
-        severity, damage = self.damage(run, spike, guilty, lasting is not None)
+        severity, damage, lost = self.damage(run, spike, guilty, lasting is not None)
         evidence: dict[str, Any] = {
             "loss": spike.loss,
             "norm": spike.norm,
@@ -164,7 +164,9 @@ class BadBatch(Rule):
             "usual_norm": spike.usual,
         }
         evidence |= {"count": self.count, "samples": [s.index for s in outliers(samples)]}
-        return self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
+        found = self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
+        found.lost = lost
+        return found
 
     def at_fault(self, run: FinishedRun, spike: Towering) -> bool:
         """Whether samples of the update are, and not the operation that fails on them."""
@@ -189,23 +191,23 @@ class BadBatch(Rule):
     def unable(self, run: FinishedRun) -> str | None:
         return "the samples of single updates could not be measured" if self.spikes and not run.samples else None
 
-    def damage(self, run: FinishedRun, spike: Towering, guilty: list[Towering], lasting: bool) -> tuple[str, str]:
-        """Severity, and what the updates did to the run."""
+    def damage(self, run: FinishedRun, spike: Towering, guilty: list[Towering], lasting: bool) -> tuple[str, str, str]:
+        """Severity, what the updates did to the run, and the class of a run that is lost by them."""
         h = run.history
         part = self.theirs / self.way if self.way else 0.0
         share = f"{part:.0%} of all the gradient that was applied is of {self.count} of {h.attempts} updates"
         if lasting:
-            return "critical", f"the loss never came back: {h.losses.final:.3g} at the end"
+            return "critical", f"the loss never came back: {h.losses.final:.3g} at the end", "diverged"
         before, last = h.evaluations[: spike.evaluations], h.evaluations[-1:]
         by_heart = h.loss_late < 0.9 * spike.before
         if before and len(h.evaluations) > len(before) and self.above(run, last[0], min(before)) and not by_heart:
-            return "critical", f"the evaluation went from {min(before):.3g} to {last[0]:.3g}"
+            return "critical", f"the evaluation went from {min(before):.3g} to {last[0]:.3g}", "diverged"
         if part > self.share:
             severity = "critical" if not run.knows else "warning" if run.improved else "info"
-            return severity if run.long else "info", share
+            return severity if run.long else "info", share, ""
         if (hurt := max(s.hurt for s in guilty)) > self.lost:
-            return "warning", f"the losses after such an update were {hurt:.3g} times those before"
-        return "info", ""
+            return "warning", f"the losses after such an update were {hurt:.3g} times those before", ""
+        return "info", "", ""
 
     def lasts(self, run: FinishedRun, spike: Towering) -> bool:
         """Whether the run ended with the loss that the update left behind."""

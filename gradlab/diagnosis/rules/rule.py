@@ -52,6 +52,9 @@ class Rule:
     """Whether its finding is information, and never the verdict."""
     decides: ClassVar[bool] = False
     """Whether its finding is the verdict, if there is nothing worse, though it is information."""
+    loses: ClassVar[str] = ""
+    """The class on maps of a run with a critical finding of it that leaves no usable model: diverged, exploded or
+    collapsed; empty where the run is stable all the same, as one that does not learn."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What it requires: long, layers, steps or inspection (see `unable`)."""
 
@@ -93,4 +96,5 @@ class Rule:
         return next((missing[need] for need in self.needs if missing[need]), None)
 
     def found(self, severity: str, sentence: str, began: int | None = None, **evidence: Any) -> Finding:
-        return Finding(self.code, severity, sentence, began, evidence, list(self.causes))
+        lost = self.loses if severity == "critical" else ""
+        return Finding(self.code, severity, sentence, began, evidence, list(self.causes), lost)

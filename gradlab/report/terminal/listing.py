@@ -15,6 +15,7 @@ from gradlab.base.json_lines import plain
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import Invalid, require
 from gradlab.report.terminal import query
+from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.search import Entry, SweepEntry, find
 from gradlab.runs.sweep_record import swept
 
@@ -116,7 +117,7 @@ def colour(entry: Entry) -> str:
     """Green if all is healthy, red if something is broken or ended with an error, yellow if nothing is known."""
     codes = {job.numbers.get("exit_code") for job in entry.jobs or [entry]}
     seen = {job.verdict for job in entry.jobs or [entry]}
-    if seen <= {"healthy", "small_but_healthy"}:
+    if seen <= set(HEALTHY):
         return "green"
     if seen <= {"running", "killed", "pretrained", "does not apply", "interrupted", "not_measured", "too_short"}:
         return "yellow"

@@ -13,8 +13,8 @@ from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
 from gradlab.config.schema import Config
 from gradlab.remedies.candidates import Try, remedies
-from gradlab.remedies.compared_job import HEALTHY
 from gradlab.remedies.evidence import evidence
+from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 from gradlab.sweep.search.fix_search import Change, Number, Plan
 

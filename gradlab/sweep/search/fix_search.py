@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from gradlab.base.command import key, pasted
-from gradlab.remedies.compared_job import HEALTHY
+from gradlab.runs.outcome_class import HEALTHY
 from gradlab.sweep.grid.axes import Point
 from gradlab.sweep.search.judge import FinishedJob
 

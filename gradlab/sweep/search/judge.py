@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.runs import outcome_class
-from gradlab.runs.outcome_class import LOST
 from gradlab.runs.record import RunRecord
 
 ERROR = "no verdict"
@@ -41,7 +40,7 @@ KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_cod
 
 def lost(diagnosis: dict[str, Any]) -> bool:
     """Whether a critical finding means that the run is lost; others, such as stalled, are of stable runs."""
-    return any(f["code"] in LOST and f["severity"] == "critical" for f in diagnosis.get("findings", []))
+    return any(outcome_class.lost(f) for f in diagnosis.get("findings", []))
 
 
 def stable(diagnosis: dict[str, Any]) -> bool | None:

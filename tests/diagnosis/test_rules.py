@@ -367,6 +367,16 @@ def test_vanishing_over_time_steps() -> None:
     assert "vanishing" not in run(FLAT, time=999.0) and "vanishing" not in run(FALLING, time=1001.0)
 
 
+def test_gradients_that_dead_units_do_not_let_through_do_not_vanish() -> None:
+    """One layer with a unit in twenty alive makes them 4.5 times smaller, and more than that is not their doing."""
+    for late, dead, code in ((4000.0, 0.95, "dead_units"), (5000.0, 0.95, "vanishing"), (1100.0, 0.5, "vanishing")):
+        found = run(FLAT, layers=[1.0, 1.0, 1.0, late], inspection=seen(dead=dead))
+        assert ("vanishing" in found, found.get("dead_units")) == (
+            code == "vanishing",
+            "critical" if dead >= 0.9 else None,
+        )
+
+
 def test_order_of_execution_decides_which_layers_are_early() -> None:
     """Defined back to front, as by a user who builds the head first."""
     stream = Stream(Thresholds(), NAMES, ["d", "c", "b", "a"])

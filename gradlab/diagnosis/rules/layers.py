@@ -12,18 +12,26 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.rules.saturation import Units
 from gradlab.diagnosis.series import Samples, late_to_early
 
 
-def dies(run: FinishedRun) -> bool:
-    """Whether all units of some layer are dead, so that the layers before it get no gradient."""
-    return run.inspection is not None and any((m.dead or 0.0) == 1.0 for m in run.inspection.activations)
+def passed(run: FinishedRun) -> float:
+    """The part of a gradient's norm that layers of nearly dead units let through: 0 where all of one are dead.
+
+    Of each the root of the share of its live units, in which it is as large as before.
+    """
+    dead = [m.dead or 0.0 for m in run.inspection.activations] if run.inspection is not None else []
+    return math.prod(math.sqrt(1 - part) for part in dead if part >= Units.fraction)
 
 
 @rule("vanishing", position=130)
 @dataclass
 class Vanishing(Rule):
-    """Early layers, or early time steps, get almost no gradient, and the model does not learn."""
+    """Early layers, or early time steps, get almost no gradient, and the model does not learn.
+
+    Nor do dead units explain it: layers of nearly all dead ones let the root of their live share pass.
+    """
 
     needs = ("long", "layers")
     causes = (
@@ -68,8 +76,11 @@ class Vanishing(Rule):
             depth = (
                 min(depth, run.inspection.layer_ratio) if math.isinf(depth) else depth
             )  # not fp16's flushing to zero
-        if run.fits or run.frozen or run.status == "failed" or (math.isinf(depth) and dies(run)):
+        if run.fits or run.frozen or run.status == "failed":
             return None
+        live = passed(run)
+        if math.isinf(depth) if not live else depth * live <= self.ratio < depth:
+            return None  # dead_units
         if run.decayed:  # of weights that are gone, no gradient is left
             return None
         if depth > self.ratio:

@@ -48,6 +48,7 @@ def explain(error: BaseException, folder: Path | None = None) -> str | None:
         or ambiguous(error)
         or missing_plus(error)
         or field_of_null(error)
+        or remedy_file(error)
         or unknown_field(error, cause)
         or wrong_value(error, cause)
         or two_lines(error)
@@ -135,7 +136,23 @@ def unknown_field(error: BaseException, cause: BaseException) -> str | None:
     if not group or parent is None:
         return f"{full}: {no_such_field(name)}"
     known = [str(k) for k in parent]
+    above = str(parent._get_full_key(None))
+    if group.startswith(f"{above}."):  # the field is of one that does not exist itself
+        group, name = above, group.removeprefix(f"{above}.").split(".")[0]
     return f"{full}: no such field{did_you_mean(name, known)}; {group} has {', '.join(known) or 'no fields'}"
+
+
+def remedy_file(error: BaseException) -> str | None:
+    """A file of one's own in `remedy/` with other fields than a remedy has, or values that they do not take."""
+    found = re.match(r"In '(remedy/([^']+))': \S+ raised.*\n\s*(.*)", str(error))
+    if found is None:
+        return None
+    file, name, what = f"{found[1]}.yaml", found[2], found[3]
+    if "not a subclass of Remedy" in what:
+        return f"{file}: must begin with the line `# @package remedy.{name}`"
+    if (unknown := re.match(r"Key '(.+)' not in", what)) is not None:
+        what = f"{unknown[1]}: no such field{did_you_mean(unknown[1], ('why', 'set', 'multiply'))}"
+    return f"{file}: {what}; why is text, set and multiply hold a field and its value or factor a line"
 
 
 def wrong_value(error: BaseException, cause: BaseException) -> str | None:

@@ -112,7 +112,8 @@ def to_config(composed: DictConfig, known: Config | None = None, differ: Collect
             values[key] = getattr(known, key)
             continue
         if OmegaConf.is_missing(composed, key):
-            raise Invalid(key, "???", f"must be chosen: {', '.join(options(key))}")
+            because = ", since this model has no usual_data" if key == "data" and not values["model"].usual_data else ""
+            raise Invalid(key, "???", f"must be chosen{because}: {', '.join(options(key))}")
         try:
             values[key] = typed(composed[key])
         except Invalid as error:

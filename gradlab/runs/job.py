@@ -30,7 +30,7 @@ from gradlab.runs import ending, expectation
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 from gradlab.runs.summary import ended
-from gradlab.train import checkpoint, environment
+from gradlab.train import checkpoint, environment, snapshot
 from gradlab.train.inspection import (
     find_constant_answer,
     find_overflow,
@@ -95,8 +95,9 @@ class Job(Sink):
         about = About(folder, plain, group, header, overrides, make is Trainer, choices=chosen)
         about.summarise, about.draw = (lambda folder: ended(RunRecord(folder, plain)).lines), views.figures
         if config.resume:
-            kept = checkpoint.load("resume", folder / "checkpoint.pt")["files"]
-            for line, layers in read_run(folder, kept):
+            state = checkpoint.load("resume", folder / "checkpoint.pt")
+            snapshot.check_model(self.trainer, state)
+            for line, layers in read_run(folder, state["files"]):
                 self.stream.observe(line, layers)
                 about.lines += 1
         self.log_to = functools.partial(Loggers, config.logger if world.main else {}, about)

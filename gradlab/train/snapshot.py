@@ -49,6 +49,21 @@ def streak_of(trainer: TrainerState) -> dict[str, Any] | None:
     return {"first": fields, "failing": trainer.failing, "held": trainer.held} | where
 
 
+def check_model(trainer: TrainerState, state: dict[str, Any]) -> None:
+    """Raise `Invalid` where a checkpoint is of a model with other weights, naming the field that was changed."""
+    now, before = (
+        {name: t.shape for name, t in made.items()} for made in (trainer.module.state_dict(), state["model"])
+    )
+    if now == before:
+        return
+    keeps = "a resumed run keeps its model"
+    was, given = ((config or {}).get("model") or {} for config in (state["config"], trainer.plain_config))
+    for name, value in given.items():
+        if was.keys() == given.keys() and was[name] != value:
+            raise Invalid(f"model.{name}", value, f"must be {was[name]}, as it was: {keeps}")
+    raise Invalid("resume", trainer.config.resume, f"is of another model: {keeps}")
+
+
 def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     """Continue where a checkpoint was made; returns how many bytes of each file stand."""
     given = trainer.config.resume

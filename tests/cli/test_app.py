@@ -51,6 +51,7 @@ WRONG = {
     "sed=1": "sed: no such field (did you mean seed?)",
     "clp=norm": "clp: no such field (did you mean clip?)",
     "clip=norm clip.maxnorm=1": "clip.maxnorm: no such field (did you mean max_norm?); clip has max_norm",
+    "diagnosis.vanishin.ratio=1": "diagnosis.vanishin.ratio: no such field (did you mean vanishing?); diagnosis has",
     "+foo=1": "foo=1: no such field; gradlab has model,",
     "clip=norm +clip.foo=1": "clip.foo=1: no such field; there are max_norm",
     "+experiment=nope": "experiment=nope: must be one of ",
@@ -96,6 +97,32 @@ def test_wrong_command_is_told_in_two_lines_and_leaves_nothing(
 ) -> None:
     assert WRONG[arguments] in told(gradlab(*arguments.split(" "), cwd=tmp_path))
     assert runs(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [
+        ("why: x", "remedy/mine.yaml: must begin with the line `# @package remedy.mine`"),
+        ("# @package remedy.mine\nsets:\n  optimizer.lr: 1", "mine.yaml: sets: no such field (did you mean set?); why"),
+        ("# @package remedy.mine\nmultiply:\n  optimizer.lr: x", "mine.yaml: Value 'x' of type 'str' could not be"),
+    ],
+)
+def test_a_remedy_file_that_is_wrong_is_named_with_what_it_may_hold(
+    gradlab: Commands, tmp_path: Path, written: str, answer: str
+) -> None:
+    (tmp_path / "conf" / "remedy").mkdir(parents=True)
+    (tmp_path / "conf" / "remedy" / "mine.yaml").write_text(f"{written}\n")
+    assert answer in told(gradlab("--config-dir", "conf", "+remedy=mine", cwd=tmp_path))
+
+
+def test_a_resumed_run_keeps_its_model(gradlab: Commands, tmp_path: Path) -> None:
+    given = ("model.layers=1", "model.width=4", "trainer.updates=2", "hydra.run.dir=run")
+    assert gradlab("model=sigmoid_mlp", *given, cwd=tmp_path).code == 0
+    for changed, answer in (
+        ("model.layers=3", "model.layers=3: must be 1, as it was: a resumed run keeps its model"),
+        ("model=resnet", "resume=run: is of another model: a resumed run keeps its model"),
+    ):
+        assert answer in told(gradlab("resume=run", changed, "trainer.updates=4", cwd=tmp_path))
 
 
 def test_a_file_of_ones_own_decides_whether_it_is_a_multirun(gradlab: Commands, tmp_path: Path) -> None:

@@ -114,12 +114,16 @@ def test_an_installed_package_names_its_plugins_itself(outside: Path) -> None:
         ("broken", (), "GRADLAB_PLUGINS=broken: fails to import: NameError: name 'option' is not defined"),
         ("mine,again", (), "clip=halve: is defined twice: in mine.clips and in again"),
         ("mine.clips", ("clip=halve", "clip.factor=2"), "clip.factor=2.0: must be in (0, 1]"),
+        ("bare", ("model=bare",), "data=???: must be chosen, since this model has no usual_data: adding,"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_a_wrong_command(
     outside: Path, plugins: str, arguments: tuple[str, ...], message: str
 ) -> None:
     (outside / "broken.py").write_text('@option("clip", "broken")\nclass Broken: ...\n')
+    bare = '@option("model", "bare")\n@dataclass\nclass Bare(ModelOption): ...\n'
+    header = "from dataclasses import dataclass\nfrom gradlab.base.option import option\n"
+    (outside / "bare.py").write_text(f"{header}from gradlab.models.base import ModelOption\n{bare}")
     (outside / "again.py").write_text(textwrap.dedent(CLIP))
     ended = gradlab(outside, *arguments, plugins=plugins)
     assert ended.returncode == 2 and len(ended.stderr.splitlines()) == 1, ended.stderr

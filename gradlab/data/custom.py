@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 import torch
@@ -60,7 +60,7 @@ class CustomData(Data):
         splits = [self.shaped(x, y, *kinds)]
         if test is not None:
             splits.append(self.shaped(*self.stack(test), *kinds))
-        spec = self.spec(splits, *kinds)
+        spec = replace(self.spec(splits, *kinds), single=kinds[1] == "values" and y.dim() == 1)
         on_device = [TensorSplit(split.inputs.to(device), split.targets.to(device)) for split in splits]
         return Splits(on_device[0], on_device[1] if test is not None else None, spec, "custom")
 

@@ -23,3 +23,5 @@ class Spec:
     """Number of distinct input tokens or seeds; 0 where inputs are neither."""
     environment: str = ""
     """Name of the environment that episodes are played in."""
+    single: bool = False
+    """Whether the user's own data have one value a sample, () and not (1,): a loss of the user's own gets them so."""

@@ -213,6 +213,7 @@ class AutoLoss(Loss):
 class CustomLoss(Loss):
     """A function of (outputs, targets): the losses of the samples, (B,), or their mean, (); each sample counts once.
 
+    Targets have the shape that they have in the data.
     A mean over tokens is a mean of means if the samples have unequal numbers of them: return (B,) or use cross_entropy.
     """
 
@@ -229,10 +230,11 @@ class CustomLoss(Loss):
         self.function: Callable[..., torch.Tensor] = load_object("target", self.target)
         if not callable(self.function):
             raise Invalid("target", self.target, f"must name a function, but is {type(self.function).__name__}")
+        self.single = spec.single
         return self
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        losses = self.function(outputs, targets, **self.kwargs)
+        losses = self.function(outputs, targets[:, 0] if self.single else targets, **self.kwargs)
         samples = targets.shape[:1]
         if not isinstance(losses, torch.Tensor) or losses.shape not in ((), samples):
             gives = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__

@@ -393,7 +393,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("vectors", Spec("vectors", (5,), "classes", 3)),
         ("images", Spec("images", (3, 4, 4), "values", 2)),
-        ("arrays", Spec("sequences", (7, 2), "values", 1)),
+        ("arrays", Spec("sequences", (7, 2), "values", 1, single=True)),
         ("tensor_dataset", Spec("tokens", (4,), "tokens", 25, 25)),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 
 from gradlab.base.option import Invalid
 from gradlab.data.base import IGNORE
+from gradlab.data.custom import CustomData
 from gradlab.data.spec import Spec
 from gradlab.update.loss import AutoLoss, BinaryCrossEntropy, CrossEntropy, CustomLoss, Loss, MeanSquaredError
 
@@ -180,6 +183,22 @@ def test_custom_losses_of_samples_and_means(module: str) -> None:
     torch.testing.assert_close(cubic, (outputs - targets).abs().pow(3).mean(1).sum())
     total, _ = CustomLoss(target=f"{module}:mean").resolve(VALUES)(outputs.half(), targets.half())
     assert total.dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 2)])
+def test_a_loss_of_ones_own_gets_targets_as_the_data_have_them(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One number a sample, (N,), or a row of one, (N, 1); gradlab's own losses take a row of either."""
+    seen: list[tuple[int, ...]] = []
+    own = ModuleType("as_given")
+    own.data = lambda: (torch.ones(4, 3), torch.ones(shape))  # type: ignore[attr-defined]
+    own.loss = lambda outputs, targets: seen.append(tuple(targets.shape)) or outputs.mean()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "as_given", own)
+    splits = CustomData(target="as_given:data").load(torch.device("cpu"))
+    inputs, targets = splits.train.batch(torch.arange(4))
+    CustomLoss(target="as_given:loss").resolve(splits.spec)(inputs, targets)
+    assert seen == [shape] and targets.dim() == 2
 
 
 def test_wrong_custom_losses_are_refused(module: str) -> None:

@@ -1,0 +1,55 @@
+"""Changes of clipping, from the steady norms of the gradient and what clipping leaves of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradlab.config.remedy_option import Remedy
+from gradlab.config.schema import Config
+from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
+from gradlab.diagnosis.advice.line import two_digits
+from gradlab.diagnosis.advice.max_norm import outlier_fence
+from gradlab.remedies.evidence import Evidence
+from gradlab.remedies.proposal import Proposal, values
+from gradlab.update.clip import NoClip
+from gradlab.update.optimizer import SGD
+
+
+def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """At the outliers of the steady norms; without any, where a clipped update of SGD has the usual size."""
+    bound = math.nan
+    if e.steady:
+        bound = outlier_fence(e.steady)
+        why = f"the gradient's norm is usually {e.usual_norm:.2g}, and beyond this an outlier"
+    elif isinstance(c.optimizer, SGD) and e.weights > 0:
+        bound = TYPICAL_RATIO * e.weights * (1 - c.optimizer.momentum) / c.optimizer.lr
+        why = f"with it no update moves the weights by more than {TYPICAL_RATIO:g} of their norm, {e.weights:.2g}"
+    elif e.norms:
+        bound, why = min(e.norms), f"the smallest gradient norm before the failure was {min(e.norms):.2g}"
+    if 0 < bound < math.inf:
+        yield values("clip=norm", why, clip="norm", clip__max_norm=two_digits(bound))
+
+
+def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The bound at which usual gradients pass."""
+    if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5:
+        return
+    left = f"clipping leaves {e.coefficient:.2g} of the gradient, whose norm is usually {e.usual_norm:.2g}"
+    if (name := type(c.clip).threshold) == "max_norm" and e.norms:
+        yield values(
+            "clip.max_norm", left, clip__max_norm=two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))
+        )
+    else:
+        for name in ("max_value", "factor"):
+            if hasattr(c.clip, name):
+                bound = two_digits(getattr(c.clip, name) / e.coefficient)
+                yield Proposal(f"clip.{name}", Remedy(left, {f"clip.{name}": bound}), left)
+    yield values("clip=none", left, clip="none")
+
+
+def clip_per_layer(e: Evidence, c: Config) -> Iterator[Proposal]:
+    found = e.found.get("dominant_layer", {})
+    bound = getattr(c.clip, "max_norm", 1.0)
+    why = f"the norm is that of {found.get('layer')}, and clipping the whole leaves the others nothing"
+    yield values("clip=per_layer", why, clip="per_layer", clip__max_norm=bound)

@@ -1,0 +1,92 @@
+"""Changes of the learning rate, from the size of updates beside that of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradlab.config.schema import Config
+from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
+from gradlab.diagnosis.advice.line import two_digits
+from gradlab.remedies.evidence import Evidence
+from gradlab.remedies.proposal import Proposal, named, values
+from gradlab.update.optimizer import SGD
+from gradlab.update.schedule import Constant
+
+LARGE_RATIO = 1e-2
+"""The largest update that is usual, over the weights: PyTorch's own initial weights under Adam at its usual rate."""
+SMALL_RATIO = 1e-4
+"""Updates below it hardly train."""
+RECORDS = 3
+"""Updates whose size must have been measured for a middle."""
+FAR = 10.0
+"""Times the usual size beyond which updates are the cause, whatever else is seen."""
+LEAST = 1e-3
+"""A rate is not lowered by more in one step: where updates are larger still, it is the gradient."""
+ROOM = 2 / 3
+"""Of the rate with which a run would have come to its end in the same time to the overflow."""
+
+
+def usual_rate(c: Config) -> float:
+    """The default of the optimizer."""
+    return float(type(c.optimizer).lr)
+
+
+def excess(e: Evidence) -> float:
+    """How many times larger than usual updates are: at most TYPICAL_RATIO in the middle, LARGE_RATIO at the most."""
+    middle = e.usual_ratio / TYPICAL_RATIO if len(e.ratios) >= RECORDS else 0.0
+    return max(middle, e.largest_ratio / LARGE_RATIO) if e.ratios else math.nan
+
+
+def rate(e: Evidence, c: Config, factor: float, why: str) -> Proposal:
+    return values("optimizer.lr", why, optimizer__lr=two_digits(c.optimizer.lr * factor, up=False))
+
+
+def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The rate whose updates are of the usual size; a run that overflowed late: the rate that would last to its end."""
+    if e.failed_at and 20 <= e.failed_at < e.planned and e.overflow is not None and e.overflow.phase == "forward":
+        lasts = e.failed_at / e.planned * ROOM
+        why = f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the rate"
+        yield rate(e, c, lasts, why)
+    elif (over := excess(e)) > 1.5:
+        at = f"an update moves the weights by {e.usual_ratio:.2g} of their norm, at most {e.largest_ratio:.2g}"
+        usual = f"{TYPICAL_RATIO:g} in the middle and {LARGE_RATIO:g} at the most are usual"
+        yield rate(e, c, max(1 / over, LEAST), f"{at}; {usual}")
+
+
+def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """As `lower_rate`; without a measurement that says how far, a tenth."""
+    found = list(lower_rate(e, c))
+    unsaid = "the sizes of the updates do not say how far to lower the rate: a tenth of it"
+    yield from found or [rate(e, c, 0.1, unsaid)]
+
+
+def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Never where clipping is what makes updates small."""
+    if 0 < e.usual_ratio < SMALL_RATIO and not e.coefficient < 0.5:
+        why = (
+            f"an update moves the weights by {e.usual_ratio:.2g} of their norm: this rate makes that {TYPICAL_RATIO:g}"
+        )
+        yield rate(e, c, TYPICAL_RATIO / e.usual_ratio, why)
+
+
+def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
+    for factor, word in ((0.1, "a tenth of the rate"), (10.0, "ten times the rate")):
+        yield rate(e, c, factor, word)
+    if c.optimizer.lr != usual_rate(c):
+        yield values("optimizer.lr", f"the optimizer's default; it was {c.optimizer.lr:g}", optimizer__lr=usual_rate(c))
+
+
+def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Over a tenth of the run."""
+    updates = max(10, e.planned // 10)
+    first = f"the first update moves the weights by {e.ratios[0]:.2g} of their norm" if e.ratios else ""
+    why = ": ".join(filter(None, (first, "a tenth of the run to reach the rate")))
+    if isinstance(c.schedule, Constant):
+        yield values("schedule=warmup", why, schedule="warmup", schedule__warmup=updates)
+    elif getattr(c.schedule, "warmup", updates) < updates:
+        yield values("schedule.warmup", why, schedule__warmup=updates)
+
+
+def optimizers(e: Evidence, c: Config) -> Iterator[Proposal]:
+    yield named("adam" if isinstance(c.optimizer, SGD) else "sgd")

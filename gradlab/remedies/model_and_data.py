@@ -1,0 +1,164 @@
+"""Changes of the model, the loss and the data, from initial weights, the failing operation, units and samples."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+from gradlab.config.remedy_option import Remedy
+from gradlab.config.schema import Config
+from gradlab.remedies.evidence import Evidence
+from gradlab.remedies.learning_rate import LARGE_RATIO
+from gradlab.remedies.proposal import Proposal, code, named, values
+
+SIZES = (0.2, 4.0)
+"""Initial sizes (`Evidence.sizes`) outside of which a layer stretches or shrinks what passes it."""
+MANY = 5
+"""Layers over which a factor each adds up."""
+STABLE = {
+    "log": "log(x.clamp(min=tiny)); of a softmax log_softmax, of a sigmoid logsigmoid, or a loss that takes logits",
+    "log2": "log2(x.clamp(min=tiny))",
+    "log10": "log10(x.clamp(min=tiny))",
+    "exp": "subtract the maximum first (logsumexp, softmax), or bound its argument: x.clamp(max=80), softplus",
+    "sqrt": "sqrt(x.clamp(min=0) + eps): below 0 it is NaN, and at 0 its slope is infinite",
+    "rsqrt": "rsqrt(x + eps)",
+    "div": "divide by x.clamp(min=eps), or by where(x.abs() < eps, eps, x)",
+    "reciprocal": "1 / x.clamp(min=eps)",
+    "pow": "bound the base away from 0, or take log1p",
+    "norm": "(x.square().sum() + eps).sqrt(): the slope of a norm at 0 is NaN",
+    "linalg_vector_norm": "(x.square().sum() + eps).sqrt(): the slope of a norm at 0 is NaN",
+    "_softmax": "leave one position of each row unmasked, or mask with a large negative number instead of -inf",
+    "softmax": "leave one position of each row unmasked, or mask with a large negative number instead of -inf",
+    "acos": "acos(x.clamp(-1 + eps, 1 - eps))",
+    "asin": "asin(x.clamp(-1 + eps, 1 - eps))",
+    "atanh": "atanh(x.clamp(-1 + eps, 1 - eps))",
+    "std": "sqrt(var + eps): the slope of a standard deviation of 0 is NaN",
+}
+"""Operation -> its stable form."""
+
+
+def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Weights that begin off by a factor: all of a deep model's, or one layer's among the others."""
+    sizes = [s for s in e.sizes.values() if s > 0]
+    if not sizes:
+        return
+    middle = statistics.median(sizes)
+    odd = {n: s for n, s in e.sizes.items() if s == 0 or not 0.1 < s / middle < 10}
+    if (len(sizes) >= MANY and not 0.3 < middle < 2) or not SIZES[0] < middle < SIZES[1]:
+        said = f"weights begin at {middle:.2g} / sqrt(fan-in): each layer multiplies by that much"
+        yield named("he_init", said)
+        yield code("initial weights", f"scale the initial weights by {math.sqrt(2) / middle:.2g}", said)
+    for name, size in list(odd.items())[:3]:
+        factor = middle / size if size else math.inf
+        said = f"{name} begins at {size:.2g} / sqrt(fan-in), the other layers at {middle:.2g}"
+        yield code(
+            "initial weights", f"scale the initial {name} by {factor:.2g}, or leave it as PyTorch makes it", said
+        )
+
+
+def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The stable form of the operation that failed: of gradlab's loss a field, of the user's own code its lines."""
+    o = e.overflow
+    if hasattr(c.loss, "stable"):
+        yield named("stable_loss", f"{o.operation} in the loss is what fails" if o and o.operation else "")
+    if o is None or o.phase in ("parameters", "inputs", "targets"):
+        return
+    operation = o.derivative or o.operation or ""
+    where = f"in {o.module} ({o.kind})" if o.phase != "loss" and o.module else "in the loss"
+    form = STABLE.get(operation.strip("_")) or STABLE.get(operation)
+    if form is not None:
+        yield code("stable form", f"{operation.strip('_')} {where}: {form}", str(o))
+
+
+def units(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The activation of the layer whose units are dead or saturated."""
+    for verdict, form in (
+        ("dead_units", "GELU or a leaky ReLU"),
+        ("saturated_units", "ReLU or GELU, or normalise before"),
+    ):
+        if (module := e.found.get(verdict, {}).get("module")) is not None:
+            part = float(e.found[verdict].get("fraction", 1.0))
+            yield code(
+                "activation", f"{module}: {form}", f"{part:.0%} of its {'units' if 'dead' in verdict else 'outputs'}"
+            )
+
+
+def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Samples that did the damage are left out."""
+    found = e.found.get("bad_batch") or e.found.get("nan_input") or {}
+    indices = [
+        int(i) for s in found.get("samples") or [] if (i := s["index"] if isinstance(s, dict) else s) is not None
+    ]
+    if indices:
+        shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
+        why = f"sample{'s' * (len(indices) > 1)} {shown} of the training set did it"
+        if not c.data.without:  # places are those of what was left
+            yield values("data.without", why, data__without=sorted({*indices}))
+        yield code("data", f"look at sample {shown} of the training set; drop or repair it", why)
+
+
+def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
+    yield code(
+        "targets",
+        "check that inputs and targets belong together (no shuffle or shift of one alone), that inputs are of size 1, "
+        "and that outputs and targets have one shape in the loss",
+        f"after {e.attempts} updates of ordinary size the loss is no better than that of a constant answer",
+    )
+
+
+def bounded(e: Evidence, c: Config) -> Iterator[Proposal]:
+    yield code("loss", "check the sign of the loss, and bound what it rewards", "the loss falls without bound")
+
+
+def longer(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """A run of at least a hundred updates."""
+    least = 100
+    factor = math.ceil(least / max(e.attempts, 1))
+    if factor > 1:
+        why = f"{e.attempts} updates are too few to judge; this makes {least} or more"
+        updates = {} if c.trainer.updates is None else {"trainer__updates": max(least, c.trainer.updates)}
+        yield values("trainer.epochs", why, trainer__epochs=c.trainer.epochs * factor, **updates)
+
+
+def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
+    names = ", ".join(e.found.get("broken_graph", {}).get("parameters", [])[:3])
+    yield code("graph", f"look for detach(), .data, no_grad or NumPy between {names} and the loss", "no gradient ever")
+
+
+def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
+    yield code("data", "drop samples without a target that counts, or cut them later", "some windows hold no target")
+
+
+def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Weight decay that by itself moves the weights further than an update should, or that took them away."""
+    part, found = c.optimizer.lr * c.optimizer.weight_decay, e.found.get("not_learning", {})
+    why = ""
+    if part > LARGE_RATIO:
+        why = f"weight decay alone takes {part:.2g} of the weights at every update; {LARGE_RATIO:g} is a large update"
+    elif "weights_last" in found:
+        why = (
+            f"weight decay took the weights from a norm of {found['weights_first']:.2g} to {found['weights_last']:.2g}"
+        )
+    if why:
+        yield values("optimizer.weight_decay", why, optimizer__weight_decay=type(c.optimizer).weight_decay)
+
+
+def pitfall(e: Evidence, c: Config) -> Iterator[Proposal]:
+    if c.pitfall is not None:
+        yield values("pitfall", "the right update in place of the wrong one", pitfall=None)
+
+
+def defaults(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Numbers of the update that are far from their defaults, each set back."""
+    for group in ("optimizer", "precision", "clip", "schedule", "noise", "loss", "model"):
+        option: Any = getattr(c, group)
+        for f in fields(option):
+            value = getattr(option, f.name)
+            if f.name == "lr" or f.default is MISSING or value == f.default or (group == "model" and f.name != "gain"):
+                continue
+            if isinstance(value, (int, float)) and isinstance(f.default, (int, float)):
+                name, why = f"{group}.{f.name}", f"its default; it was {value:g}"
+                yield Proposal(name, Remedy(why, {name: f.default}), why)

@@ -1,0 +1,55 @@
+"""Changes of the precision and of its loss scale, from overflows and skipped updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from gradlab.config.schema import Config
+from gradlab.remedies.evidence import Evidence
+from gradlab.remedies.proposal import Proposal, named, values
+
+
+def wider(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """bf16 where fp16's range is what is missing."""
+    if not c.precision.half:
+        return
+    o = e.overflow
+    if o is not None and o.output_max is not None and math.isfinite(o.output_max):
+        why = f"{o.module or 'the model'} computes {o.output_max:.3g}: fp16 ends at 65504, bf16 where fp32 does"
+        yield replace(named("bf16"), why=why)
+    else:
+        yield named("bf16")
+
+
+def full(e: Evidence, c: Config) -> Iterator[Proposal]:
+    if type(c.precision).__name__ != "FP32":
+        yield named("fp32")
+
+
+def loss_scale(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """The loss scale's own settings, where they are what ends or starves the run."""
+    p: Any = c.precision
+    if not p.half:
+        return
+    if not p.enabled:
+        yield named(
+            "loss_scaling", f"{e.found.get('underflow_fp16', {}).get('flushed', 0):.0%} of the gradient is lost"
+        )
+        return
+    default = type(p)
+    if p.min_scale > default.min_scale and e.skipped < 20:
+        why = f"the run ends below a scale of {p.min_scale:g}, after {e.skipped} skipped updates alone"
+        yield values("precision.min_scale", why, precision__min_scale=default.min_scale)
+    if p.init_scale < default.init_scale and "underflow_fp16" in e.found:
+        why = f"gradients are flushed to zero at a scale of {p.init_scale:g}"
+        yield values("precision.init_scale", why, precision__init_scale=default.init_scale)
+    if p.growth_factor == 1 or p.backoff_factor == 1:
+        yield values(
+            "precision.backoff_factor",
+            f"a scale that does not move ({p.growth_factor:g}, {p.backoff_factor:g}) cannot find its place",
+            precision__growth_factor=default.growth_factor,
+            precision__backoff_factor=default.backoff_factor,
+        )

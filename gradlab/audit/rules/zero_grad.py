@@ -65,6 +65,8 @@ def zero_in_window(scenario: Scenario) -> Iterator[Hit]:
             pending = pending_backward(scenario, zero, optimizer)
             if pending is None or discards(scenario, zero, pending) or scenario.unused(pending):
                 continue
+            if for_another(scenario, pending, optimizer):
+                continue
             ahead = next((s for s in scenario.after(zero) if s.kind in ("backward", "step")), None)
             if ahead is not None and ahead.kind == "backward":
                 if pending.k < zero.k or (pending.k == zero.k and not scenario.ends(zero.k)):
@@ -100,6 +102,17 @@ def pending_backward(scenario: Scenario, zero: Occurrence, optimizer: Value) -> 
         elif step.kind in ("step", "zero") and concerns(scenario.loop, step, optimizer):
             pending = None
     return pending
+
+
+def for_another(scenario: Scenario, pending: Occurrence, optimizer: Value) -> bool:
+    """Whether gradients are left by another optimizer's loss, after this one's step: a generator's, in its critic."""
+    at = scenario.steps.index(pending)
+    around = [(i, s) for i, s in enumerate(scenario.steps) if s.k == pending.k and s.kind in ("backward", "step")]
+    own = [i for i, s in around if s.kind == "step" and i < at and concerns(scenario.loop, s, optimizer)]
+    later = next((s for i, s in around if s.kind == "step" and i > at), None)
+    if not own or later is None or concerns(scenario.loop, later, optimizer) is not False:
+        return False
+    return any(s.kind == "backward" and i < own[-1] for i, s in around)
 
 
 def held_back(loop: TrainingLoop, zero: Occurrence) -> bool:

@@ -120,6 +120,38 @@ class Net(lightning.LightningModule):
             self.optimizers().step()
             self.optimizers().zero_grad()
 """,
+    "a critic's gradients of the other's loss are zeroed with the next window": """
+def train(net, critic, n):
+    one = torch.optim.Adam(net.parameters())
+    two = torch.optim.Adam(critic.parameters())
+    for i, (x, y) in enumerate(loader):
+        if i % n == 0:
+            batches = []
+            two.zero_grad()
+            one.zero_grad()
+        batches.append((x, y))
+        (F.mse_loss(critic(net(x).detach()), y) / n).backward()
+        if (i + 1) % n != 0:
+            continue
+        two.step()
+        for x, y in reversed(batches):
+            (critic(net(x)).mean() / n).backward()
+        one.step()
+""",
+    "a critic's own gradients are zeroed within the window": """
+def train(net, critic, n):
+    one = torch.optim.Adam(net.parameters())
+    two = torch.optim.Adam(critic.parameters())
+    for i, (x, y) in enumerate(loader):
+        two.zero_grad()  # expect: GL306
+        (F.mse_loss(critic(net(x).detach()), y) / n).backward()
+        if (i + 1) % n != 0:
+            continue
+        two.step()
+        one.zero_grad()
+        (critic(net(x)).mean()).backward()
+        one.step()
+""",
 }
 
 

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from gradlab.audit.rules.ownership import concerns
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import may_hold, uncertain
-from gradlab.audit.trace.conditions import FALSE, atoms
+from gradlab.audit.trace.conditions import FALSE, atoms, joined
 from gradlab.audit.trace.event_tree import If, Jump, walk
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Value
+
+SCALER_THERE = re.compile(r"scaler#\d+ is not None$", re.I)
 
 
 def scaler_of(step: Occurrence) -> Value | None:
@@ -110,9 +112,12 @@ def step_past_scaler(scenario: Scenario) -> Iterator[Hit]:
         earlier = since_step(scenario, step, step.event.value)
         backward = next((s for s in earlier if s.kind == "backward"), None)
         scaler = scaler_of(backward) if backward is not None else None
-        if backward is None or scaler is None or not may_hold(scenario, scaler.enabled):
+        if backward is None or scaler is None:
             continue
-        yield Hit(step, (backward,), when=scaler.enabled)
+        there = [("atom", atom) for atom in scenario.loop.atoms if SCALER_THERE.search(atom.key)]
+        scaled = joined("and", [scaler.enabled, *there])  # no loss is where there is no scaler
+        if may_hold(scenario, scaled):
+            yield Hit(step, (backward,), when=scaled)
 
 
 @scenario_rule("GL205")

@@ -5,6 +5,19 @@ from __future__ import annotations
 import pytest
 from audited_snippets import assert_faults
 
+RUNNER = """
+class Runner:
+    def __init__(self, net, scaler=None):
+        self.net, self.scaler = net, scaler
+    def run(self, x, y):
+        loss = F.cross_entropy(self.net(x), y)
+        self.scaler.scale(loss).backward()
+class Trainer:
+    def __init__(self, runner: Runner, opt: torch.optim.Optimizer):
+        self.runner, self.opt = runner, opt
+    def train_step(self, x, y):
+        self.runner.run(x, y)
+"""
 CASES = {
     "204 branch A": """
 def train(net, opt, scaler, args):
@@ -365,6 +378,32 @@ def train(net, opt, args):
             norm = norm_of(net.parameters())
         opt.step()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL101
+""",
+    "204 no step past a scaler that another object has": RUNNER
+    + """\
+        if self.runner.scaler is not None:
+            self.runner.scaler.step(self.opt)
+            self.runner.scaler.update()
+        else:
+            self.opt.step()
+        self.opt.zero_grad()
+def fit(runner: Runner, opt):
+    trainer = Trainer(runner, opt)
+    for x, y in loader:
+        trainer.train_step(x, y)
+""",
+    "204 a step past a scaler that another object has": RUNNER
+    + """\
+        if self.fast:
+            self.runner.scaler.step(self.opt)
+            self.runner.scaler.update()
+        else:
+            self.opt.step()  # expect: GL204
+        self.opt.zero_grad()
+def fit(runner: Runner, opt):
+    trainer = Trainer(runner, opt)
+    for x, y in loader:
+        trainer.train_step(x, y)
 """,
 }
 

@@ -14,7 +14,7 @@ from gradlab.audit.trace.values import Event, Value
 
 LONGEST = 16
 """A window of known length that is longer is replayed as one of WINDOW micro-batches."""
-GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b|device|cuda", re.I)
+GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b|device(?!s)|cuda", re.I)
 """Names of flags for whether a batch is good enough for a step, or where it is."""
 ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
 

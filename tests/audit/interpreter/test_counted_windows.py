@@ -99,6 +99,30 @@ for i, (x, y) in enumerate(loader):
         schedule.step()
         optimizer.zero_grad()
 """,
+    "a window whose length depends on the devices, and a schedule in it": """
+def fit(net, opt, schedule: torch.optim.lr_scheduler.LRScheduler, settings, devices):
+    count = 0
+    for x, y in loader:
+        count += 1
+        adding = count % settings.micro_batches(devices) != 0
+        (F.cross_entropy(net(x), y) / settings.micro_batches(devices)).backward()
+        if not adding:
+            opt.step()
+            opt.zero_grad()
+            schedule.step()
+""",
+    "a window whose length depends on the devices, and a schedule outside": """
+def fit(net, opt, schedule: torch.optim.lr_scheduler.LRScheduler, settings, devices):
+    count = 0
+    for x, y in loader:
+        count += 1
+        adding = count % settings.micro_batches(devices) != 0
+        (F.cross_entropy(net(x), y) / settings.micro_batches(devices)).backward()
+        if not adding:
+            opt.step()
+            opt.zero_grad()
+        schedule.step()  # expect: GL401
+""",
 }
 
 

@@ -117,8 +117,10 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
         return
     for step in steps:
         schedule = step.event.value
-        if schedule is None or schedule.prepared is not None or not all(map(in_batches, alternatives(schedule))):
+        if schedule is None or not all(map(in_batches, alternatives(schedule))):
             continue
+        if schedule.prepared is not None and any(r.accelerator for e in scenario.loop.events for r in e.regions):
+            continue  # in Accelerate's own window
         yield Hit(step, (), schedule.call if schedule.path == step.event.path else None)
 
 

@@ -54,6 +54,7 @@ CASES = {
 """,
     "set to zero through Accelerate, outside of its window": """
 from accelerate import Accelerator
+from transformers import get_linear_schedule_with_warmup
 accelerator = Accelerator(gradient_accumulation_steps=4)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 for x, y in loader:
@@ -64,6 +65,7 @@ for x, y in loader:
 """,
     "set to zero past Accelerate, in its window": """
 from accelerate import Accelerator
+from transformers import get_linear_schedule_with_warmup
 accelerator = Accelerator(gradient_accumulation_steps=4)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 for x, y in loader:
@@ -122,6 +124,32 @@ def fit(net, opt, schedule: torch.optim.lr_scheduler.LRScheduler, settings, devi
             opt.step()
             opt.zero_grad()
         schedule.step()  # expect: GL401
+""",
+    "a schedule that Accelerate steps in a window counted by hand, in updates": """
+from accelerate import Accelerator
+from transformers import get_linear_schedule_with_warmup
+accelerator = Accelerator()
+schedule = get_linear_schedule_with_warmup(optimizer, 100, 3 * len(loader) // 4)
+model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+for i, (x, y) in enumerate(loader):
+    accelerator.backward(F.cross_entropy(model(x), y) / 4)
+    if i % 4 == 0:
+        optimizer.step()  # expect: GL307
+        schedule.step()
+        optimizer.zero_grad()
+""",
+    "a schedule that Accelerate steps in a window counted by hand, in micro-batches": """
+from accelerate import Accelerator
+from transformers import get_linear_schedule_with_warmup
+accelerator = Accelerator()
+schedule = get_linear_schedule_with_warmup(optimizer, 100, 3 * len(loader))  # expect: GL403
+model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+for i, (x, y) in enumerate(loader):
+    accelerator.backward(F.cross_entropy(model(x), y) / 4)
+    if i % 4 == 0:
+        optimizer.step()  # expect: GL307
+        schedule.step()
+        optimizer.zero_grad()
 """,
 }
 

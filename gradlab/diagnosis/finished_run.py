@@ -77,7 +77,9 @@ class FinishedRun:
         if c is not None and self.constant_found:
             # of some losses, such as of consistency or by triplets, a constant answer is best, or as good as any
             perfect = 0 <= c <= self.learning * self.history.loss_first
-            self.constant = c if end <= c + max(0.1 * abs(c), 3 * error) and not perfect else None
+            near = end <= c + max(0.1 * abs(c), 3 * error)
+            worse = min(self.history.last, default=0.0) > 2 * max(self.history.loss_first, c) > 0  # than untrained
+            self.constant = c if (near or worse) and not perfect else None
         elif c is not None and not c > 0:  # nothing is left to learn from the inputs
             self.constant = None
         if self.constant is None:
@@ -158,7 +160,8 @@ class FinishedRun:
             spread = 1.4826 * median(sorted(abs(v - end) for v in last))
             noise = 3 * 1.25 * spread * (1 / len(first) + 1 / len(last)) ** 0.5
             if self.constant is not None:  # then that is what an end is compared with
-                began, end, noise = max(began, math.fsum(first) / len(first)), h.end[0], 0.0
+                began, end = max(began, math.fsum(first) / len(first)), h.end[0]
+                noise = noise if self.constant_found else 0.0
             scale = began - self.constant if self.constant is not None and self.constant_found else began
             if began - end > max(self.learning * abs(scale), noise):
                 return True

@@ -1,5 +1,8 @@
 """The best constant answer to a loss that is only a function: what minimising it finds, and what that is good for."""
 
+import math
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,3 +49,18 @@ def test_a_loss_of_which_a_constant_answer_is_the_best_is_not_judged_by_it() -> 
     assert "not_learning" not in run(FALLING, constant=0.0, constant_found=True)
     solved = [0.5 * 0.8**i + 0.01 * (i % 5 == 0) for i in range(100)]  # a margin that few triplets still miss
     assert "not_learning" not in run(solved, constant=0.0, constant_found=True)
+
+
+def test_a_loss_far_above_that_of_the_untrained_model_diverged_however_early() -> None:
+    thrown = [2.5, 90.0, *(60 + 10 * math.sin(i) for i in range(98))]
+    assert run(thrown, constant=2.1, constant_found=True)["diverged"] == "critical"
+    assert "diverged" not in run(thrown, constant=60.0, constant_found=True), "it is as good as a constant answer"
+
+
+def test_a_fall_within_its_noise_is_no_learning() -> None:
+    """From below the constant answer, since the first weights happened to do better."""
+    for seed in range(4):
+        draw = random.Random(seed)
+        noisy = [0.682 - 1e-6 * i + draw.gauss(0, 0.01) for i in range(400)]
+        found = run(noisy, coefficients=[1e-4] * 400, clips=True, constant=0.69, constant_found=True)
+        assert found["overclipped"] == "critical"

@@ -194,7 +194,10 @@ class Project:
             while (start / "__init__.py").exists() and len(starts) < 6:
                 start = start.parent
                 starts.append(start)
-            starts += [above for above in start.parents[:ABOVE] if (above / parts[0] / "__init__.py").is_file()]
+            for above in start.parents[:ABOVE]:
+                package = above / parts[0]  # of which this file is a part, or which is marked as one
+                if (package / "__init__.py").is_file() or start.is_relative_to(package):
+                    starts.append(above)
         for folder in starts:
             for cut in range(len(parts) - 1, 0, -1):
                 base = folder.joinpath(*parts[:cut])

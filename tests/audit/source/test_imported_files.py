@@ -80,6 +80,15 @@ def test_a_package_beside_the_scripts_folder_is_followed(tmp_path, capsys):
     assert errors(capsys, tmp_path / "scripts/train.py")[0] == ["train.py:10:9", "GL306 error"]
 
 
+def test_a_package_without_an_init_file_is_followed(tmp_path, capsys):
+    wrong = SCALING.replace("            self.inner.unscale_(optimizer)\n", "")
+    loop = LOOP.replace("from scaling", "from package.tools.scaling")
+    written(tmp_path, {"package/tools/scaling.py": SCALING, "package/training/loop.py": loop})
+    assert errors(capsys, tmp_path / "package/training/loop.py") == [["Nothing found."]]
+    written(tmp_path, {"package/tools/scaling.py": wrong})
+    assert errors(capsys, tmp_path / "package/training/loop.py")[0] == ["scaling.py:8:13", "GL201 error"]
+
+
 def test_a_mistake_in_a_helper_of_another_file_is_reported_there_and_once(tmp_path, capsys):
     (tmp_path / "steps.py").write_text(
         "import torch\ndef act(loss, net, opt, due):\n    loss.backward()\n"

@@ -221,3 +221,23 @@ class Typed(Tiny):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self[1].weight.dtype))
+
+
+class Denoiser(nn.Sequential):
+    """Images (1, 6, 6) -> images of their size."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 1, 3, padding=1))
+
+
+def noisy_images() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Pairs of a noisy image and the image, (1, 6, 6) each."""
+    clean = torch.randn(20, 1, 6, 6, generator=torch.Generator().manual_seed(0)).cumsum(-1)
+    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(1))
+    return (clean[:16] + noise[:16], clean[:16]), (clean[16:] + noise[16:], clean[16:])
+
+
+def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean absolute difference of each image, (B,)."""
+    assert outputs.shape == targets.shape and targets.dim() == 4
+    return (outputs - targets).abs().mean((1, 2, 3))

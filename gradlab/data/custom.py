@@ -97,7 +97,7 @@ class CustomData(Data):
             raise Invalid("inputs", inputs, message)
         if targets == "values" and y.dim() == 1:
             y = y.unsqueeze(1)  # (N,) -> (N, 1)
-        if y.dim() - 1 != (targets != "classes"):
+        if targets != "values" and y.dim() - 1 != (targets == "tokens"):
             raise Invalid("targets", targets, f"cannot have the shape {tuple(y.shape[1:])} of a target")
         for name, kind, tensor in (("inputs", inputs, x), ("targets", targets, y)):
             if kind in INTEGER and tensor.is_floating_point():
@@ -112,7 +112,7 @@ class CustomData(Data):
 
         first = splits[0]
         if targets == "values":
-            outputs = first.targets.shape[1]
+            outputs = first.targets.shape[1:].numel()
             require(self.outputs in (None, outputs), "outputs", self.outputs, f"{outputs}, the size of a target")
         else:
             outputs = self.outputs or size([split.targets for split in splits])
@@ -132,5 +132,5 @@ def kind_of_inputs(x: torch.Tensor) -> str:
 
 
 def kind_of_targets(y: torch.Tensor) -> str:
-    """values of floats, classes of one integer, tokens of many."""
+    """values of floats, of any shape; classes of one integer, tokens of many."""
     return "values" if y.is_floating_point() else "classes" if y.dim() == 1 else "tokens"

@@ -11,8 +11,8 @@ class Spec:
 
     inputs:  "tokens" (T,) integers, "vectors" (D,), "images" (C, H, W) or "sequences" (T, F) floats; or "episodes" ()
              integers, the seeds of episodes with observations (D,).
-    targets: "classes" () integers, "tokens" (T,) integers, or "values" (K,) floats; or "returns" of episodes.
-    outputs: number of classes, size of the vocabulary, number of values K, or of actions.
+    targets: "classes" () integers, "tokens" (T,) integers, or "values" (K,) or (...) floats; or "returns" of episodes.
+    outputs: number of classes, size of the vocabulary, number of values of a sample K, or of actions.
     """
 
     inputs: str

@@ -150,7 +150,7 @@ class CrossEntropy(Loss):
 @option("loss", "mse")
 @dataclass
 class MeanSquaredError(Loss):
-    """(unit * (output - target))^2: outputs and targets (B, K), each of the K values counts."""
+    """(unit * (output - target))^2: outputs and targets (B, K), or any (B, ...): each of the values counts."""
 
     unit: float = 1.0
     """One unit of the values in those of the loss: 0.001 for values in millimetres and a loss in square metres."""
@@ -175,7 +175,7 @@ class MeanSquaredError(Loss):
 @option("loss", "bce")
 @dataclass
 class BinaryCrossEntropy(Loss):
-    """-t log p - (1 - t) log(1 - p) with p = sigmoid(output): outputs and targets t in [0, 1], both (B, K)."""
+    """-t log p - (1 - t) log(1 - p) with p = sigmoid(output): outputs and targets t in [0, 1], (B, K) or (B, ...)."""
 
     def resolve(self, spec: Spec) -> BinaryCrossEntropy:
         fits("bce", spec, "values")

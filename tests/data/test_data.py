@@ -373,6 +373,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             def vectors(n=6): return Pairs([(torch.randn(5), i % 3) for i in range(n)])
             def image(): return torch.rand(3, 4, 4), torch.rand(2)
             def images(): return [image() for _ in range(6)], [image()]
+            def pictures(): return torch.rand(6, 3, 4, 4), torch.rand(6, 2, 4, 4)
             def arrays(): return numpy.ones((6, 7, 2)), numpy.arange(6.0)
             def tensor_dataset():
                 tokens = torch.arange(24).view(6, 4)
@@ -393,6 +394,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("vectors", Spec("vectors", (5,), "classes", 3)),
         ("images", Spec("images", (3, 4, 4), "values", 2)),
+        ("pictures", Spec("images", (3, 4, 4), "values", 32)),
         ("arrays", Spec("sequences", (7, 2), "values", 1, single=True)),
         ("tensor_dataset", Spec("tokens", (4,), "tokens", 25, 25)),
     ],
@@ -404,7 +406,8 @@ def test_kinds_of_custom_data_are_inferred(module: str, name: str, spec: Spec) -
     assert (splits.test is not None) == (name == "images")
     assert inputs.dtype == (torch.int64 if spec.inputs == "tokens" else torch.float32)
     assert targets.dtype == (torch.float32 if spec.targets == "values" else torch.int64)
-    assert targets.shape == {"classes": (6,), "values": (6, spec.outputs), "tokens": (6, 4)}[spec.targets]
+    values = (6, 2, 4, 4) if name == "pictures" else (6, spec.outputs)
+    assert targets.shape == {"classes": (6,), "values": values, "tokens": (6, 4)}[spec.targets]
     check(splits, 1) if name != "arrays" else None
 
 

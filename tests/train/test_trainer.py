@@ -5,7 +5,9 @@ import json
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import nets
 import pytest
 import torch
 import torch.nn.functional as F
@@ -313,3 +315,24 @@ def test_a_hopeless_run_is_given_up_with_its_reason_and_another_is_not(tmp_path:
     assert all(loss > 2 * seen[0] for loss in seen[-5:]) and seen[-6] <= 2 * seen[0]
     assert (tmp_path / "lost" / "checkpoint.pt").is_file() and not (tmp_path / "lost" / "crash.pt").exists()
     assert trainer(tmp_path / "fine", *base, "optimizer.lr=0.1").run().status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("loss", "reference"),
+    [(("loss=mse",), F.mse_loss), (("loss=custom", "loss.target=nets:absolute"), F.l1_loss)],
+    ids=["mse", "custom"],
+)
+def test_targets_of_any_shape_are_a_plain_loop(tmp_path: Path, loss: tuple[str, ...], reference: Any) -> None:
+    """Every pixel counts once, also in the shorter last window."""
+    model = ("model=custom", "model.target=nets:Denoiser", "data=custom", "data.target=nets:noisy_images")
+    sgd = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0", "data.batch_size=3", "accumulation.steps=2")
+    run = trainer(tmp_path, *model, *loss, *sgd, "trainer.epochs=2")
+    plain, (inputs, targets) = copy.deepcopy(run.module), nets.noisy_images()[0]
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    assert run.run().status == "completed"
+    for epoch in range(2):
+        for index in epoch_order(16, run.config.seed, epoch).split(6):
+            optimizer.zero_grad()
+            reference(plain(inputs[index]), targets[index]).backward()
+            optimizer.step()
+    assert torch.allclose(weights(run.module), weights(plain), rtol=1e-5, atol=1e-6)

@@ -14,6 +14,8 @@ from gradlab.watch.optimizer_tracker import OPPOSITE, OptimizerTracker
 
 PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", "ConvolutionBackward0"}
 """Nodes that multiply activations by weights."""
+KEPT = ("_saved_mat2", "_saved_weight")
+"""What they keep of a weight."""
 VIEWS = {"TBackward0", "TransposeBackward0", "ViewBackward0", "PermuteBackward0", "ToCopyBackward0"}
 """Nodes between such a product and its weights."""
 MEASURED = 3
@@ -33,12 +35,14 @@ class NetworksBetween:
         read = self.read.setdefault(site, [])
         if len(read) < GRAPHS_PER_SITE:
             owners = {id(p): tracker.index for tracker in trackers for p in tracker.params}
-            read.append(networks_between(roots, owners))
+            places = {place(p): tracker.index for tracker in trackers for p in tracker.params}
+            places.pop(0, None)
+            read.append(networks_between(roots, owners, places))
         return set.union(*read)
 
 
-def networks_between(roots: list[torch.Tensor], owners: dict[int, int]) -> set[tuple[int, int]]:
-    """owners: id of a parameter -> index of its optimizer."""
+def networks_between(roots: list[torch.Tensor], owners: dict[int, int], places: dict[int, int]) -> set[tuple[int, int]]:
+    """owners, places: id of a parameter, and its address in memory -> index of its optimizer."""
     below: dict[Any, set[int]] = {}
     """Node -> optimizers whose parameters it reaches."""
     pairs: set[tuple[int, int]] = set()
@@ -55,6 +59,8 @@ def networks_between(roots: list[torch.Tensor], owners: dict[int, int]) -> set[t
             below[node] |= {own} if own is not None else set()
             if node.name() in PRODUCTS:
                 weights = {owners[id(w)] for each in inputs if id(w := weight_of(each)) in owners}
+                if (frozen := frozen_weight(node)) in places:
+                    weights.add(places[frozen])
                 pairs |= {(v, u) for v in weights for u in below[node] if u != v}
     return {(v, u) for v, u in pairs if (u, v) not in pairs}
 
@@ -69,6 +75,17 @@ def weight_of(node: Any) -> Any:
     while node is not None and node.name() in VIEWS:
         node = node.next_functions[0][0]
     return None if node is None else variable(node)
+
+
+def frozen_weight(node: Any) -> int:
+    """The address of the weight of a product that is only kept for the gradient of its other operand; 0 of others."""
+    kept = next((getattr(node, name) for name in KEPT if hasattr(node, name)), None)
+    return place(kept) if isinstance(kept, torch.Tensor) and not kept.requires_grad else 0
+
+
+def place(tensor: torch.Tensor) -> int:
+    """Address in memory; 0 where there is none, as of weights that are spread over ranks."""
+    return tensor.data_ptr() if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta else 0
 
 
 def foreign_gradients(tracker: OptimizerTracker) -> list[tuple[torch.Tensor, torch.Tensor]]:

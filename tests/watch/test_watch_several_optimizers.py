@@ -40,6 +40,26 @@ def test_a_mistake_of_the_second_of_two_optimizers(tmp_path):
     assert "optimizer 1 (Adam): verdict: zero-grad-missing" in watch.report()
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(4, 1), nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 4))])
+def test_a_loss_through_a_frozen_judge_need_not_fall(layer, tmp_path):
+    """The judge learns to tell real samples from made ones, and its weights want no gradient while the maker learns."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(2, 4), layer
+    first, second = (torch.optim.SGD(m.parameters(), lr=0.05) for m in (maker, judge))
+    with gradlab.watch([maker, judge], [first, second], folder=tmp_path, quiet=True) as watch:
+        for _ in range(60):
+            made = maker(torch.randn(16, 2))
+            second.zero_grad()
+            (judge(made.detach()).mean() - judge(3 + torch.randn(16, 4)).mean()).backward()
+            second.step()
+            judge.requires_grad_(False)
+            first.zero_grad()
+            (1 - judge(made).mean()).backward()
+            first.step()
+            judge.requires_grad_(True)
+    assert "optimizer 0 (SGD): verdict: healthy" in watch.report() and "against another optimizer's" in watch.report()
+
+
 def test_a_reused_folder_contains_nothing_of_an_earlier_watch(tmp_path):
     """Files of other programs stay."""
     torch.manual_seed(0)

@@ -217,4 +217,28 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL709",
+        name="requires-grad-of-module",
+        severity="warning",
+        message="requires_grad of a module is a plain attribute: its weights are what they were before",
+        why="PyTorch reads requires_grad of tensors alone. What should be frozen is trained, what should be trained "
+        "stays frozen, and there is no message.",
+        wrong="""
+model[0].requires_grad = False
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="call module.requires_grad_(...), with an underscore",
+        example="""
+model[0].requires_grad_(False)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

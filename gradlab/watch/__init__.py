@@ -6,7 +6,8 @@ Mistakes have the codes of `gradlab.codes`, as in `gradlab.audit`, and are repor
 except:
 
     GL605              at the backward pass of a loss that is kept: keeping it makes no call
-    GL206              at the call that zeroes, or adds to, the gradient that was abandoned
+    GL206              where the check skips; if that is in another function than the last call before it, at the call
+                       that zeroes, or adds to, the gradient that was abandoned
     GL303              at the backward pass whose gradient is multiplied: arithmetic is not observed
     GL307              if the remainder is zeroed, at the call that zeroes it
     GL306 GL402 GL404  from the second update if losses are undivided, or the schedule steps first: once may be intended
@@ -16,6 +17,7 @@ except:
     GL704              from the third update: the gradients must oppose each other every time
     GL707              at `eval()`, from the third update on in that mode
     GL708              at the end, at the latest step on other weights of the model
+    GL709              at the end, at the assignment, if it runs in the watch or in a function that is running then
 
 Not detected, and why:
 

@@ -12,6 +12,7 @@ from gradlab.watch.arguments import type_name
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, ClipCall, ScheduleStep
 from gradlab.watch.manual_gradients import Reference, manual_factor, reference
+from gradlab.watch.source_lines import skipping_line
 
 MAX_SAMPLED = 16
 """Gradients whose version counters are compared to detect writes; their values are not read."""
@@ -270,6 +271,12 @@ class OptimizerTracker:
     def own(self) -> list[BackwardPass]:
         """The backward passes in the gradients that this optimizer has not used; another one may have."""
         return [b for b in self.accumulated if self.index not in b.used_by]
+
+    @property
+    def skip_site(self) -> CallSite | None:
+        """Where the loop left out the step on what the gradients hold, as far as its source shows."""
+        unscale = [self.unscale_site] if self.unscaled else []
+        return skipping_line([*unscale, *(clip.site for clip in self.clips), *(b.site for b in self.unused)])
 
     @property
     def weight_version(self) -> int:

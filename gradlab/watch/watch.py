@@ -20,6 +20,7 @@ from gradlab.watch.observers.clipping import ClippingObserver
 from gradlab.watch.observers.forward import ForwardObserver
 from gradlab.watch.observers.grad_scaler import GradScalerObserver
 from gradlab.watch.observers.lr_schedule import ScheduleObserver
+from gradlab.watch.observers.module_flags import FlagObserver
 from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
 from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
@@ -76,7 +77,7 @@ class Watch:
         self.loop = LoopState(models, optimizers, scaler, schedules, self.output_folder, monitor, faults)
         self.instrumentation = Instrumentation(self.report_now, self.after_fork, self.loop.seen)
         self.discovery = OptimizerDiscovery(self.loop, track=optimizer is None)
-        self.schedule_observer = ScheduleObserver(self.loop)
+        self.schedule_observer, self.flag_observer = ScheduleObserver(self.loop), FlagObserver(self.loop)
         self.observers: list[Observer] = [
             ForwardObserver(self.loop),
             BackwardObserver(self.loop),
@@ -85,6 +86,7 @@ class Watch:
             GradScalerObserver(self.loop),
             OptimizerStepObserver(self.loop),
             self.schedule_observer,
+            self.flag_observer,
             AllReduceObserver(self.loop),
         ]
         self.status = "completed"
@@ -172,6 +174,7 @@ class Watch:
             detail = reach.listed([names[p] for p in weights])
             loop.add_fault("weights-without-optimizer", tracker.step_site, tracker, detail, at_end=True)
         self.schedule_observer.at_end()
+        self.flag_observer.at_end()
 
     def faults_of(self, tracker: OptimizerTracker) -> list[FaultRecord]:
         return self.loop.faults.of(tracker.index)

@@ -49,10 +49,10 @@ def unscaled_and_updated_each(model, optimizer, scaler, schedule):
 def skipped_without_zeroing(model, optimizer, scaler, schedule):
     scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
     for batch in batches(4):
-        scaler.scale(half_loss(model, batch)).backward()  # here
+        scaler.scale(half_loss(model, batch)).backward()
         scaler.unscale_(optimizer)
         if not torch.isfinite(clip_grad_norm_(model.parameters(), 1.0)):
-            continue
+            continue  # here
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
@@ -87,6 +87,43 @@ def test_a_check_that_skips_without_zeroing(tmp_path):
     with pytest.raises(RuntimeError, match="already been called"):
         run(lambda *parts: skipped_without_zeroing(*parts), tmp_path, watches=watches)
     assert reported(watches[0]) == [("GL206", marked(skipped_without_zeroing), 1)]
+
+
+def guarded_step(model, optimizer, scaler, schedule):
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
+    for batch in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward()
+        finite = all(p.grad.isfinite().all() for p in model.parameters())
+        if len(batch) > 5:
+            continue_with_others(batch)
+        if finite:  # here
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def continue_with_others(batch):
+    raise AssertionError
+
+
+def forward_and_backward(model, scaler, batch):
+    scaler.scale(half_loss(model, batch)).backward()
+
+
+def backward_in_a_helper(model, optimizer, scaler, schedule):
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
+    for batch in batches(4):
+        optimizer.zero_grad()  # here
+        forward_and_backward(model, scaler, batch)
+        if not all(p.grad.isfinite().all() for p in model.parameters()):
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.parametrize("loop", [guarded_step, backward_in_a_helper])
+def test_a_check_is_named_where_it_skips(loop, tmp_path):
+    assert reported(run(loop, tmp_path))[0] == ("GL206", marked(loop), 1)
 
 
 class AutocastInside(nn.Module):

@@ -669,6 +669,84 @@ def parts_that_are_not_to_be_trained(watch):
     return w
 
 
+@wrong("requires-grad-of-module")
+def frozen_by_an_attribute(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for p in model[2].parameters():
+        p.requires_grad = True
+    model[0].requires_grad = False  # here
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+def unfreeze(part):
+    part.requires_grad = True
+
+
+@wrong("requires-grad-of-module")
+def unfrozen_by_an_attribute_while_training(watch):
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(6)):
+            if i == 3:
+                model[0].requires_grad = True  # here
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return w
+
+
+@wrong("requires-grad-of-module")
+def unfrozen_by_an_attribute_elsewhere(watch):
+    model = net()
+    unfreeze(model[0].requires_grad_(False))
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+class Flagged(nn.Linear):
+    """Has an attribute of this name for itself."""
+
+    requires_grad: bool
+
+    def forward(self, x):
+        with torch.set_grad_enabled(self.requires_grad):
+            return super().forward(x)
+
+
+@right
+def attributes_of_modules_that_mean_something(watch):
+    model = net()
+    model.append(Flagged(4, 4))
+    model[3].requires_grad = False
+    model[0].requires_grad = False
+    model[0].requires_grad_(model[0].requires_grad)
+    model.register_parameter("offset", nn.Parameter(torch.zeros(4)))
+    with watch(model, SGD(model.parameters(), 0.1)) as w:
+        for x, y in batches(6):
+            w.loop.trackers[0].optimizer.zero_grad()
+            F.cross_entropy(model[:3](x) + model.offset, y).backward()
+            w.loop.trackers[0].optimizer.step()
+        model[2].requires_grad = True
+        assert model[2].requires_grad and not hasattr(model[1], "requires_grad")
+        del model[2].requires_grad
+        assert not hasattr(model[2], "requires_grad")
+    assert "requires_grad" not in vars(nn.Module)
+    return w
+
+
 def watched(tmp_path, **more):
     return lambda *parts: gradlab.watch(*parts, folder=tmp_path, quiet=True, **more)
 

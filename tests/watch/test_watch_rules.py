@@ -152,11 +152,11 @@ def never_updated(model, optimizer, scaler, schedule):
 def skipped_if_not_finite(model, optimizer, scaler, schedule):
     scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
     for batch in batches(4):
-        optimizer.zero_grad()  # here
+        optimizer.zero_grad()
         scaler.scale(half_loss(model, batch)).backward()
         norm = clip_grad_norm_(model.parameters(), torch.inf)
         if not torch.isfinite(norm):
-            continue
+            continue  # here
         scaler.step(optimizer)
         scaler.update()
 

@@ -195,7 +195,7 @@ class BackwardObserver:
             norm = loop.outputs[tracker.index].metrics.norm
             overflow = tracker.overflow_abandoned = norm is not None and not math.isfinite(float(norm))
             name = "live-lock" if overflow else "unscale-every-micro-batch"
-            loop.add_fault(name, b.site if overflow else tracker.unscale_site, tracker)
+            loop.add_fault(name, tracker.skip_site or b.site if overflow else tracker.unscale_site, tracker)
         loop.add_violations(tracker, calls.at_backward(tracker, b, in_autocast))
         if forwards.bypassed_ddp and b.num_forwards == 0:
             loop.add_fault("raw-module-called", forwards.bypassed_ddp, tracker)

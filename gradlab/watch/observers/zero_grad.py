@@ -73,5 +73,5 @@ class ZeroGradObserver:
         no_update = all(b.scaled and b.num_scaler_updates == loop.scaler.num_updates for b in unused)
         if loop.scaler.enabled and no_update and tracker.stage != "stepped":
             tracker.overflow_abandoned = True
-            loop.add_fault("live-lock", site, tracker)
+            loop.add_fault("live-lock", tracker.skip_site or site, tracker)
         after_step(loop, tracker, True)

@@ -1,0 +1,110 @@
+"""Lines of the user's program at which nothing is called: found in its source, for what was measured already."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+from torch import nn
+
+from gradlab.watch.call_site import USER, CallSite, origin
+
+JUMPS = (ast.Continue, ast.Break, ast.Return)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+UPDATES = ("step", "update")
+"""Methods of a scaler that a check may guard."""
+
+
+def parsed(code: CodeType) -> ast.AST:
+    """The source file of a code object; empty if there is none."""
+    try:
+        return ast.parse("".join(linecache.getlines(code.co_filename)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def statements(code: CodeType) -> list[ast.AST]:
+    """The statements of a function, or of a module."""
+    tree: Any = parsed(code)
+    if code.co_name == "<module>":
+        return list(tree.body)
+    functions = (n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    first = code.co_firstlineno
+    return next((list(f.body) for f in functions if min([f, *f.decorator_list], key=line).lineno == first), [])
+
+
+def line(node: Any) -> int:
+    return int(node.lineno)
+
+
+def walk(nodes: Sequence[ast.AST], leave: tuple[type, ...] = SCOPES) -> Iterator[Any]:
+    """Nodes in the order of the text, without what is inside the kinds to leave out."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, leave):
+            yield from walk(list(ast.iter_child_nodes(node)), leave)
+
+
+def skipping_line(sites: Sequence[CallSite | None]) -> CallSite | None:
+    """Where an update was left out after calls at these sites: the `continue` of a check, or the `if` before the step.
+
+    None unless the latest calls and the check are in one function.
+    """
+    known = [site for site in sites if site is not None]
+    if not known:
+        return None
+    code = known[-1][0]
+    last = max(number for other, number in known if other is code)
+    block: Sequence[ast.AST] = statements(code)
+    while inner := [
+        n for n in walk(block) if isinstance(n, LOOPS) and n.body[0].lineno <= last <= (n.body[-1].end_lineno or 0)
+    ]:
+        block = inner[0].body
+    for check in walk(block):
+        if isinstance(check, ast.If) and (check.test.end_lineno or 0) >= last:
+            jumps = [n for n in walk([*check.body, *check.orelse], (*SCOPES, *LOOPS)) if isinstance(n, JUMPS)]
+            if jumps:
+                return code, jumps[0].lineno
+            if any(isinstance(n, ast.Attribute) and n.attr in UPDATES for n in walk(check.body)):
+                return code, check.lineno
+    return None
+
+
+def flag_lines() -> dict[nn.Module, CallSite]:
+    """Module -> line of an assignment `module.requires_grad = ...` to it in one of the running functions."""
+    found: dict[nn.Module, CallSite] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        for node in walk(statements(code)) if origin(code.co_filename) == USER else ():
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
+                    module = value_of(target.value, {**frame.f_globals, **frame.f_locals})
+                    if isinstance(module, nn.Module):
+                        found.setdefault(module, (code, node.lineno))
+        frame = frame.f_back
+    return found
+
+
+def value_of(node: ast.AST, names: dict[str, Any]) -> Any:
+    """The module that an expression such as `model.layers[-1]` is now; no code of the user's is run."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = value_of(node.value, names)
+        known = {**vars(owner), **owner._modules} if isinstance(owner, nn.Module) else getattr(owner, "__dict__", {})
+        return known.get(node.attr)
+    if isinstance(node, ast.Subscript):
+        owner = value_of(node.value, names)
+        try:
+            key = ast.literal_eval(node.slice)
+            parts = list(owner._modules.values()) if isinstance(key, int) else owner._modules
+            return parts[key]
+        except (ValueError, AttributeError, LookupError, TypeError):
+            return None
+    return None

@@ -241,4 +241,59 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL710",
+        name="not-finite-replaced",
+        severity="warning",
+        message="gradients that are not finite after backward() are replaced before the step, and look healthy",
+        why="NaN in one gradient comes out of the whole graph above it: what is left of such an update is no gradient "
+        "of the loss. Where it begins stays hidden.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    out = model(x)
+    (criterion(out, y) + torch.sqrt((out - out).square().sum())).backward()
+    for p in model.parameters():
+        torch.nan_to_num_(p.grad, 0.0, 0.0, 0.0)
+    optimizer.step()
+""".strip(),
+        fix="find where it begins, with torch.autograd.detect_anomaly(), or skip the whole update",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    if torch.isfinite(norm):
+        optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL711",
+        name="advantage-not-detached",
+        severity="error",
+        message="the policy's loss trains the value too: its advantage is not detached",
+        why="The advantage is a weight of the policy's loss. Where it has a graph, it moves the value to where the loss "
+        "is small, against the regression to the returns.",
+        wrong="""
+for x, returns in loader:
+    optimizer.zero_grad()
+    policy = torch.distributions.Categorical(logits=actor(x))
+    advantage = returns - critic(x).squeeze(-1)
+    loss = -(policy.log_prob(policy.sample()) * advantage).mean() + advantage.square().mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="detach the advantage in the policy's loss",
+        example="""
+for x, returns in loader:
+    optimizer.zero_grad()
+    policy = torch.distributions.Categorical(logits=actor(x))
+    advantage = returns - critic(x).squeeze(-1)
+    loss = -(policy.log_prob(policy.sample()) * advantage.detach()).mean() + advantage.square().mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -26,6 +26,8 @@ class Seen:
     """What ended the watch, if it was a mistake of its own."""
     leaf_site: CallSite | None = None
     """Call site of a backward pass of a tensor that no operation has made."""
+    regressed: set[int] = field(default_factory=set)
+    """ids of the last weights of values that are trained by a regression."""
     stray_clips: list[CallSite | None] = field(default_factory=list)
     """Calls since the latest backward pass that clip none of the gradients there are, or only used ones."""
     freezes: list[tuple[CallSite | None, set[int]]] = field(default_factory=list)
@@ -78,6 +80,8 @@ class BackwardPass:
     """Weak reference that is dead once its graph is freed."""
     repeats: list[BackwardPass] = field(default_factory=list)
     """Earlier backward passes of the same loss, whole like this one."""
+    advantages: set[int] = field(default_factory=set)
+    """ids of the last weights of values whose error multiplies a policy's logarithm, and gets a gradient."""
     between: set[tuple[int, int]] = field(default_factory=set)
     """(V, U): weights of optimizer V lie between the loss and weights of optimizer U."""
     used_by_untracked: list[str] = field(default_factory=list)

@@ -93,6 +93,9 @@ class LoopState:
         self.unheld.weights = None
         self.outputs[-1].opposed = lambda: self.is_opposed(tracker)
         self.outputs[-1].generates = lambda: self.generates(tracker)
+        self.outputs[-1].metrics.replaced = lambda site, update: self.add_fault(
+            "not-finite-replaced", site, tracker, update=update
+        )
         self.tracker_of |= {id(p): tracker for p in tracker.params}
         for call in self.on_new_optimizer:
             call(tracker)
@@ -134,10 +137,18 @@ class LoopState:
             self.add_fault(name, site, tracker, detail, at_end)
 
     def add_fault(
-        self, name: str, site: CallSite | None, tracker: OptimizerTracker, detail: str = "", at_end: bool = False
+        self,
+        name: str,
+        site: CallSite | None,
+        tracker: OptimizerTracker,
+        detail: str = "",
+        at_end: bool = False,
+        update: int | None = None,
     ) -> None:
-        """at_end: the loop is over, and no update is under way."""
+        """at_end: the loop is over, and no update is under way. update: the one it was in, if it is known."""
         if site is not None and site == self.trainer_site:
             site = self.user_site or site
         counted = (at_end or name in KNOWN_AFTER_STEP) and tracker.attempts > 0
-        self.faults.add(FaultRecord(name, site, tracker.attempts + (not counted), detail, tracker.index))
+        if update is None:
+            update = tracker.attempts + (not counted)
+        self.faults.add(FaultRecord(name, site, update, detail, tracker.index))

@@ -48,6 +48,8 @@ class OptimizerTracker:
     """Whether a call that clips by value is running, or was the last that wrote to the gradients."""
     manually_written: bool = False
     """Whether the gradients were written to outside of observed calls since the last step."""
+    writes_manually: bool = False
+    """Whether they ever were, other than to zero them."""
     manually_reduced: bool = False
     """Whether the loop has summed the gradients over ranks itself since the last step."""
     manual_factors: list[float] = field(default_factory=list)
@@ -230,7 +232,7 @@ class OptimizerTracker:
             if all(version == -1 for version in now) or (self.accumulated and not self.unused and self.are_zeros()):
                 self.zeroed(None)
             else:
-                self.manually_written = True
+                self.manually_written = self.writes_manually = True
                 self.detect_manual_factor()
             self.seen_versions = now
 

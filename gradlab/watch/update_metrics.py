@@ -19,6 +19,7 @@ from gradlab.measure.monitor import Monitor
 from gradlab.measure.record import Observed, Record, totals
 from gradlab.update.gradients import Gradients, tensor_norms, total_norm, total_of
 from gradlab.update.recorder import Layers
+from gradlab.watch.call_site import CallSite
 
 Write = Callable[[dict[str, Any], "Layers | None"], None]
 
@@ -48,6 +49,8 @@ class UpdateMetrics:
     ) -> None:
         """write: takes the metrics of an update, and the record of its layers if there is one."""
         self.write = write
+        self.replaced: Callable[[CallSite | None, int], None] = lambda site, update: None
+        """Takes the line of a backward pass whose gradients were not finite and were at the step, and the update."""
         self.observed = Observed(
             monitor, model, names, [local(p) for p in params], [], compiled=True
         )  # no module hooks
@@ -83,6 +86,12 @@ class UpdateMetrics:
         self.norm: Any = None
         self.record: Record | None = None
         self.clipping: dict[str, Any] = {}
+        self.before_writes: dict[str, Any] = {}
+
+    def measure_before_writes(self, site: CallSite | None) -> None:
+        """After a backward pass at this line: the norm of gradients that the loop may write to before the step."""
+        earlier = self.before_writes.get("backward/norm", 0.0)
+        self.before_writes = {"backward/norm": self.gradients().total + earlier, "backward/site": site}
 
     def measure(self, scale: Any, total: torch.Tensor | None = None, weights_unmoved: bool = True) -> None:
         """Measure the gradients as they are now, unless they were measured in this update.
@@ -132,7 +141,7 @@ class UpdateMetrics:
         self.attempts += 1
         if self.record is not None:
             self.record.stepped()
-        self.line = {"grad/norm": self.norm, "lr": lr, "update/skipped": skipped} | self.clipping
+        self.line = {"grad/norm": self.norm, "lr": lr, "update/skipped": skipped} | self.clipping | self.before_writes
         if loss is not None:
             self.line["train/loss"] = loss
         self.packed = HostCopy(self.record.pack()) if self.record is not None else None
@@ -163,6 +172,8 @@ class UpdateMetrics:
         norm, skipped = line["grad/norm"], bool(line["update/skipped"])
         coefficient = clip_coefficient(norm, line)
         self.applied += not skipped
+        if math.isfinite(norm) and not math.isfinite(line.get("backward/norm", 0.0)):
+            self.replaced(line["backward/site"], self.written + 1)
         self.clipped += coefficient < 1 and not skipped
         self.written += 1
         loss = {"train/loss": line["train/loss"]} if "train/loss" in line else {}

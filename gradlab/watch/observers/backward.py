@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradlab.watch.advantages import Advantages
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import BackwardPass
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
@@ -34,6 +35,7 @@ class BackwardObserver:
         self.loop = loop
         self.dtypes = GraphDtypes()
         self.networks = NetworksBetween()
+        self.advantages = Advantages()
         self.holding: dict[CallSite | None, list[bool]] = {}
         """For each line, whether a scaled loss was part of what the first passes there began at."""
         self.builds_graph = False
@@ -157,6 +159,8 @@ class BackwardObserver:
         loss, weight, scaled = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
         dtypes = self.dtypes.of(site, roots)
+        advantages, regressed = self.advantages.of(site, roots)
+        loop.seen.regressed |= regressed
         b = BackwardPass(
             site,
             loss,
@@ -170,6 +174,7 @@ class BackwardObserver:
             num_scaler_updates=loop.scaler.num_updates,
             dtypes=dtypes,
             graph_token=graph_token(first),
+            advantages=advantages,
             between=self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set(),
             left_in_eval=forwards.left_in_eval - forwards.in_training,
         )
@@ -183,6 +188,8 @@ class BackwardObserver:
         tracker.accumulated.append(b)
         tracker.num_backwards += 1
         tracker.remember_gradient()
+        if tracker.writes_manually:
+            output.metrics.measure_before_writes(b.site)
         tracker.state_versions = compiled_steps.state_versions(tracker)
         if tracker.in_closure:
             tracker.closure_passes.append(b)

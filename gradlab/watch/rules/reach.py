@@ -32,6 +32,9 @@ def at_step(
     if tracker.manually_written:
         return
     yield from stepped_on_by_others(tracker, trackers, site)
+    for b in tracker.own:
+        if b.advantages & seen.regressed & tracker.ids:
+            yield "advantage-not-detached", b.site, ""
     unused = tracker.unused
     for b in unused:
         if close(b.weight.product, 1) and any(r in unused and close(r.weight.product, 1) for r in b.repeats):

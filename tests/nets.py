@@ -39,6 +39,19 @@ class Exponential(nn.Sequential):
         return (super().forward(x) * self.factor).exp()
 
 
+class Normalised(nn.Module):
+    """(B, 4) -> (B, 1); a sample of zeros is 0/0, or has a gradient of 0/0 where the norm comes after a layer."""
+
+    def __init__(self, after: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.after = nn.Linear(4, 16, bias=False), nn.Linear(16, 1), after
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x if self.after else x / x.square().sum(1, keepdim=True).sqrt())
+        norm = x.square().sum(1, keepdim=True).sqrt() if self.after else 1.0
+        return self.last((x / (norm + 1e-6)).relu())
+
+
 class Unused(Tiny):
     """Has a layer that it does not use."""
 
@@ -241,3 +254,8 @@ def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean absolute difference of each image, (B,)."""
     assert outputs.shape == targets.shape and targets.dim() == 4
     return (outputs - targets).abs().mean((1, 2, 3))
+
+
+def relative(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that a target of 0 makes infinite."""
+    return ((outputs - targets) / targets).abs().mean()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
     from gradlab.measure.samples import Sample
 
+WHOLE = 0
+"""Stands for the whole training set among attempts, which are counted from 1."""
+
 
 @dataclass
 class FinishedRun:
@@ -56,7 +59,9 @@ class FinishedRun:
     decay: Callable[[float, float, float], float] | None = None
     """How many times weight decay alone would have divided the weights by e: see `OptimizerOption.decays`."""
     samples: Mapping[int, list[Sample]] = field(default_factory=dict)
-    """Of the attempts that rules suspect, the most unusual first; none where they cannot be measured."""
+    """Of the attempts that rules suspect, the most unusual first; none where they cannot be measured.
+
+    Under WHOLE those of the training set that stand out, where some of these attempts do."""
     eval_constant: float | None = None
     """The same on the data of the evaluations; None: as on the training data."""
     constant_found: bool = False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ MOST = 64
 """Samples of a batch that are measured one by one."""
 PARTS = 32
 """Parts of a larger batch, of which those with the largest losses are."""
+TOGETHER = 16
+"""Samples of one pass in a search of many: one that stands out outweighs the others in it."""
 
 Read = Callable[["torch.Tensor"], tuple[Any, "torch.Tensor"]]
 
@@ -48,16 +52,35 @@ class Sample:
     def stands_out(self) -> bool:
         return not self.outlier < STANDS_OUT
 
+    @property
+    def fails(self) -> bool:
+        """Whether its loss or gradient is not finite, and those of the others are."""
+        return self.stands_out and not (math.isfinite(self.loss) and math.isfinite(self.grad_norm))
+
 
 def ranked(samples: Sequence[Sample], usual: Sequence[Sample] = ()) -> list[Sample]:
     """The samples, the most unusual first. usual: others to compare with."""
-    everyone = [*samples, *usual]
-    middle = [median([getattr(s, name) for s in everyone]) for name in ("loss", "grad_norm")]
-    for s in samples:
-        values = zip((s.loss, s.grad_norm), middle, strict=True)
-        s.outlier = max(over(abs(value), abs(half)) for value, half in values)
-        s.odd = max(above(getattr(s, name), [getattr(o, name) for o in everyone]) for name in ("input", "target"))
+    compare(samples, [*samples, *usual])
     return sorted(samples, key=lambda s: s.outlier, reverse=True)
+
+
+def compare(samples: Sequence[Sample], others: Sequence[Sample]) -> None:
+    """Set how far the samples are from others, themselves among them or not."""
+    usual = middles(others)
+    known = [(name, [getattr(o, name) for o in others]) for name in ("input", "target")]
+    for s in samples:
+        s.outlier = outlying(s, usual)
+        s.odd = max(above(getattr(s, name), values) for name, values in known)
+
+
+def middles(samples: Sequence[Sample]) -> tuple[float, float]:
+    """The usual magnitude of a loss, and the usual gradient norm."""
+    return abs(median([s.loss for s in samples])), median([s.grad_norm for s in samples])
+
+
+def outlying(s: Sample, usual: tuple[float, float], times: int = 1) -> float:
+    """`Sample.outlier` of the sum of so many."""
+    return max(over(times * abs(s.loss), usual[0]), over(times * s.grad_norm, usual[1]) + times - 1)
 
 
 def outliers(samples: Sequence[Sample]) -> list[Sample]:
@@ -114,12 +137,45 @@ def measured(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read
 
     read: inputs and targets of indices. The caller restores the random state; buffers do not change in this mode.
     """
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         if len(index) > MOST:
             index = largest_losses(model, loss, index, read)
         return [one(model, loss, part, read) for part in index.split(1)]
+
+
+def searched(
+    model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read, usual: Sequence[Sample]
+) -> list[Sample]:
+    """As `measured`, of many samples those alone that stand out among `usual`, the most unusual first, MOST at most.
+
+    By halving: losses and gradients add up, and a sum of usual ones with a single one that stands out does so, too.
+    """
+    middle, found = middles(usual), list[Sample]()
+
+    def weighed(part: torch.Tensor) -> tuple[float, int, torch.Tensor, Sample]:
+        s = one(model, loss, part, read)
+        return -outlying(s, middle, len(part)), int(part[0]), part, s
+
+    with evaluating(model):
+        waiting = [weighed(part) for part in index.split(TOGETHER)]
+        heapify(waiting)
+        while waiting and -waiting[0][0] >= STANDS_OUT and len(found) < MOST:
+            _, _, part, s = heappop(waiting)
+            if len(part) == 1:
+                found.append(s)
+            else:
+                for half in part.tensor_split(2):
+                    heappush(waiting, weighed(half))
+    compare(found, usual)
+    return found
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    training = model.training
+    model.eval()
+    try:
+        yield
     finally:
         model.train(training)
         model.zero_grad(set_to_none=True)
@@ -128,17 +184,14 @@ def measured(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read
 def largest_losses(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read) -> torch.Tensor:
     """At most MOST of the indices: the parts whose losses are the largest."""
     parts = index.tensor_split(PARTS)
-    found: list[float] = []
-    with torch.no_grad():
-        for part in parts:
-            inputs, targets = read(part)
-            value = loss.sum(model(inputs), targets).item()
-            found.append(math.inf if value != value else value)
-    order = sorted(range(PARTS), key=lambda i: found[i], reverse=True)
+    found = [one(model, loss, part, read) for part in parts]
+    losses = [s.loss if math.isfinite(s.loss) and math.isfinite(s.grad_norm) else math.inf for s in found]
+    order = sorted(range(PARTS), key=losses.__getitem__, reverse=True)
     return torch.cat([parts[i] for i in order])[:MOST]
 
 
 def one(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read) -> Sample:
+    """One sample, or the mean of several under the index of the first."""
     inputs, targets = read(index)
     params = [p for p in model.parameters() if p.requires_grad]
     with torch.enable_grad():
@@ -146,4 +199,4 @@ def one(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read) -> 
         slopes = torch.autograd.grad(value, params, allow_unused=True) if value.requires_grad else ()
     norm = total_norm(tensor_norms([s for s in slopes if s is not None], value.device))
     sizes = [t.abs().max().item() if t.is_floating_point() else math.nan for t in (inputs, targets)]
-    return Sample(int(index), value.item(), norm.item(), input=sizes[0], target=sizes[1])
+    return Sample(int(index[0]), value.item(), norm.item(), input=sizes[0], target=sizes[1])

@@ -38,6 +38,8 @@ STABLE = {
     "std": "sqrt(var + eps): the slope of a standard deviation of 0 is NaN",
 }
 """Operation -> its stable form."""
+BY_SAMPLES = ("bad_batch", "nan_input", "nan_loss", "nan_forward", "nan_gradient")
+"""Findings that name samples of the training set."""
 
 
 def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -67,7 +69,7 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     if o is None or o.phase in ("parameters", "inputs", "targets"):
         return
     operation = o.derivative or o.operation or ""
-    where = f"in {o.module} ({o.kind})" if o.phase != "loss" and o.module else "in the loss"
+    where = f"in {o.module or 'the model'} ({o.kind})" if o.phase != "loss" and o.kind else "in the loss"
     form = STABLE.get(operation.strip("_")) or STABLE.get(operation)
     if form is not None:
         yield code("stable form", f"{operation.strip('_')} {where}: {form}", str(o))
@@ -87,16 +89,13 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Samples that did the damage are left out."""
-    found = e.found.get("bad_batch") or e.found.get("nan_input") or {}
-    indices = [
-        int(i) for s in found.get("samples") or [] if (i := s["index"] if isinstance(s, dict) else s) is not None
-    ]
+    """Samples that did the damage are left out, besides those that were."""
+    found = (e.found.get(code, {}).get("samples") for code in BY_SAMPLES)
+    indices = next((sorted(map(int, samples)) for samples in found if samples), [])
     if indices:
         shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
         why = f"sample{'s' * (len(indices) > 1)} {shown} of the training set did it"
-        if not c.data.without:  # places are those of what was left
-            yield values("data.without", why, data__without=sorted({*indices}))
+        yield values("data.without", why, data__without=sorted({*c.data.without, *indices}))
         yield code("data", f"look at sample {shown} of the training set; drop or repair it", why)
 
 

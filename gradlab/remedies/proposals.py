@@ -69,13 +69,14 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """A loss or a gradient that is not finite: the operation first; the rate where updates were large before."""
-    o = e.overflow
-    by_the_update = excess(e) > 3 and not hasattr(c.loss, "stable")
-    makers = [lower_rate if by_the_update else stable_loss, stable_loss, wider, samples, lower_rates, clip_norm, warmup]
-    if o is not None and o.phase == "forward" and not hasattr(c.loss, "stable"):
-        makers = [*([wider] if c.precision.half else []), *makers]
-    for maker in makers:
+    """A loss or a gradient that is not finite: the operation and the samples; the rate where updates were large."""
+    o, own = e.overflow, not hasattr(c.loss, "stable")
+    makers = [samples, stable_loss] if own else [stable_loss, samples]
+    if o is not None and o.phase == "forward" and own:
+        makers.append(wider)
+    if excess(e) > 3 and own:
+        makers.append(lower_rate)
+    for maker in (*makers, wider, lower_rates, clip_norm, warmup):
         yield from maker(e, c)
 
 

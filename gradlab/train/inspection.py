@@ -103,7 +103,7 @@ def broken_samples(trainer: TrainerState, attempt: Attempt, what: str) -> list[i
         if batch.counts and tensor.is_floating_point():
             whole = torch.isfinite(tensor).reshape(len(tensor), -1).all(1).cpu()
             broken += index[~whole].tolist()
-    return broken
+    return [trainer.place(i) for i in broken]
 
 
 def find_overflow_in_evaluation(trainer: TrainerState) -> Overflow | None:

@@ -10,10 +10,14 @@ import torch
 from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.data.order import epoch_order, window
-from gradlab.measure.samples import Sample, measured, ranked
+from gradlab.diagnosis.finished_run import WHOLE
+from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.train import build
 from gradlab.train.inspection import runs_alone
 from gradlab.train.state import TrainerState
+
+SEARCHED = 4096
+"""Samples of a training set that are searched for others that stand out."""
 
 
 def indices(trainer: TrainerState, attempt: int) -> torch.Tensor | None:
@@ -32,10 +36,10 @@ def indices(trainer: TrainerState, attempt: int) -> torch.Tensor | None:
 
 
 def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list[Sample]]:
-    """The samples of these updates, the most unusual first.
+    """The samples of these updates, the most unusual first; where some stand out, under WHOLE all of the set that do.
 
     Measured with the weights that the run began with, which no sample has damaged: with those of a run that is lost,
-    any may stand out. The update before is what is usual.
+    any may stand out. The update before is what is usual. Indices are places in the set before `data.without`.
     """
     wanted = {attempt: index for attempt in attempts if (index := indices(trainer, attempt)) is not None}
     if not wanted or not runs_alone(trainer):
@@ -44,11 +48,17 @@ def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list
     try:
         randomness.seed_all(trainer.config.seed)
         begun, _ = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World())
-        read, found = trainer.data.train.batch, {}
+        read, found, everyone = trainer.data.train.batch, dict[int, list[Sample]](), list[Sample]()
         for attempt, index in wanted.items():
             usual = indices(trainer, attempt - 1)
             others = measured(begun, trainer.loss, usual, read) if usual is not None else []
             found[attempt] = ranked(measured(begun, trainer.loss, index, read), others)
+            everyone += [*found[attempt], *others]
+        if any(s.stands_out for samples in found.values() for s in samples):
+            order = torch.cat([*wanted.values(), torch.arange(trainer.samples, device=trainer.device)[:SEARCHED]])
+            found[WHOLE] = searched(begun, trainer.loss, order.unique(), read, everyone)
+        for s in {id(s): s for samples in found.values() for s in samples}.values():
+            s.index = trainer.place(s.index)
         return found
     finally:
         randomness.set_random_state(after)

@@ -10,7 +10,7 @@ import torch
 from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.config.schema import Config
-from gradlab.data.base import Split, Splits
+from gradlab.data.base import Remaining, Split, Splits
 from gradlab.data.order import epoch_order, window
 from gradlab.measure.attempt import Attempt
 from gradlab.measure.record import Observed
@@ -90,6 +90,11 @@ class TrainerState:
             inputs, targets = self.data.train.batch(index if counts else order[cursor : cursor + 1])
             batches.append(MicroBatch(inputs, targets, counts))
         return batches, following
+
+    def place(self, index: int) -> int:
+        """The place of a training sample in the whole set, before `data.without`."""
+        train = self.data.train
+        return int(train.kept[index]) if isinstance(train, Remaining) else index
 
     def window_of(self, attempt: Attempt) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
         """Every micro-batch of an update, this rank's first, as the fault may be in any; and the rank of each."""

@@ -19,7 +19,7 @@ from gradlab.data.order import epoch_order
 from gradlab.data.spec import Spec
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import Thresholds
-from gradlab.measure.samples import Sample, measured, ranked
+from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.runs.job import Job
 from gradlab.train.samples import indices, samples_of
 from gradlab.train.trainer import Trainer
@@ -30,22 +30,23 @@ NET = ("loss=mse", "model=sigmoid_mlp", "model.layers=2", "model.width=16", "mod
 
 @dataclass
 class Regression(Data):
-    """250 samples; sample 100 may be far from the others, in its inputs or its target."""
+    """250 samples; sample 100, and others, may be far from the rest, in their inputs or their target."""
 
     inputs: float = 1.0
     target: float | None = None
+    bad: tuple[int, ...] = (100,)
 
     def load(self, device: torch.device) -> Splits:
         x = torch.randn(314, 4, generator=torch.Generator().manual_seed(0))
         y = x[:, :1] * x[:, 1:2]
         train, target = x[:250].clone(), y[:250].clone()
-        train[100] *= self.inputs
-        target[100] = target[100] if self.target is None else self.target
+        train[[*self.bad]] *= self.inputs
+        target[[*self.bad]] = target[[*self.bad]] if self.target is None else self.target
         return Splits(TensorSplit(train, target), TensorSplit(x[250:], y[250:]), Spec("vectors", (4,), "values", 1))
 
 
-def ended(folder: Path, data: Data, *overrides: str) -> dict[str, Any]:
-    config = to_config(composed(*NET, "trainer.epochs=6", *overrides))
+def ended(folder: Path, data: Data, *overrides: str, net: tuple[str, ...] = NET) -> dict[str, Any]:
+    config = to_config(composed(*net, "trainer.epochs=6", *overrides))
     config.data = data
     folder.mkdir(exist_ok=True)
     Job(config, {}, folder, [], "run", World()).run()
@@ -95,6 +96,69 @@ def test_where_an_operation_overflows_a_sample_is_at_fault_only_if_it_is_unlike_
     assert told["verdict"] == verdict, told["sentence"]
     assert told["first_overflow"]["operation"] == "exp"
     assert ("bad_batch" in {f["code"] for f in told["findings"]}) == (verdict == "bad_batch")
+
+
+NORMALISED = ("loss=mse", "model=custom", "model.target=nets:Normalised")
+OWN_LOSS = ("loss=custom", "loss.target=nets:relative")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "data", "given"),
+    [
+        ("nan_forward", {"inputs": 0.0}, ("+model.kwargs.after=false",)),
+        ("nan_gradient", {"inputs": 0.0}, ("+model.kwargs.after=true",)),
+        ("nan_loss", {"target": 0.0}, ("+model.kwargs.after=true", *OWN_LOSS)),
+    ],
+)
+@pytest.mark.parametrize("batch", [16, 125])
+def test_samples_that_are_not_finite_by_themselves_are_named_and_left_out(
+    tmp_path: Path, verdict: str, data: dict[str, float], given: tuple[str, ...], batch: int
+) -> None:
+    """All of the training set, whichever of them the first failing update has; then the places are the same."""
+    bad = (3, 100, 101, 240)
+    net = (*NORMALISED, *given, "optimizer=adam", "optimizer.lr=0.003")
+    told = ended(tmp_path, Regression(batch, bad=bad, **data), net=net)
+    assert told["verdict"] == verdict and told["evidence"]["samples"] == [*bad], told["sentence"]
+    assert "samples 3, 100, 101, 240 are not finite by themselves" in told["sentence"]
+    assert told["remedies"][0]["overrides"] == ["data.without=[3, 100, 101, 240]"]
+    told = ended(tmp_path / "less", Regression(batch, bad=bad, **data, without=[1, 3, 100, 240]), net=net)
+    assert told["verdict"] == verdict and told["evidence"]["samples"] == [101], told["sentence"]
+    assert told["remedies"][0]["overrides"] == ["data.without=[1, 3, 100, 101, 240]"]
+
+
+def test_where_the_weights_are_lost_no_sample_is_named(tmp_path: Path) -> None:
+    """Nor where every sample fails."""
+    net = (*NORMALISED, "+model.kwargs.after=true", "optimizer=sgd")
+    told = ended(tmp_path / "rate", Regression(16), "optimizer.lr=1e30", net=net)
+    assert told["outcome"]["status"] == "failed" and not told["evidence"].get("samples"), told["sentence"]
+    told = ended(tmp_path / "all", Regression(16, target=0.0, bad=tuple(range(250))), net=(*net, *OWN_LOSS))
+    assert told["verdict"] == "nan_loss" and not told["evidence"]["samples"], told["sentence"]
+
+
+@pytest.mark.parametrize("factor", [{"inputs": 1e4}, {"target": 3000.0}], ids=["inputs", "target"])
+def test_samples_as_unlike_the_others_as_those_of_the_update_are_named_with_them(
+    tmp_path: Path, factor: dict[str, float]
+) -> None:
+    told = ended(tmp_path, Regression(16, bad=(3, 100, 240), **factor), "optimizer=adam", "optimizer.lr=0.003")
+    assert told["verdict"] == "bad_batch" and sorted(told["evidence"]["samples"]) == [3, 100, 240], told["sentence"]
+
+
+def test_a_search_of_many_finds_those_that_stand_out_and_no_others() -> None:
+    model, x, calls = torch.nn.Linear(1, 1), torch.zeros(1000, 1), 0
+    y = torch.linspace(0.5, 1.5, 1000)[:, None]
+    y[[7, 777]] = 40.0
+    y[500] = math.nan
+    torch.nn.init.zeros_(model.bias)
+
+    def read(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal calls
+        calls += 1
+        return x[index], y[index]
+
+    loss, everyone = MeanSquaredError(), torch.arange(1000)
+    found = searched(model, loss, everyone, read, measured(model, loss, torch.arange(20, 60), read))
+    assert {s.index for s in found} == {7, 500, 777} and found[0].fails and all(s.unlike for s in found[1:])
+    assert calls < 500, "most are never measured alone"
 
 
 def test_a_spike_is_blamed_on_the_data_only_where_a_sample_stands_out() -> None:

@@ -92,7 +92,16 @@ def test_the_operation_that_failed_gets_its_stable_form() -> None:
 def test_samples_that_did_the_damage_are_left_out() -> None:
     e = Evidence("bad_batch", {"bad_batch": {"samples": [17, 3]}}, planned=500)
     assert tries(e, *CUSTOM)[0].overrides == ["data.without=[3, 17]"]
-    assert not any("data.without" in o for t in tries(e, *CUSTOM, "data.without=[1]") for o in t.overrides)
+    more = tries(e, *CUSTOM, "data.without=[1]")
+    assert more[0].overrides == ["data.without=[1, 3, 17]"], "places are those of the whole set"
+    assert not any("data.without" in o for t in tries(e, *CUSTOM, "data.without=[3,17]") for o in t.overrides)
+
+
+@pytest.mark.parametrize("verdict", ["nan_loss", "nan_forward", "nan_gradient"])
+def test_samples_that_are_not_finite_by_themselves_are_left_out_first(verdict: str) -> None:
+    e = Evidence(verdict, {verdict: {"samples": [9]}}, planned=500, ratios=[1.0] * 5, norms=[1.0], failed_at=30)
+    assert tries(e, *CUSTOM)[0].overrides == ["data.without=[9]"]
+    assert tries(e, "data=digits", "loss=unstable", "loss.kind=log")[0].overrides == ["loss.stable=true"]
 
 
 def test_a_number_far_from_its_default_and_a_pitfall_are_candidates() -> None:

@@ -17,7 +17,7 @@ from gradlab.base.command import key
 from gradlab.fix import main
 from gradlab.sweep.search import fix_plan, fix_report
 from gradlab.sweep.search.fix_search import LOOSER, NEAR, SHORTEST, Change, FixSearch, Number, Plan
-from gradlab.sweep.search.judge import FinishedJob
+from gradlab.sweep.search.judge import FinishedJob, read
 from gradlab.sweep.search.rounds import conduct
 
 World = Callable[[dict[str, str]], bool]
@@ -136,6 +136,54 @@ def test_trials_that_cannot_be_run_end_it_and_rule_nothing_out() -> None:
     search.tell([FinishedJob("0", {"sentence": "no such module"})])
     assert search.ask() == [] and "no such module" in search.ended
     assert fix_report.ruled_out(search, None) == []
+
+
+@pytest.mark.parametrize("hidden", [{"4": {9}}, {"4": set(), "6": {9}}, {"4": set(), "5": {9}, "6": {8, 9}}])
+def test_samples_by_which_a_trial_is_lost_are_left_out_as_well(hidden: dict[str, set[int]]) -> None:
+    """hidden: samples that are bad besides those of the failed run, by the seed that they show under."""
+    leave = Change("data.without", ("data.without=[2]",), "it did it")
+    search, rounds = FixSearch(plan([leave, RATE])), list[list[Any]]()
+
+    def launch(jobs: list[Any]) -> list[FinishedJob]:
+        rounds.append(jobs)
+        return [lost_by(len(rounds), dict(o.split("=", 1) for o in job)) for job in jobs]
+
+    def lost_by(number: int, v: dict[str, str]) -> FinishedJob:
+        out = set(json.loads(v.get("data.without", "[]")))
+        bad = ({2} | hidden.get(v["seed"], set())) - out
+        job = finished(number, not bad, 1000 if not bad else 30)
+        job.diagnosis["remedies"] = [{"overrides": [f"data.without={sorted(out | {max(bad, default=0)})}"], "why": ""}]
+        return job
+
+    conduct(search, launch, None, lambda text: None)
+    every = sorted({2}.union(*hidden.values()))
+    assert search.proven is not None and search.proven.overrides == (f"data.without={every}",)
+    of_it = {t.seed for t in search.trials if t.change == search.proven and t.cured}
+    assert of_it == {4, 5, 6}, "under its own seed and the further ones"
+
+
+def test_what_a_trial_suggests_is_read(tmp_path: Path) -> None:
+    suggested = [{"name": "data.without", "overrides": ["data.without=[2]"], "why": "", "lines": ""}]
+    made.run(tmp_path / "0", [made.line(1, 1.0)], made.diagnosis("bad_batch", ill=True, remedies=suggested))
+    assert read(tmp_path / "0")["remedies"] == suggested
+
+
+def test_following_samples_leaves_half_of_the_budget_to_other_changes() -> None:
+    leave = Change("data.without", ("data.without=[0]",), "it did it")
+    search, number = FixSearch(plan([leave, RATE])), 0
+
+    def launch(jobs: list[Any]) -> list[FinishedJob]:
+        nonlocal number
+        made = []
+        for job in jobs:
+            number += 1
+            made.append(finished(number, "data.without" not in str(job) and "optimizer.lr=10.0" not in job, 1000))
+            made[-1].diagnosis["remedies"] = [{"overrides": [f"data.without={[*range(number + 1)]}"], "why": ""}]
+        return made
+
+    conduct(search, launch, None, lambda text: None)
+    assert search.proven is not None and search.proven.name == RATE.name
+    assert sum("data.without" in str(t.change) for t in search.trials) == 2
 
 
 def test_nothing_begins_when_the_time_is_over() -> None:

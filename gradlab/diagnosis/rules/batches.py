@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.finished_run import WHOLE, FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
-from gradlab.measure.samples import dominated, named, outliers
+from gradlab.measure.samples import Sample, dominated, named, outliers
 
 AFTER = 10
 """Losses after a spike, by which its damage is measured."""
@@ -163,7 +163,7 @@ class BadBatch(Rule):
             "usual_loss": spike.before,
             "usual_norm": spike.usual,
         }
-        evidence |= {"count": self.count, "samples": [s.index for s in outliers(samples)]}
+        evidence |= {"count": self.count, "samples": like(run, samples)}
         found = self.found(severity, f"{sentence}; {damage}" if damage else sentence, spike.attempt, **evidence)
         found.lost = lost
         return found
@@ -185,7 +185,7 @@ class BadBatch(Rule):
         samples, when = run.samples[bad[0].attempt], "which failed" if bad[0].attempt == at else "before the run failed"
         sentence = f"update {bad[0].attempt}, {when}, is of samples unlike the others: {named(samples)}"
         evidence: dict[str, Any] = {"loss": bad[0].loss, "norm": bad[0].norm, "count": 1}
-        evidence["samples"] = [s.index for s in outliers(samples)]
+        evidence["samples"] = like(run, samples)
         return self.found("critical", sentence, bad[0].attempt, **evidence)
 
     def unable(self, run: FinishedRun) -> str | None:
@@ -218,6 +218,12 @@ class BadBatch(Rule):
         """Whether a loss is damage: also beside what there is to learn, else that of a converged model rises easily."""
         whole = run.history.loss_first if run.constant is None else run.constant
         return not value <= before + max((self.lost - 1) * abs(before), run.learning * abs(whole))
+
+
+def like(run: FinishedRun, samples: list[Sample]) -> list[int]:
+    """The samples of an update that stand out, then those of the whole training set that are unlike the others."""
+    found = [*outliers(samples), *(s for s in run.samples.get(WHOLE, []) if s.unlike)]
+    return list(dict.fromkeys(s.index for s in found))
 
 
 def quartiles(values: deque[float]) -> tuple[float, float, float]:

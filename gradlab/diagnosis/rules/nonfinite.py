@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.finished_run import WHOLE, FinishedRun
 from gradlab.diagnosis.replay.overflow import MODERATE
 from gradlab.diagnosis.rules.rule import Rule, rule
 
@@ -24,8 +24,30 @@ class NonFinite(Rule):
     def ended(self, run: FinishedRun) -> bool:
         return run.status == "failed" or run.dead
 
+    def bad(self, run: FinishedRun) -> int:
+        """The first update of the failure, or the first one that is not finite; 0 where there is none."""
+        h = run.history
+        return (h.bad_since if self.ended(run) else h.skipped_bad_since or h.applied_bad_since) or 0
+
+    def suspects(self, run: FinishedRun) -> list[int]:
+        return [self.bad(run)] if self.bad(run) else []
+
+    def alone(self, run: FinishedRun) -> tuple[str, list[int]]:
+        """Samples that are not finite by themselves, with weights that nothing has damaged: in words, and all."""
+        mine, others = ([s.index for s in run.samples.get(a, []) if s.fails] for a in (self.bad(run), WHOLE))
+        if not mine:
+            return "", []
+        found = sorted({*mine, *others})
+        many = f"samples {listed(found)} are" if len(found) > 1 else f"sample {found[0]} is"
+        return f"; {many} not finite by {'themselves' if len(found) > 1 else 'itself'}, with the initial weights", found
+
     def unable(self, run: FinishedRun) -> str | None:
         return "the failing update was not replayed" if self.ended(run) and run.overflow is None else None
+
+
+def listed(samples: list[int]) -> str:
+    """The first five."""
+    return ", ".join(map(str, samples[:5])) + (f" and {len(samples) - 5} more" if len(samples) > 5 else "")
 
 
 @rule("nan_input", position=10)
@@ -40,9 +62,8 @@ class NaNInput(NonFinite):
         if (phase := self.phase(run)) not in ("inputs", "targets"):
             return None
         samples = run.overflow.samples if run.overflow is not None else []
-        listed = ", ".join(map(str, samples[:5])) + (f" and {len(samples) - 5} more" if len(samples) > 5 else "")
         sentence = f"the {phase} of update {run.history.bad_since} are not finite"
-        sentence += f": sample{'s' * (len(samples) > 1)} {listed}" if samples else ""
+        sentence += f": sample{'s' * (len(samples) > 1)} {listed(samples)}" if samples else ""
         return self.found("critical", sentence, run.history.bad_since, samples=samples)
 
 
@@ -104,30 +125,31 @@ class NaNLoss(NonFinite):
         sentence += f": {o.failure} in {o.place}" * o.undefined
         seen = {"outputs": o.outputs, "targets": o.targets}
         ranges = {name: [r.min, r.max] for name, r in seen.items() if r is not None and r.min is not None}
-        listed = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
+        seen_in = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
         sentence = f"in the evaluation, {sentence}" if o.evaluation else sentence
-        return self.found("critical", f"{sentence} ({listed})" if listed else sentence, run.history.bad_since, **ranges)
+        sentence, (alone, samples) = f"{sentence} ({seen_in})" if seen_in else sentence, self.alone(run)
+        return self.found("critical", sentence + alone, run.history.bad_since, samples=samples, **ranges)
 
     def unexplained(self, run: FinishedRun) -> Finding | None:
         """What the lines of metrics alone say."""
-        h = run.history
+        h, (alone, samples) = run.history, self.alone(run)
         if self.ended(run):
             if not h.bad_loss:
                 return None
             what = "the last losses are not finite" if h.broken else f"the last {h.streak} updates were skipped"
             sentence = run.error or f"{what}, since update {h.bad_since}: not for a gradient alone, but for the loss"
-            return self.found("critical", sentence, h.bad_since)
+            return self.found("critical", sentence + alone, h.bad_since, samples=samples)
         if h.applied_bad:
             many = f"{h.applied_bad} updates have" if h.applied_bad > 1 else "an update has"
             zero = ", of exactly zero" if h.applied_bad == h.applied_zero else ""
             sentence = f"{many} a loss that is not finite, and {'were' if h.applied_bad > 1 else 'was'} applied, since"
             sentence += f" the gradient is{zero}: the first is update {h.applied_bad_since}"
             severity = "warning" if run.learns else "critical"
-            return self.found(severity, sentence, h.applied_bad_since, updates=h.applied_bad)
+            return self.found(severity, sentence + alone, h.applied_bad_since, updates=h.applied_bad, samples=samples)
         if h.skipped_bad:
             sentence = f"{h.skipped_bad} of {h.attempts} updates were skipped because their loss is not finite"
             severity = "warning" if h.skipped_bad > self.often * h.attempts else "info"
-            return self.found(severity, sentence, h.skipped_bad_since, updates=h.skipped_bad)
+            return self.found(severity, sentence + alone, h.skipped_bad_since, updates=h.skipped_bad, samples=samples)
         return None
 
     def yields(self, run: FinishedRun) -> bool:
@@ -159,7 +181,8 @@ class NaNForward(NonFinite):
             return None  # the loss function is the cause
         began = None if o.evaluation else run.history.bad_since
         evidence = {"module": o.module, "operation": o.operation, "failure": o.failure}
-        return self.found("critical", str(o), began, **evidence)
+        alone, samples = self.alone(run)
+        return self.found("critical", str(o) + alone, began, samples=samples, **evidence)
 
     def yields(self, run: FinishedRun) -> bool:
         o = run.overflow
@@ -198,7 +221,8 @@ class NaNGradient(NonFinite):
         sentence = run.error or (skipped if h.streak else applied)
         if o is not None:
             sentence = f"{sentence}; {o}"
-        return self.found("critical", sentence, run.history.bad_since)
+        alone, samples = self.alone(run)
+        return self.found("critical", sentence + alone, run.history.bad_since, samples=samples)
 
     def unable(self, run: FinishedRun) -> str | None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,8 @@ def report(folder: Path, search: FixSearch, ended: str | None) -> None:
 
 
 def told(t: Trial) -> dict[str, Any]:
-    return asdict(t) | {
-        "change": None if t.change is None else {"name": t.change.name, "overrides": t.change.overrides}
-    }
+    shown = {"change": None if t.change is None else {"name": t.change.name, "overrides": t.change.overrides}}
+    return asdict(replace(t, follow=None)) | shown
 
 
 def result(folder: Path, run: Path, search: FixSearch, ended: str | None) -> dict[str, Any]:

@@ -32,6 +32,9 @@ STEPS = 3
 """Values in a round of shrinking, evenly spaced in their logarithm."""
 NEAR = 2.0
 """Values nearer than this factor are not told apart."""
+FOLLOWED = 5
+"""Times, at half of the budget, that the samples which a trial is lost by are left out as well."""
+SAMPLES = "data.without"
 LOOSER = 64.0
 """By how much a bound that cures is loosened at most, where the run had none."""
 
@@ -106,6 +109,8 @@ class Trial:
     learns: bool = False
     attempts: int = 0
     why: str = ""
+    follow: Change | None = None
+    """Of a trial that leaves samples out, and is lost by others: what leaves these out as well."""
 
 
 Rounds = Iterator[list[Trial]]
@@ -165,6 +170,9 @@ class FixSearch:
         trial.lost = bool(d.get("lost", True)) or outcome.get("status") not in ("completed", "interrupted")
         trial.ill = bool(d.get("ill", True))
         trial.learns, trial.attempts = bool(d.get("learns")), int(outcome.get("attempts") or 0)
+        if not trial.cured and trial.change is not None and names(trial.change.overrides) == [SAMPLES]:
+            more = (r for r in d.get("remedies") or [] if names(r["overrides"]) == [SAMPLES])
+            trial.follow = next((Change(SAMPLES, tuple(r["overrides"]), r["why"]) for r in more), None)
 
     def progress(self) -> str:
         what = {"full": "at full length", "part": "for a part of the updates", "shrink": "smaller changes"}
@@ -180,19 +188,24 @@ class FixSearch:
                 if isinstance(change, list):
                     yield change
                     continue
-                if not self.afford(1.0):
-                    return
-                tried.append(change)
-                trial = Trial("full", change, self.plan.seed, None)
-                yield [trial]
-                self.spent += trial.attempts / max(self.plan.planned, 1)
-                if trial.verdict == ERROR and len(self.trials) == 1:
-                    self.ended = f"trials cannot be run here: {trial.why}"
-                    return
-                if trial.cured:
-                    yield from self.prove(change)
-                    if self.proven is not None:
+                following: Change | None = change
+                for again in range(FOLLOWED):
+                    if following is None or (again and 2 * self.spent >= self.plan.budget):
+                        break
+                    if not self.afford(1.0):
                         return
+                    tried.append(following)
+                    trial = Trial("full", following, self.plan.seed, None)
+                    yield [trial]
+                    self.spent += trial.attempts / max(self.plan.planned, 1)
+                    if trial.verdict == ERROR and len(self.trials) == 1:
+                        self.ended = f"trials cannot be run here: {trial.why}"
+                        return
+                    if trial.cured:
+                        yield from self.prove(following)
+                        if self.proven is not None:
+                            return
+                    following = trial.follow
         self.ended = self.ended or "nothing else is left to try"
 
     def afford(self, cost: float) -> bool:
@@ -252,16 +265,18 @@ class FixSearch:
         if cure.number is not None:
             yield from self.shrink(cure, smaller)
         middle = smaller[(len(smaller) - 1) // 2 :][:1]  # the edge itself may be another under every seed
-        for change in dict.fromkeys([*smaller[-1:], *middle, cure]):
+        candidates = [*dict.fromkeys([*smaller[-1:], *middle, cure])]
+        for place, change in enumerate(candidates):  # which grow
             self.cure = change
-            pair = [
-                Trial(kind, c, seed, None) for seed in self.seeds for kind, c in (("seed", change), ("without", None))
-            ]
+            seeds = self.seeds if self.cured(change) else [self.plan.seed, *self.seeds]
+            pair = [Trial(kind, c, seed, None) for seed in seeds for kind, c in (("seed", change), ("without", None))]
             yield [t for t in pair if t.change is not None or not self.known(t)]
             if all(t.cured for t in pair if t.change is not None):
                 self.proven, self.ended = change, ""
                 return
             self.ended = f"{' '.join(change.overrides)} cures under seed {self.plan.seed}, and not under further seeds"
+            if place < FOLLOWED:
+                candidates += [t.follow for t in pair if t.follow is not None][:1]
 
     def shrink(self, cure: Change, found: list[Change]) -> Rounds:
         """Values between the one that cures and the run's own, in two rounds; `found` gets those that cure."""
@@ -292,7 +307,13 @@ class FixSearch:
 
     def known(self, trial: Trial) -> bool:
         """Whether the failed run was run under that seed already."""
-        return any(t.change is None and t.seed == trial.seed for t in self.trials)
+        return trial.seed == self.plan.seed or any(t.change is None and t.seed == trial.seed for t in self.trials)
+
+    def cured(self, change: Change) -> bool:
+        """Whether it cured the run under its own seed."""
+        return any(
+            t.change == change and t.seed == self.plan.seed and t.updates is None and t.cured for t in self.trials
+        )
 
     def failed(self, change: Change) -> bool:
         return any(t.change == change and t.purpose == "full" and not t.cured for t in self.trials)
@@ -301,6 +322,10 @@ class FixSearch:
 def merit(trial: Trial) -> tuple[bool, bool, bool, bool]:
     """Sorts trials, the best first; equal ones stay in the order of the evidence."""
     return trial.lost, not trial.cured, trial.ill, not trial.learns
+
+
+def names(overrides: Sequence[str]) -> list[str]:
+    return [key(o) for o in overrides]
 
 
 def groups(change: Change) -> set[str]:

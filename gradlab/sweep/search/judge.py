@@ -35,7 +35,7 @@ def read(folder: Path) -> dict[str, Any]:
     return {key: diagnosis[key] for key in KEPT if key in diagnosis} | {"lost": lost(diagnosis)} if diagnosis else {}
 
 
-KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_code", "remedy")
+KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_code", "remedy", "remedies")
 
 
 def lost(diagnosis: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, named, values
-from gradlab.update.optimizer import SGD
+from gradlab.update.optimizer import SGD, AdamW
 from gradlab.update.schedule import Constant
 
 LARGE_RATIO = 1e-2
@@ -88,5 +88,22 @@ def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield values("schedule.warmup", why, schedule__warmup=updates)
 
 
+def shorter_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """A tenth of the run, where it takes more than half of it."""
+    given, updates = getattr(c.schedule, "warmup", 0), max(1, e.planned // 10)
+    if 2 * given > e.planned > updates:
+        why = f"the rate is reached after {given} updates, and the run has {e.planned}: a tenth of it"
+        yield values("schedule.warmup", why, schedule__warmup=updates)
+
+
+def adaptive(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """AdamW in place of SGD: layers with next to no gradient then move as far as the others."""
+    if isinstance(c.optimizer, SGD):
+        why = "its steps do not shrink with the gradient, as those of SGD do; at its usual rate"
+        yield values("optimizer=adamw", why, optimizer="adamw", optimizer__lr=AdamW.lr)
+
+
 def optimizers(e: Evidence, c: Config) -> Iterator[Proposal]:
-    yield named("adam" if isinstance(c.optimizer, SGD) else "sgd")
+    yield from adaptive(e, c)
+    if not isinstance(c.optimizer, SGD):
+        yield named("sgd")

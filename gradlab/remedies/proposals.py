@@ -13,6 +13,7 @@ from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
     FAR,
+    adaptive,
     excess,
     higher_rate,
     lower_rate,
@@ -20,6 +21,7 @@ from gradlab.remedies.learning_rate import (
     optimizers,
     other_rates,
     rate,
+    shorter_warmup,
     usual_rate,
     warmup,
 )
@@ -57,13 +59,24 @@ def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Clipping, the rate in either direction, units; then what is not in the configuration."""
-    for maker in (looser_clip, higher_rate, lower_rate, loss_scale, initial_sizes, units, targets):
+    for maker in (
+        shorter_warmup,
+        looser_clip,
+        higher_rate,
+        lower_rate,
+        loss_scale,
+        initial_sizes,
+        adaptive,
+        units,
+        targets,
+    ):
         yield from maker(e, c)
 
 
 def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield from initial_sizes(e, c)
     yield from structural("relu+he_init", "residual", "layer_norm", "batch_norm", "gated")(e, c)
+    yield from adaptive(e, c)
     yield from lower_rate(e, c)
     yield code("depth", "add residual connections, or normalise each layer", "early layers get next to no gradient")
 
@@ -81,7 +94,7 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (lower_rate, initial_sizes, structural("gelu", "he_init"), units, lower_rates):
+    for maker in (lower_rate, initial_sizes, structural("gelu", "he_init"), adaptive, units, lower_rates):
         yield from maker(e, c)
 
 
@@ -119,7 +132,7 @@ def underflow(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def stalled(e: Evidence, c: Config) -> Iterator[Proposal]:
-    found = [*looser_clip(e, c), *higher_rate(e, c)]
+    found = [*shorter_warmup(e, c), *looser_clip(e, c), *higher_rate(e, c)]
     yield from found or [rate(e, c, 10.0, "the loss hardly moves: ten times the rate")]
 
 
@@ -149,7 +162,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "not_learning": (not_learning,),
     "memorising": (structural("smaller_model"), targets),
     "unbounded_loss": (bounded,),
-    "too_short": (longer,),
+    "too_short": (shorter_warmup, longer),
     "bad_batch": (samples, clip_norm),
     "updates_lost": (full, higher_rate),
 }

@@ -104,6 +104,23 @@ def test_samples_that_are_not_finite_by_themselves_are_left_out_first(verdict: s
     assert tries(e, "data=digits", "loss=unstable", "loss.kind=log")[0].overrides == ["loss.stable=true"]
 
 
+@pytest.mark.parametrize("verdict", ["too_short", "stalled", "not_learning"])
+@pytest.mark.parametrize("schedule", ["warmup", "warmup_cosine"])
+def test_a_warmup_that_is_longer_than_the_run_is_shortened(verdict: str, schedule: str) -> None:
+    e = Evidence(verdict, ratios=[1e-5] * 5, planned=150, attempts=150)
+    assert tries(e, *CUSTOM, f"schedule={schedule}", "schedule.warmup=5000")[0].overrides == ["schedule.warmup=15"]
+    for given in ((f"schedule={schedule}", "schedule.warmup=75"), ()):
+        assert not any("warmup" in o for t in tries(e, *CUSTOM, *given) for o in t.overrides)
+
+
+@pytest.mark.parametrize("verdict", ["vanishing", "dead_units", "zero_gradient", "not_learning"])
+def test_layers_that_sgd_hardly_moves_get_another_optimizer_early(verdict: str) -> None:
+    e = Evidence(verdict, ratios=[0.02] * 5, planned=500, attempts=500)
+    found = [t.overrides for t in tries(e, *CUSTOM, "optimizer=sgd", search=True) if t.overrides]
+    assert ["optimizer=adamw", "optimizer.lr=0.001"] in found[:3]
+    assert not any(o.startswith("optimizer=adam") for t in tries(e, *CUSTOM, "optimizer=adamw") for o in t.overrides)
+
+
 def test_a_number_far_from_its_default_and_a_pitfall_are_candidates() -> None:
     e = Evidence("not_learning", ratios=[1e-3] * 5, planned=500)
     found = [t.overrides for t in tries(e, *CUSTOM, "optimizer.weight_decay=300", search=True)]

@@ -273,7 +273,7 @@ for x, y in loader:
         name="advantage-not-detached",
         severity="error",
         message="the policy's loss trains the value too: its advantage is not detached",
-        why="The advantage is a weight of the policy's loss. Where it has a graph, it moves the value to where the loss "
+        why="The advantage is a weight of the loss. Where it has a graph, it moves the value to where that loss "
         "is small, against the regression to the returns.",
         wrong="""
 for x, returns in loader:

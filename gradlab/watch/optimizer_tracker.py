@@ -157,6 +157,7 @@ class OptimizerTracker:
             self.sample.append(self.params[-1])
         self.sharded = any(hasattr(p, "_local_tensor") for p in self.sample)
         self.smallest = min(self.params, key=lambda p: p.numel() or 1 << 60)
+        self.device_type = self.params[0].device.type
         self.ids = {id(p) for p in self.params}
         self.seen_versions = self.versions()
 
@@ -273,6 +274,15 @@ class OptimizerTracker:
     def own(self) -> list[BackwardPass]:
         """The backward passes in the gradients that this optimizer has not used; another one may have."""
         return [b for b in self.accumulated if self.index not in b.used_by]
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the gradients are those of one backward pass of which no rule about the step has anything to say."""
+        if len(self.accumulated) != 1 or self.dropped or self.window is not None or not self.fed:
+            return False
+        b = self.accumulated[0]
+        unusual = b.scaled or b.fp16 or b.repeats or b.used_by or b.used_by_untracked or b.between or b.advantages
+        return not (unusual or b.left_in_eval or any(step.num_unused for step in self.schedule_steps))
 
     @property
     def skip_site(self) -> CallSite | None:

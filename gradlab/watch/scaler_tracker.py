@@ -58,7 +58,9 @@ class ScalerTracker:
             if reference() is root:
                 return (loss.reshape(()) if loss.numel() == 1 else None), weight, True
         weight = loss_weight(root, self.tensor)
-        number = root.detach().reshape(()) if root.numel() == 1 else None
-        if number is not None and weight.num_scales and self.tensor is not None:
+        if root.numel() != 1:
+            return None, weight, weight.num_scales > 0
+        number = root.detach() if root.dim() == 0 else root.detach().reshape(())
+        if weight.num_scales and self.tensor is not None:
             number = number / self.tensor
         return number, weight, weight.num_scales > 0

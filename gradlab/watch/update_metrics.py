@@ -141,7 +141,7 @@ class UpdateMetrics:
         self.attempts += 1
         if self.record is not None:
             self.record.stepped()
-        self.line = {"grad/norm": self.norm, "lr": lr, "update/skipped": skipped} | self.clipping | self.before_writes
+        self.line = {"grad/norm": self.norm, "lr": lr, "update/skipped": skipped, **self.clipping, **self.before_writes}
         if loss is not None:
             self.line["train/loss"] = loss
         self.packed = HostCopy(self.record.pack()) if self.record is not None else None
@@ -150,12 +150,15 @@ class UpdateMetrics:
         """Complete the line of the latest update. scale: the loss scale of the next."""
         if self.line is None:
             return
-        line, self.line = self.line | {"amp/scale": scale}, None
-        tensors = [k for k, v in line.items() if isinstance(v, torch.Tensor)]
-        remote = [k for k in tensors if line[k].device.type != "cpu"]
-        for k in tensors:
-            if k not in remote:
-                line[k] = line[k].item()
+        line, self.line = self.line, None
+        line["amp/scale"] = scale
+        remote = []
+        for k, v in line.items():
+            if isinstance(v, torch.Tensor):
+                if v.device.type == "cpu":
+                    line[k] = v.item()
+                else:
+                    remote.append(k)
         copy = HostCopy(torch.stack([line[k].detach().double().reshape(()) for k in remote])) if remote else None
         self.pending.append(PendingLine(line, remote, copy, self.record, self.packed))
         self.start_update()
@@ -176,17 +179,16 @@ class UpdateMetrics:
             self.replaced(line["backward/site"], self.written + 1)
         self.clipped += coefficient < 1 and not skipped
         self.written += 1
-        loss = {"train/loss": line["train/loss"]} if "train/loss" in line else {}
-        metrics = {"update": self.applied, "attempt": self.written, "epoch": 1} | loss
-        metrics |= {
-            "grad/norm": norm,
-            "clip/coefficient": coefficient,
-            "clip/fraction": self.clipped / max(self.applied, 1),
-            "amp/scale": line["amp/scale"],
-            "update/skipped": skipped,
-            "lr": line["lr"],
-        }
-        self.write(metrics | (totals(layers) if layers else {}), layers)
+        metrics: dict[str, Any] = {"update": self.applied, "attempt": self.written, "epoch": 1}
+        if "train/loss" in line:
+            metrics["train/loss"] = line["train/loss"]
+        metrics["grad/norm"] = norm
+        metrics["clip/coefficient"] = coefficient
+        metrics["clip/fraction"] = self.clipped / max(self.applied, 1)
+        metrics["amp/scale"] = line["amp/scale"]
+        metrics["update/skipped"] = skipped
+        metrics["lr"] = line["lr"]
+        self.write(metrics | totals(layers) if layers else metrics, layers)
 
     def close(self, scale: Any) -> None:
         """Write the lines of all updates."""

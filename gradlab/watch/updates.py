@@ -25,6 +25,24 @@ def before_step(
 ) -> None:
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
     metrics = loop.outputs[tracker.index].metrics
+    alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips
+    if alone and weights_unmoved and tracker.is_regular:
+        tracker.note_step(site, loop.seen.num_backwards)
+        loop.add_violations(tracker, calls.kept_graphs(tracker, tracker.accumulated))
+    else:
+        judge_step(loop, tracker, site, by_scaler, weights_unmoved)
+    fused = getattr(tracker.optimizer, "grad_scale", None)
+    scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
+    metrics.note_present()
+    metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
+    if "clip/after" in metrics.clipping:
+        metrics.clipping = {"clip/after": metrics.gradients().total}
+
+
+def judge_step(
+    loop: LoopState, tracker: OptimizerTracker, site: CallSite | None, by_scaler: bool | None, weights_unmoved: bool
+) -> None:
+    """Apply all rules about a step; see `before_step`."""
     if weights_unmoved:  # else the step is detected late, and its gradients may be gone
         tracker.note_step(site, loop.seen.num_backwards)
         tracker.note_through()
@@ -36,12 +54,6 @@ def before_step(
     only = tracker.attempts or len(loop.trackers) == 1  # another optimizer's first pass may still be in fp16
     if by_scaler and not loop.fp16 and only:
         loop.add_violations(tracker, calls.needless_scale(tracker.unused))
-    fused = getattr(tracker.optimizer, "grad_scale", None)
-    scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
-    metrics.note_present()
-    metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
-    if "clip/after" in metrics.clipping:
-        metrics.clipping = {"clip/after": metrics.gradients().total}
 
 
 def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None:

@@ -27,6 +27,9 @@ ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_va
 TARGETS_EVERY = 8
 """Of one of so many passes the size of the targets is kept."""
 
+Graph = tuple["set[torch.dtype] | None", set[int], set[tuple[int, int]]]
+"""Floating point types, `BackwardPass.advantages` and `BackwardPass.between`."""
+
 
 class BackwardObserver:
     """Observes `torch.autograd.backward`, which the method of every tensor calls."""
@@ -38,6 +41,8 @@ class BackwardObserver:
         self.advantages = Advantages()
         self.holding: dict[CallSite | None, list[bool]] = {}
         """For each line, whether a scaled loss was part of what the first passes there began at."""
+        self.graphs: dict[tuple[CallSite | None, int], tuple[int, Graph]] = {}
+        """For each line and number of optimizers, how many graphs were read, and what they show."""
         self.builds_graph = False
         """Whether the latest gradients by `torch.autograd.grad` have a graph of their own."""
 
@@ -55,15 +60,15 @@ class BackwardObserver:
         self.finish_updates()
         loop.seen.stray_clips.clear()
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
-        b, in_autocast = self.describe(given.get("tensors"))
+        roots = as_tensors(given.get("tensors"))
+        b, in_autocast = self.describe(roots)
         b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
         if given.get("inputs") is None and given.get("grad_tensors") is None:
-            self.find_repeats(b, as_tensors(given.get("tensors")))
+            self.find_repeats(b, roots)
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
         before = [foreign_gradients(tracker) for tracker in loop.trackers] if len(loop.trackers) > 1 else []
         unheld = loop.unheld.before(loop.seen.num_backwards)
-        roots = as_tensors(given.get("tensors")) if loop.seen.num_backwards % TARGETS_EVERY == 1 else []
-        size = target_size(roots[0]) if roots else None
+        size = target_size(roots[0]) if roots and loop.seen.num_backwards % TARGETS_EVERY == 1 else None
 
         def after(result: Any, error: bool) -> None:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
@@ -129,8 +134,10 @@ class BackwardObserver:
 
     def is_plain(self, site: CallSite | None, roots: list[Tensor]) -> bool:
         """Whether no term of an unscaled loss was scaled."""
+        if not self.loop.scaler.num_scale_calls:
+            return True
         read = self.holding.setdefault(site, [])
-        if self.loop.scaler.num_scale_calls and len(read) < GRAPHS_PER_SITE:
+        if len(read) < GRAPHS_PER_SITE:
             read.append(holds_scaled(roots))
         return not any(read)
 
@@ -152,15 +159,13 @@ class BackwardObserver:
             else:
                 tracker.detect_writes()
 
-    def describe(self, tensors: Any) -> tuple[BackwardPass, bool]:
+    def describe(self, roots: list[Tensor]) -> tuple[BackwardPass, bool]:
         """The pass that is about to run, and whether autocast is enabled."""
         loop, forwards = self.loop, self.loop.forwards
-        roots, site = as_tensors(tensors), call_site()
+        site = call_site()
         loss, weight, scaled = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
-        dtypes = self.dtypes.of(site, roots)
-        advantages, regressed = self.advantages.of(site, roots)
-        loop.seen.regressed |= regressed
+        dtypes, advantages, between = self.graph(site, roots)
         b = BackwardPass(
             site,
             loss,
@@ -175,11 +180,23 @@ class BackwardObserver:
             dtypes=dtypes,
             graph_token=graph_token(first),
             advantages=advantages,
-            between=self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set(),
+            between=between,
             left_in_eval=forwards.left_in_eval - forwards.in_training,
         )
         loop.fp16 |= b.fp16
         return b, torch.is_autocast_enabled(first.device.type)
+
+    def graph(self, site: CallSite | None, roots: list[Tensor]) -> Graph:
+        """What the graphs of the first passes at a line show; nothing is read after these."""
+        loop, key = self.loop, (site, len(self.loop.trackers))
+        if (known := self.graphs.get(key)) is not None and known[0] == GRAPHS_PER_SITE:
+            return known[1]
+        advantages, regressed = self.advantages.of(site, roots)
+        loop.seen.regressed |= regressed
+        between = self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set()
+        graph = self.dtypes.of(site, roots), advantages, between
+        self.graphs[key] = (known[0] if known else 0) + 1, graph
+        return graph
 
     def record(self, tracker: OptimizerTracker, b: BackwardPass, error: bool) -> None:
         output = self.loop.outputs[tracker.index]

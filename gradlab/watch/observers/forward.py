@@ -55,7 +55,7 @@ class ForwardObserver:
             for tracker in loop.trackers:
                 compiled_steps.detect(loop, tracker)
                 tracker.detect_writes()
-        forwards, device = loop.forwards, loop.trackers[0].params[0].device.type if loop.trackers else "cpu"
+        forwards, device = loop.forwards, loop.trackers[0].device_type if loop.trackers else "cpu"
         forwards.count += 1
         forwards.fp16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16
         forwards.synced = loop.ddp.require_backward_grad_sync if loop.ddp is not None else None

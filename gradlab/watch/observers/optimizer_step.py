@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ class OptimizerStepObserver:
     def install(self, instrumentation: Instrumentation) -> None:
         def hook_into(tracker: OptimizerTracker) -> None:
             optimizer = tracker.optimizer
-            before, after = with_tracker(self.before, tracker), with_tracker(self.after, tracker)
+            before, after = partial(self.before, tracker), partial(self.after, tracker)
             instrumentation.hook(optimizer.register_step_pre_hook, before, optimizer, chooses_thread=True)
             instrumentation.hook(optimizer.register_step_post_hook, after, optimizer)
             owner = defining_class(optimizer, "add_param_group")
@@ -71,10 +71,6 @@ class OptimizerStepObserver:
         scaled = self.loop.scaler.stepping is tracker
         found_inf = getattr(optimizer, "found_inf", None) if scaled else None  # a fused step skips inside its kernel
         after_step(self.loop, tracker, found_inf.clone() if isinstance(found_inf, Tensor) else False)
-
-
-def with_tracker(call: Callable[..., None], tracker: OptimizerTracker) -> Callable[..., None]:
-    return lambda *args: call(tracker, *args)
 
 
 def is_nested(optimizer: Any) -> bool:

@@ -43,7 +43,8 @@ class ZeroGradObserver:
         site = call_site()
         for tracker in trackers:
             compiled_steps.detect(self.loop, tracker)
-            tracker.detect_writes()
+            if tracker.unused or tracker.clipped_by_value:  # else what was written is zeroed
+                tracker.detect_writes()
             if tracker.clips_for_others:
                 for other, violation in reach.clipped_in_place_of(tracker, self.loop.trackers):
                     self.loop.add_violations(other, [violation])

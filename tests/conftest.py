@@ -10,10 +10,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported; children inhe
 os.environ.setdefault("WANDB_MODE", "offline")  # no test reaches W&B's servers
 
 import pytest
-import torch
 from forked import Commands
 
-torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
 
 MOST_WORKERS = 8

@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,6 +23,11 @@ from gradlab.train.trainer import Trainer
 HERE = Path(__file__).parent
 MEASURED = {"throughput/samples_per_second", "memory/peak_bytes", "time/forward", "time/backward"}
 """Metrics that are of the machine and not of the run."""
+
+
+def sampled(cases: Iterable[Any], every: int) -> list[Any]:
+    """Parameters of which the default tests run one in so many; the others are marked slow."""
+    return [case if i % every == 0 else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(cases)]
 
 
 @cache

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import SHORT, Commands, Result, runs, told
+from helpers import sampled
 
 from gradlab.base import errors
 from gradlab.base.conf import conf_dir
@@ -91,7 +92,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("arguments", WRONG)
+@pytest.mark.parametrize("arguments", sampled(WRONG, 3))
 def test_wrong_command_is_told_in_two_lines_and_leaves_nothing(
     gradlab: Commands, tmp_path: Path, arguments: str
 ) -> None:
@@ -363,6 +364,7 @@ def test_explain_keeps_the_traceback_of_a_fault_and_the_code_of_its_kind() -> No
     assert errors.explain(full, Path("/run")) == "/run: No space left on device" and errors.exit_code(full) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_under_torchrun_an_error_is_said_once_and_a_bad_job_does_not_end_the_sweep(
     gradlab: Commands, tmp_path: Path
@@ -391,10 +393,11 @@ print("torch loaded:", "torch.nn" in sys.modules, "wandb" in sys.modules)
     ("arguments", "code"),
     [
         (["--help"], None),
-        (["clip.maxnorm=1"], 2),
         (["clip=norm", "clip.max_norm=-1"], 2),
-        (["--cfg", "job"], 0),
-        (["expect=foo"], 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((["clip.maxnorm=1"], 2), (["--cfg", "job"], 0), (["expect=foo"], 2))
+        ),
     ],
 )
 def test_help_and_wrong_commands_do_not_import_torch(tmp_path: Path, arguments: list[str], code: int | None) -> None:

@@ -111,10 +111,20 @@ def test_an_installed_package_names_its_plugins_itself(outside: Path) -> None:
     ("plugins", "arguments", "message"),
     [
         ("nosuch", (), "GRADLAB_PLUGINS=nosuch: there is no such module here or on the Python path"),
-        ("broken", (), "GRADLAB_PLUGINS=broken: fails to import: NameError: name 'option' is not defined"),
+        pytest.param(
+            "broken",
+            (),
+            "GRADLAB_PLUGINS=broken: fails to import: NameError: name 'option' is not defined",
+            marks=pytest.mark.slow,
+        ),
         ("mine,again", (), "clip=halve: is defined twice: in mine.clips and in again"),
         ("mine.clips", ("clip=halve", "clip.factor=2"), "clip.factor=2.0: must be in (0, 1]"),
-        ("bare", ("model=bare",), "data=???: must be chosen, since this model has no usual_data: adding,"),
+        pytest.param(
+            "bare",
+            ("model=bare",),
+            "data=???: must be chosen, since this model has no usual_data: adding,",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_a_wrong_command(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import differences, trainer, weights
+from helpers import differences, sampled, trainer, weights
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -162,7 +162,7 @@ def leaves(model: nn.Module) -> list[str]:
     return [name for name, m in model.named_modules() if name and not list(m.children())]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", sampled(PRECISIONS, 3))
 @pytest.mark.parametrize("how", ["forward", "backward"])
 @pytest.mark.parametrize(("options", "spec"), CASES, ids=["mlp", "mlp_again", "gpt", "gpt_again"])
 def test_names_the_exact_module_at_every_depth(options: ModelOption, spec: Spec, how: str, precision: str) -> None:
@@ -195,7 +195,7 @@ def test_of_two_overflows_the_first_in_the_order_of_execution(how: str, precisio
         assert overflow is not None and overflow.module == (one if how == "forward" else other)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", sampled(PRECISIONS, 3))
 def test_large_weights_of_every_layer(precision: str) -> None:
     """No hook: weights that a type holds and whose products it does not."""
     limit = {"fp16": 65504.0, "bf16": 3e38, "fp32": 3e38}[precision]

@@ -126,6 +126,7 @@ raise ZeroDivisionError
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_that_fails_without_a_callback_leaves_its_folder(gradlab, tmp_path):
     ended = gradlab.python("-c", FAILS, cwd=tmp_path).result()
     assert "verdict: not_measured" in ended.out and "ZeroDivisionError" in ended.err

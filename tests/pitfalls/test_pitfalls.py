@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from forked import Commands
-from helpers import composed, differences, load, of_the_run, trainer, updates, weights
+from helpers import composed, differences, load, of_the_run, sampled, trainer, updates, weights
 
 from gradlab.base.errors import explain
 from gradlab.base.option import OPTIONS, Invalid
@@ -379,7 +379,7 @@ def test_without_a_check_of_the_gradients_a_nan_reaches_the_weights(tmp_path: Pa
     assert wrong.outcome.applied == 12 and math.isnan(updates(tmp_path / "no_monitoring")[-1]["train/loss"])
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", sampled(EACH, 3))
 def test_measuring_changes_nothing(tmp_path: Path, name: str) -> None:
     """With it and without, the run ends bitwise the same: weights, optimizer, scale, buffers, random state."""
     harder = ("model.dropout=0.2",) if name == "mean_of_means" else ("+model.kwargs.dropout=0.2",)

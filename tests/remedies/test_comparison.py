@@ -232,6 +232,7 @@ def test_a_job_that_left_nothing_is_not_judged(tmp_path: Path, capsys: pytest.Ca
     assert "not judged" in capsys.readouterr().out and (tmp_path / "comparison.csv").is_file()
 
 
+@pytest.mark.slow
 def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp_path: Path) -> None:
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     mine = (

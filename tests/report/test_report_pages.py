@@ -11,6 +11,7 @@ from typing import Any
 import made
 import pytest
 from browser import Opened, opened
+from helpers import sampled
 
 from gradlab.report.pages import comparison_page, live_page, run_page
 from gradlab.runs.record import RunRecord
@@ -116,6 +117,7 @@ def test_drag_zooms_all_and_double_click_resets(chromium: Any, collapsed: Path) 
         assert seen.wrong == []
 
 
+@pytest.mark.slow
 def test_keys_point_zoom_and_reset(chromium: Any, collapsed: Path) -> None:
     with opened(chromium, collapsed) as seen:
         line = seen.page.locator(".timeline")
@@ -130,6 +132,7 @@ def test_keys_point_zoom_and_reset(chromium: Any, collapsed: Path) -> None:
         assert seen.text(".bar output").startswith("updates 1 to 100;")
 
 
+@pytest.mark.slow
 def test_logarithmic_scale_can_be_changed(chromium: Any, collapsed: Path) -> None:
     with opened(chromium, collapsed) as seen:
         button = seen.page.locator(".chart[data-id=loss] button")
@@ -185,6 +188,7 @@ def test_command_is_copied(chromium: Any, collapsed: Path) -> None:
         assert told == "python -m gradlab clip=norm optimizer.lr=0.01 expect=healthy"
 
 
+@pytest.mark.slow
 def test_light_and_dark(chromium: Any, collapsed: Path) -> None:
     with opened(chromium, collapsed) as seen:
         paper = "getComputedStyle(document.body).backgroundColor"
@@ -197,6 +201,7 @@ def test_light_and_dark(chromium: Any, collapsed: Path) -> None:
         assert not seen.page.locator("#theme").is_visible() and seen.wrong == []
 
 
+@pytest.mark.slow
 def test_on_paper_charts_are_light_and_fit_the_sheet(chromium: Any, collapsed: Path) -> None:
     with opened(chromium, collapsed, width=1600, dark=True) as seen:
         width = "Math.max(...[...document.querySelectorAll('.chart canvas, .heat canvas')].map(c => c.clientWidth))"
@@ -251,7 +256,7 @@ EMPTY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", EMPTY)
+@pytest.mark.parametrize("what", sampled(EMPTY, 3))
 def test_a_run_of_which_there_is_little(chromium: Any, tmp_path: Path, what: str) -> None:
     with opened(chromium, run_page.write(made.run(tmp_path / "run", **EMPTY[what]))) as seen:
         assert seen.wrong == []
@@ -259,6 +264,7 @@ def test_a_run_of_which_there_is_little(chromium: Any, tmp_path: Path, what: str
         assert seen.page.locator(".chart").count() == 0 or min(painted(seen, ".chart canvas")) > 1
 
 
+@pytest.mark.slow
 def test_hundred_thousand_updates_open_in_two_seconds(chromium: Any, tmp_path: Path) -> None:
     lines = [made.line(at, 2 + math.sin(at / 5000)) for at in range(1, 100_001)]
     folder = made.run(
@@ -279,6 +285,7 @@ def test_hundred_thousand_updates_open_in_two_seconds(chromium: Any, tmp_path: P
     assert min(took) < 2, "from a new context to the last drawing"
 
 
+@pytest.mark.slow
 def test_runs_over_each_other(chromium: Any, tmp_path: Path) -> None:
     lines = [made.line(at, 5.0) for at in range(1, 31)]
     other = made.run(tmp_path / "other", lines, made.diagnosis(), config="clip: {}\n", choices="      clip: none\n")

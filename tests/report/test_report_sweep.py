@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sweeps
 from browser import Opened, opened
+from helpers import sampled
 
 from gradlab.cli.map import main
 from gradlab.report.pages import sweep_page as report
@@ -129,6 +130,7 @@ def test_nothing_is_fetched_and_nothing_of_the_data_is_markup(sweep: Path) -> No
     assert data_of(sweep)["jobs"][0]["why"] == EVIL
 
 
+@pytest.mark.slow
 def test_a_large_sweep_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lrs = [0.1 * 1.2**i for i in range(16)]
     folder = sweeps.sweep(tmp_path / "s", lrs, [2.0**i for i in range(16)], lambda y, seed: 0.5, updates=600)
@@ -188,6 +190,7 @@ def test_a_point_of_the_map_shows_its_runs(sweep: Path, chromium: Browser) -> No
         assert "optimizer.lr=1 clip.max_norm=1" in seen.text("#details h2") and not seen.wrong
 
 
+@pytest.mark.slow
 def test_another_metric_colours_the_map(sweep: Path, chromium: Browser) -> None:
     colour = """([x, y]) => { const map = document.getElementById("map"), copy = document.createElement("canvas");
         [copy.width, copy.height] = [map.width, map.height];
@@ -253,6 +256,7 @@ def test_the_table_is_sorted_filtered_and_linked_to_the_rest(sweep: Path, chromi
         assert len(jobs_shown(seen)) == 24 and not seen.wrong
 
 
+@pytest.mark.slow
 def test_a_range_of_an_axis_is_dragged_or_typed(sweep: Path, chromium: Browser) -> None:
     rows = read(sweep)
     low = {row["job"] for row in rows if row["optimizer.lr"] <= 0.2}
@@ -281,6 +285,7 @@ def test_a_range_of_an_axis_is_dragged_or_typed(sweep: Path, chromium: Browser) 
         assert not seen.wrong
 
 
+@pytest.mark.slow
 def test_curves_are_zoomed_by_dragging_and_by_keys(sweep: Path, chromium: Browser) -> None:
     with opened(chromium, report.write(sweep), width=1500) as seen:
         page = seen.page
@@ -319,6 +324,7 @@ def test_curves_are_zoomed_by_dragging_and_by_keys(sweep: Path, chromium: Browse
         assert shown() == [(0, last)] * 2 and not seen.wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1500])
 def test_the_keyboard_scrolls_a_table_that_is_too_wide(tmp_path: Path, chromium: Browser, width: int) -> None:
     with opened(chromium, report.write(remedies(tmp_path / "r")), width=width) as seen:
@@ -436,7 +442,7 @@ def of_nan(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("make", [broken, of_names, of_seeds, of_one, of_nothing, of_nan])
+@pytest.mark.parametrize("make", sampled([broken, of_names, of_seeds, of_one, of_nothing, of_nan], 2))
 @pytest.mark.filterwarnings("error")
 def test_whatever_a_sweep_left_is_shown(make: Any, tmp_path: Path, chromium: Browser) -> None:
     folder = make(tmp_path / "s")
@@ -453,6 +459,7 @@ def test_whatever_a_sweep_left_is_shown(make: Any, tmp_path: Path, chromium: Bro
             assert at == f"{folder.resolve()}/{row['job']}/"
 
 
+@pytest.mark.slow
 def test_the_first_view_of_256_jobs_takes_less_than_two_seconds(tmp_path: Path, chromium: Browser) -> None:
     lrs = [0.1 * 1.2**i for i in range(16)]
     folder = sweeps.sweep(tmp_path / "s", lrs, [2.0**i for i in range(16)], lambda y, seed: 0.5, updates=200)

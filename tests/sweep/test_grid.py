@@ -7,6 +7,7 @@ from pathlib import Path
 import hydra
 import pytest
 from forked import SHORT, Commands, runs, told
+from helpers import sampled
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,7 +105,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("arguments", WRONG)
+@pytest.mark.parametrize("arguments", sampled(WRONG, 3))
 def test_a_wrong_sweep_is_told_in_two_lines_and_leaves_nothing(
     gradlab: Commands, tmp_path: Path, arguments: str
 ) -> None:

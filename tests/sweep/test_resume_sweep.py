@@ -361,6 +361,7 @@ def test_what_cannot_go_on_is_told_in_a_line_and_changes_nothing(
     assert answers(swept / "sweep") == before and (swept / "sweep" / "multirun.yaml").is_file()
 
 
+@pytest.mark.slow
 def test_one_run_of_a_sweep_is_resumed_alone(gradlab: Commands, tmp_path: Path) -> None:
     given = ["+sweep=seeds", "seed=0,1", *SHORT, "hydra.sweep.dir=sweep"]
     assert gradlab(*given, cwd=tmp_path).code == 0

@@ -188,6 +188,7 @@ def test_jobs_whose_loss_scale_collapses_leave_what_they_leave_alone(tmp_path: P
     assert [(tmp_path / "lanes" / str(i) / "crash.pt").is_file() for i in range(4)] == [True, False, False, True]
 
 
+@pytest.mark.slow
 def test_a_streak_of_failures_is_kept_although_an_update_comes_through_after_it(tmp_path: Path) -> None:
     """A loss so large that fp16 has its gradient only with a scale far below 1; the floor is looked at much later."""
     base = (
@@ -263,6 +264,7 @@ def test_lanes_begin_with_the_weights_that_they_are_given(tmp_path: Path) -> Non
     assert found[0]["outcome"]["eval"][0] != found[1]["outcome"]["eval"][0]
 
 
+@pytest.mark.slow
 def test_checkpoints_on_the_way_are_those_of_the_job_alone(tmp_path: Path) -> None:
     base = (
         *("model=sigmoid_mlp", "model.norm=batch", "data.batch_size=256", "expect=any", "trainer.checkpoint_every=4"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import losses, trainer
+from helpers import losses, sampled, trainer
 
 QUICK = {
     "sigmoid_mlp": ("model.layers=2", "model.activation=tanh", "data.samples=16", "trainer.updates=40"),
@@ -43,14 +43,13 @@ def overfits(folder: Path, model: str, precision: str, *more: str) -> None:
         assert p.dtype is torch.float32 and torch.isfinite(p).all(), "weights stay fp32 whatever the precision"
 
 
-ALL = [(model, precision) for model in QUICK for precision in PRECISIONS if (model, precision) != ("resnet", "bf16")]
-
-
-@pytest.mark.parametrize(("model", "precision"), [*ALL, pytest.param("resnet", "bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", sampled(("fp16", "bf16", "fp32"), 3))
+@pytest.mark.parametrize("model", QUICK)
 def test_every_model_overfits_a_batch_in_every_precision(tmp_path: Path, model: str, precision: str) -> None:
     overfits(tmp_path, model, precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["sigmoid_mlp", "transformer", "lstm", "custom"])
 def test_native_fp16_products_train_too(tmp_path: Path, model: str) -> None:
     overfits(tmp_path, model, "fp16", "precision.cpu_gemm=native")

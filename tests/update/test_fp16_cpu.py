@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -333,7 +332,9 @@ def test_models_stay_close_to_fp32(build: Callable[[], nn.Module], shape: tuple[
 
 def test_resnet18_learns_under_a_gradient_scaler() -> None:
     torch.manual_seed(0)
-    model = torchvision.models.resnet18(num_classes=4)
+    from torchvision.models import resnet18
+
+    model = resnet18(num_classes=4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     images, labels = torch.randn(4, 3, 32, 32), torch.arange(4)

@@ -32,7 +32,7 @@ def watch(tmp_path):
     return watch
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 400)])
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), pytest.param(True, 400, marks=pytest.mark.slow)])
 def test_page_of_a_watched_loop(chromium, watch, dark, width):
     with opened(chromium, watch.folder / "report.html", width=width, dark=dark) as shown:
         assert "epochs" not in shown.text("header")

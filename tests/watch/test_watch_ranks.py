@@ -27,6 +27,7 @@ EXPECTED = {
 NOT_IN_THIS_DATA = {"GL307", "GL308", "GL506"}
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_ranks(gradlab, tmp_path):
     done = gradlab.torchrun(2, str(Path(__file__).parent / "watched_ranks.py"), str(tmp_path), cwd=tmp_path)

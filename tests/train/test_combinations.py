@@ -1,4 +1,4 @@
-"""Every model in every precision under every clip, accumulating, alone and on two ranks."""
+"""Every model in every precision under every clip, accumulating; on two ranks every pair of them."""
 
 import itertools
 import subprocess
@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-MODELS = ("transformer", "lstm", "resnet", "sigmoid_mlp")
+SMALL = {
+    "transformer": "model.layers=2 model.width=16 data.length=16",
+    "lstm": "model.width=16 data.length=16",
+    "resnet": "data.samples=60",
+    "sigmoid_mlp": "model.layers=4",
+}
 PRECISIONS = ("fp32", "bf16", "fp16")
 CLIPS = ("none", "norm", "value", "per_layer", "agc", "autoclip", "zclip")
 
-QUICKER = "data.batch_size=6 trainer.evaluate_every=0 trainer.progress=none"
+QUICKER = "data.batch_size=6 accumulation.steps=3 trainer.updates=2 trainer.evaluate_every=0 trainer.progress=none"
 
 PROGRAM = """
 import sys
@@ -40,8 +45,9 @@ distributed.leave()
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.distributed)])
 def test_every_combination_runs(tmp_path: Path, ranks: int) -> None:
     lines = [
-        f"model={m} precision={p} clip={c} accumulation.steps=3 trainer.updates=2 {QUICKER}"
-        for m, p, c in itertools.product(MODELS, PRECISIONS, CLIPS)
+        f"model={model} {SMALL[model]} precision={PRECISIONS[p]} clip={CLIPS[c]} {QUICKER}"
+        for (m, model), p, c in itertools.product(enumerate(SMALL), range(len(PRECISIONS)), range(len(CLIPS)))
+        if ranks == 1 or p == (m + c) % len(PRECISIONS)
     ]
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "lines").write_text("\n".join(lines))
@@ -49,4 +55,4 @@ def test_every_combination_runs(tmp_path: Path, ranks: int) -> None:
     command = [*(start if ranks > 1 else [sys.executable]), "program.py", str(tmp_path / "runs"), "lines"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("ran model=") == len(lines)
+    assert done.stdout.count("ran model=") == len(lines) == {1: 84, 2: 28}[ranks]

@@ -284,7 +284,7 @@ def test_wrong_folders_are_told_in_a_line(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.slow
 def test_interrupted_it_goes_on_where_it_was(gradlab: Commands, tmp_path: Path) -> None:
     (tmp_path / "mynet.py").write_text(NET)
-    gradlab(*OWN, "trainer.updates=2000", "trainer.epochs=100", cwd=tmp_path, timeout=200)
+    gradlab(*OWN, "trainer.updates=600", "trainer.epochs=100", cwd=tmp_path, timeout=200)
     folder = tmp_path / "outputs" / "run" / "a_fix"
     command = gradlab.python("-m", "gradlab.fix", "outputs/run/a", cwd=tmp_path)
     wait_for(lambda: len(list(folder.glob("*/metrics.jsonl"))) >= 2, command)

@@ -356,21 +356,20 @@ def test_updates_of_lanes_of_resnet() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", CLIP_NAMES)
-@pytest.mark.parametrize("optimizer", RATES)
-@pytest.mark.parametrize("model", SMALL)
-def test_updates_of_lanes_in_every_combination(model: str, optimizer: str, clip: str) -> None:
-    for precision in PRECISIONS:
-        same_updates(model, optimizer, clip, precision)
+@pytest.mark.parametrize("c", range(7))
+@pytest.mark.parametrize("o", range(3))
+@pytest.mark.parametrize("m", range(len(SMALL)))
+def test_updates_of_lanes_in_every_combination(m: int, o: int, c: int) -> None:
+    """Every model with every optimizer and clip, and each of them with every precision."""
+    same_updates(SMALL[m], list(RATES)[o], CLIP_NAMES[c], PRECISIONS[(m + o + c) % 3])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("c", range(7))
-@pytest.mark.parametrize("o", range(3))
-def test_updates_of_lanes_of_resnet_in_every_pair(o: int, c: int) -> None:
-    """Every optimizer with every clip, and each of both with every precision and both norms."""
-    norm = ("batch", "group")[(o + c) % 2]
-    same_updates(f"resnet, {norm} norm", list(RATES)[o], CLIP_NAMES[c], PRECISIONS[(o + c) % 3])
+def test_updates_of_lanes_of_resnet_under_every_clip(c: int) -> None:
+    """And with every optimizer, in every precision and with both norms."""
+    norm = ("batch", "group")[c % 2]
+    same_updates(f"resnet, {norm} norm", list(RATES)[c % 3], CLIP_NAMES[c], PRECISIONS[c * 2 % 3])
 
 
 def test_noise_of_lanes_is_drawn_as_alone() -> None:

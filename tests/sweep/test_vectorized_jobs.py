@@ -311,7 +311,7 @@ def test_a_fault_that_is_not_of_training_costs_one_lane(
     assert all(f"job {i}: " in told for i in (1, 2, 3))
 
 
-SIDES = {"resnet": 4, "rnn, fp16": 6}
+SIDES = {"resnet": 3, "rnn, fp16": 5}
 """Of the maps whose jobs take longest."""
 UPDATES = ("expect=any", "clip=norm", "monitor.step_every=0", "trainer.threads=1")
 MAPS: dict[str, tuple[str, ...]] = {
@@ -349,9 +349,9 @@ MAPS: dict[str, tuple[str, ...]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAPS)
 def test_a_map_has_the_verdicts_of_the_jobs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """8 x 8 learning rates and max_norms, or fewer, some of which explode; at the very edge chaos may decide two."""
+    """6 x 6 learning rates and max_norms, or fewer, some of which explode; at the very edge chaos may decide one."""
     monkeypatch.setattr(checkpoint, "save", lambda path, state: None)  # of ResNets: gigabytes
-    side = SIDES.get(name, 8)
+    side = SIDES.get(name, 6)
     lrs, norms = ([a * (b / a) ** (i / (side - 1)) for i in range(side)] for a, b in ((1e-3, 1e3), (1e-2, 1e4)))
     jobs = [(*MAPS[name], f"optimizer.lr={lr:.4g}", f"clip.max_norm={norm:.4g}") for lr in lrs for norm in norms]
     one_by_one(tmp_path / "alone", jobs)
@@ -361,4 +361,4 @@ def test_a_map_has_the_verdicts_of_the_jobs_alone(tmp_path: Path, monkeypatch: p
     ]
     apart = [(*jobs[i][-2:], a, b) for i, (a, b) in enumerate(zip(*verdicts, strict=True)) if a != b]
     print(name, Counter(verdicts[0]), "apart:", apart)
-    assert len(set(verdicts[0])) > 1 and len(apart) <= 2, apart
+    assert len(set(verdicts[0])) > 1 and len(apart) <= 1, apart

@@ -52,6 +52,24 @@ class Normalised(nn.Module):
         return self.last((x / (norm + 1e-6)).relu())
 
 
+class Repeated(nn.Module):
+    """(B, 4) -> (B, 1), through one linear layer again and again; or squared as often, whatever the weights."""
+
+    def __init__(self, squares: bool = False) -> None:
+        super().__init__()
+        self.first, self.again, self.last = nn.Linear(4, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 1)
+        self.squares = squares
+        nn.init.orthogonal_(self.again.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(40):
+            x = self.again(x)
+        if self.squares:
+            x = x * 1e20 * x * 1e20
+        return self.last(x)
+
+
 class Unused(Tiny):
     """Has a layer that it does not use."""
 

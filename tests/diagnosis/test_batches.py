@@ -135,6 +135,16 @@ def test_where_the_weights_are_lost_no_sample_is_named(tmp_path: Path) -> None:
     assert told["verdict"] == "nan_loss" and not told["evidence"]["samples"], told["sentence"]
 
 
+@pytest.mark.parametrize("rate", [0.3, 0.4, 3.0])
+def test_a_recurrence_that_its_first_updates_throw_explodes(tmp_path: Path, rate: float) -> None:
+    """By the update before the one that overflows; numbers that the initial weights make are the model's own."""
+    net = ("loss=mse", "model=custom", "model.target=nets:Repeated", "optimizer=sgd", f"optimizer.lr={rate}")
+    told = ended(tmp_path / "thrown", Regression(16), net=net)
+    assert told["outcome"]["status"] == "failed" and told["verdict"] == "exploding", told["sentence"]
+    told = ended(tmp_path / "own", Regression(16), "+model.kwargs.squares=true", net=net)
+    assert told["verdict"] == "nan_forward", told["sentence"]
+
+
 @pytest.mark.parametrize("factor", [{"inputs": 1e4}, {"target": 3000.0}], ids=["inputs", "target"])
 def test_samples_as_unlike_the_others_as_those_of_the_update_are_named_with_them(
     tmp_path: Path, factor: dict[str, float]

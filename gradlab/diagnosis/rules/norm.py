@@ -10,6 +10,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
 
@@ -21,7 +22,8 @@ class Exploding(Rule):
 
     What is usual is the median of the norms before; no number is large by itself, as the norm of a loss that is summed
     over a batch is large throughout. Where the first updates fail already there is none: then it is how far the first
-    gradient has moved the weights.
+    gradient has moved the weights, or that numbers which had grown large overflow, of samples on which the initial
+    weights do not.
     """
 
     causes = (
@@ -76,10 +78,20 @@ class Exploding(Rule):
             )
             return self.found("critical", f"{sentence}; {course}", self.at, largest=h.largest, usual=self.usual)
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
-        if h.attempts > h.window or not moved > self.step:
+        if h.attempts > h.window or not (moved > self.step or by_the_weights(run)):
             return None
         sentence = f"the first gradient, of norm {norm:.3g}, moved the weights by {moved:.3g} times their own norm"
+        if by_the_weights(run):
+            sentence += f"; update {h.bad_since} overflows, on samples on which the initial weights do not"
         return self.found("critical", f"{sentence}; {course}", 1, largest=h.largest, moved=moved)
+
+
+def by_the_weights(run: FinishedRun) -> bool:
+    """Whether the run ended as numbers overflowed that had grown large, of samples that the initial weights bear."""
+    o, samples = run.overflow, run.samples.get(run.history.bad_since or 0, [])
+    if o is None or o.phase not in ("forward", "between", "loss") or o.undefined or o.ordinary or fits_wider(run):
+        return False
+    return run.history.applied > 0 and bool(samples) and all(math.isfinite(s.loss) and not s.unlike for s in samples)
 
 
 @rule("spike", position=240)

@@ -74,7 +74,11 @@ def as_augmented(node: ast.Assign) -> ast.AugAssign | None:
     value, target = node.value, node.targets[0]
     if len(node.targets) > 1 or not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
         return None
-    if not isinstance(target, (ast.Name, ast.Attribute)) or dotted(value.left) != dotted(target):
+    if not isinstance(target, (ast.Name, ast.Attribute, ast.Subscript)):
+        return None
+    if isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Constant):
+        return None
+    if ast.unparse(value.left) != ast.unparse(target):
         return None
     return ast.copy_location(ast.AugAssign(target, value.op, value.right), node)
 

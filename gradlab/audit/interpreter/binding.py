@@ -49,7 +49,8 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
         replace_item(whole, value)
         if whole.kind == "dict":
             set_attribute(engine, whole, OTHERS, Value())
-        if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str) and value.kind == "tensor":
+        named = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
+        if named and value.kind in ("tensor", "index", "number"):
             set_attribute(engine, whole, f"[{ast.unparse(target.slice)}]", value)
 
 

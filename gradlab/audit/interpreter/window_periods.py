@@ -36,7 +36,7 @@ def arithmetic(engine: Engine, node: ast.expr, periods: set[str]) -> OfIteration
         if one is None or two is None or compare is None:
             return None
         return lambda k: compare(one(k), two(k))
-    if isinstance(node, (ast.Name, ast.Attribute)):
+    if isinstance(node, (ast.Name, ast.Attribute)) or is_entry(node):
         value = engine.value(node)
         if value.kind == "index":
             return lambda k: k + value.offset
@@ -44,6 +44,13 @@ def arithmetic(engine: Engine, node: ast.expr, periods: set[str]) -> OfIteration
             periods.add(f"{value.name}#{value.number}")
             return lambda k: WINDOW
     return None
+
+
+def is_entry(node: ast.AST) -> bool:
+    """Whether this is the entry of a dictionary under a key of the text, as `state["step"]`."""
+    return (
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+    )
 
 
 def operation(engine: Engine, node: ast.BinOp, periods: set[str]) -> OfIteration | None:

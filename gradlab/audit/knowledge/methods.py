@@ -93,6 +93,8 @@ def append(call: CallSite, owner: Value) -> Value:
 def cast(call: CallSite, owner: Value) -> None:
     """Remember whether a model is in fp16 from now on."""
     name, text = call.name, ", ".join(ast.unparse(argument) for argument in call.expressions)
+    names = [v.name for v in (*call.args, *call.keywords.values()) if v.kind == "external" and "torch." in v.name]
+    text = ", ".join([text, *names])
     if name == "half" or (name == "to" and re.search(r"float16|\bhalf\b", text) and "bfloat16" not in text):
         owner.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
     elif name in ("float", "double", "bfloat16") or (name == "to" and re.search("float", text)):

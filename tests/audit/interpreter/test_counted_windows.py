@@ -15,6 +15,38 @@ def fit(net, batches, n, plan):
     for x, y in batches:
 """
 CASES = {
+    "a counter in a dictionary": """
+def fit(net, opt, batches, n):
+    state = {"step": 0}
+    for x, y in batches:
+        F.cross_entropy(net(x), y).backward()  # expect: GL301
+        state["step"] += 1
+        if state["step"] % n == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "a counter in a dictionary, of divided losses": """
+def fit(net, opt, batches, n):
+    state = {"step": 0}
+    for x, y in batches:
+        (F.cross_entropy(net(x), y) / n).backward()
+        state["step"] += 1
+        if state["step"] % n == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "a counter in a dictionary that counts updates": """
+def fit(net, opt, batches, every):
+    state = {"step": 0}
+    for x, y in batches:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        state["step"] += 1
+        if state["step"] % every == 0:
+            print(state["step"])
+            state["step"] = 0
+""",
     "the last of a window, before it is counted and after": WRAPPED
     + """
         last = count + 1 >= n

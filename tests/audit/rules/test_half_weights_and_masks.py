@@ -32,6 +32,55 @@ for x, y in loader:
     scaler.step(opt)
     scaler.update()
 """,
+    "half weights by a type in a dictionary": """
+config = {"dtype": torch.float16, "device": "cuda"}
+net = nn.Linear(8, 4).to(config["device"], dtype=config["dtype"])  # expect: GL215
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "half weights by a type that a helper is given": """
+def build(dtype):
+    return nn.Linear(8, 4).cuda().to(dtype)  # expect: GL215
+net = build(torch.half)
+other = build(torch.float32)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+opt2 = torch.optim.SGD(other.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+for x, y in loader:
+    opt2.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(other(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt2)
+    scaler.update()
+""",
+    "right: a type in a dictionary": """
+config = {"dtype": torch.float32, "other": torch.float16}
+net = nn.Linear(8, 4).to(dtype=config["dtype"])
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=config["other"]):
+        loss = F.cross_entropy(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
     "half weights from_pretrained": """
 from transformers import AutoModelForCausalLM
 net = AutoModelForCausalLM.from_pretrained("gpt2", torch_dtype=torch.float16)  # expect: GL215

@@ -47,6 +47,22 @@ for x, y in loader:
     total = total + loss  # expect: GL605
 """
     + STEP,
+    "a sum in a dictionary": """
+stats = {"loss": 0.0, "seen": 0}
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    stats["loss"] = stats["loss"] + loss  # expect: GL605
+    stats["seen"] = stats["seen"] + 1
+"""
+    + STEP,
+    "a sum of numbers in a dictionary, and the latest loss": """
+stats = {"loss": 0.0, "last": None}
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    stats["loss"] = stats["loss"] + loss.item()
+    stats["last"] = loss
+"""
+    + STEP,
     "what a criterion returns beside the loss may be a number": """
 def run(net, criterion, opt, batches):
     log = []

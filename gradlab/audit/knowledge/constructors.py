@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
@@ -15,6 +16,8 @@ from gradlab.audit.trace.values import CALLABLE, Value
 LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "total_iters", "steps_per_epoch", "T_0")
 """Keywords of a schedule's length, its warm-up's first."""
 ARITHMETIC = {"int", "float", "round", "ceil", "floor", "max", "min", "len"}
+EPOCHS = re.compile(r"(^|[._])(n|num|max|total|train|training)?_?epochs$", re.I)
+"""Names of a number of epochs, which counts neither updates nor micro-batches, whatever it was computed from."""
 FAR = 20
 """How many names a schedule's length is followed through."""
 
@@ -69,6 +72,7 @@ def traced(engine: Engine, node: ast.expr, seen: set[int]) -> str:
     """An expression's text, followed by the expressions that what is named in it comes from."""
     text, outer = ast.unparse(node), engine.scope
     named = [part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and dotted(part)]
+    named = [part for part in named if not EPOCHS.search(dotted(part))]
     for value in (value for part in named for value in members(engine.value(part))):
         origin, scope = engine.origins.get(value.number, (None, outer))
         if origin is None or value.number in seen or len(seen) == FAR:

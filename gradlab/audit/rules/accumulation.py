@@ -127,13 +127,18 @@ def divided_twice(scenario: Scenario) -> Iterator[Hit]:
             if (division := divided_again(scenario, backward, divisors)) is not None:
                 yield Hit(backward, node=division)
             continue
-        if through is not None and through.kind == "accelerator" and backward.inside("accumulate") is not None:
+        if through is not None and through.kind == "accelerator" and divides(through, backward):
             twice = any(is_length(f, through.steps) for f in divisors)
         else:
             texts = [f.text for f in divisors]
             twice = scenario.accumulating and not value.parts and any(texts.count(text) > 1 for text in texts)
         if twice:
             yield Hit(backward)
+
+
+def divides(accelerator: Value, backward: Occurrence) -> bool:
+    """Whether an accelerator's backward() divides the loss: by what it was made with, inside accumulate() or not."""
+    return backward.inside("accumulate") is not None or (accelerator.steps is not None and accelerator.steps.value != 1)
 
 
 def divided_again(scenario: Scenario, backward: Occurrence, divisors: list[Factor]) -> ast.AST | None:

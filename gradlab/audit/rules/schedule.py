@@ -19,6 +19,7 @@ from gradlab.audit.trace.values import Event, Value
 COUNTED = re.compile(r"len\(")
 TORCH = re.compile(
     r"torch\.optim\.lr_scheduler|torch\.optim import lr_scheduler|transformers|diffusers|get_\w*schedule"
+    r"|Warmup(Linear|Cosine|Constant)\w*Schedule"
 )
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 

@@ -52,6 +52,47 @@ def log_in_losses(module: Module) -> Iterator[ast.AST]:
 def log(module: Module) -> Iterator[ast.AST]:
     yield from log_in_losses(module)
     yield from log_of_softmax(module)
+    for function, node in trained_on(module, "log"):
+        inner = called(node, "log")
+        if isinstance(inner, ast.Name) and share(inner, function):
+            yield node
+
+
+def trained_on(module: Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.AST]]:
+    """Calls of a function, where the function around calls backward() on what is computed with them."""
+    if not re.search(rf"\b{name}\(", module.source.text) or "backward(" not in module.source.text:
+        return
+    for function in module.source.nodes.of(ast.FunctionDef):
+        reaching = None
+        for node in walk(function):
+            if called(node, name) is not None:
+                reaching = reaching_backward(function) if reaching is None else reaching
+                if id(node) in reaching:
+                    yield function, node
+
+
+def reaching_backward(function: ast.FunctionDef) -> set[int]:
+    """Ids of the expressions in a function that a loss is computed from, on which it calls backward()."""
+    ahead: list[ast.AST] = [
+        part
+        for call in (n for n in walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward")
+        for part in (call.args[:1] or [call.func.value])
+    ]
+    made = [n for n in walk(function) if isinstance(n, (ast.Assign, ast.AugAssign))]
+    found: set[int] = set()
+    while ahead:
+        node = ahead.pop()
+        if id(node) in found or getattr(getattr(node, "func", None), "attr", "") in ("item", "detach", "no_grad"):
+            continue
+        found.add(id(node))
+        ahead += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Name):
+            for one in made:
+                targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+                if node.id in [dotted(target) for target in targets]:
+                    ahead.append(one.value)
+    return found
 
 
 def log_of_softmax(module: Module) -> Iterator[ast.AST]:
@@ -102,6 +143,25 @@ def sqrt(module: Module) -> Iterator[ast.AST]:
             inner = called(node, "sqrt")
             if inner is not None and (bare(inner, inputs(function)) or square(inner)) and not averaged(inner):
                 yield node
+    for _, node in trained_on(module, "sqrt"):
+        inner = called(node, "sqrt")
+        if inner is not None and square(inner) and not averaged(inner) and of_difference(inner):
+            yield node
+
+
+def of_difference(node: ast.expr) -> bool:
+    """Whether what is squared is the difference of two tensors: 0 wherever they agree."""
+    for part in walk(node):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Pow):
+            base: ast.expr | None = part.left
+        elif isinstance(part, ast.Call) and getattr(part.func, "attr", "") in ("pow", "square"):
+            assert isinstance(part.func, ast.Attribute)
+            base = part.args[0] if dotted(part.func.value) == "torch" and part.args else part.func.value
+        else:
+            continue
+        if isinstance(base, ast.BinOp) and isinstance(base.op, ast.Sub):
+            return all(isinstance(side, (ast.Name, ast.Attribute)) for side in (base.left, base.right))
+    return False
 
 
 @scenario_rule("GL603")
@@ -134,6 +194,14 @@ def exp(module: Module) -> Iterator[ast.AST]:
                 if not any(rate(part, node) for part in walk(function)):
                     yield node
         yield from sums_of_exp(function)
+    for _, node in trained_on(module, "log"):
+        found = exponents(node)
+        if found and all(isinstance(bare_of(one), (ast.Name, ast.Subscript)) for one in found):
+            yield node
+
+
+def bare_of(node: ast.expr) -> ast.expr:
+    return node.operand if isinstance(node, ast.UnaryOp) else node
 
 
 def sums_of_exp(function: ast.FunctionDef) -> Iterator[ast.AST]:
@@ -143,10 +211,16 @@ def sums_of_exp(function: ast.FunctionDef) -> Iterator[ast.AST]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and dotted(node.value.value) in names:
             names |= {dotted(target) for target in node.targets}
     for node in walk(function):
-        inner = called(node, "log")
-        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
-            if all(bare(called(side, "exp"), names) for side in (inner.left, inner.right)):
-                yield node
+        if all(bare(side, names) for side in exponents(node)) and exponents(node):
+            yield node
+
+
+def exponents(node: ast.AST) -> list[ast.expr]:
+    """a and b of log(exp(a) + exp(b))."""
+    inner = called(node, "log")
+    sides = [inner.left, inner.right] if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add) else []
+    found = [exponent for side in sides if (exponent := called(side, "exp")) is not None]
+    return found if len(found) == len(sides) else []
 
 
 def rate(node: ast.AST, exp: ast.AST) -> bool:

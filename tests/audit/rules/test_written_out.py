@@ -1,0 +1,122 @@
+"""Mistakes that are spread over several statements of a function, and correct code that looks like them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from audited_snippets import assert_faults
+
+LOSSES = """
+class Agent:
+    def update(self, x, y):
+        {lines}
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+"""
+IN_LOSSES = {
+    "the log of a share that has a name": """
+spread = self.heads.actor(x)
+probs = F.softmax(spread.logits, dim=-1)
+chosen = probs.gather(1, y)
+log_chosen = torch.log(chosen)  # expect: GL601
+loss = -log_chosen.mean() - spread.entropy().mean()""",
+    "a log of a share that is only printed": """
+probs = torch.softmax(self.heads.actor(x).logits, dim=-1)
+entropy = -(probs * torch.log(probs)).sum().item()
+loss = self.heads.policy(x).loss(y)""",
+    "a smooth maximum by hand": """
+one, two = self.heads.twins(x)
+value = torch.log(torch.exp(one) + torch.exp(-two))  # expect: GL604
+loss = value.mean()""",
+    "a smooth maximum of what is at most 0": """
+one, two = self.heads.twins(x)
+most = torch.max(one, two)
+loss = (most + torch.log(torch.exp(one - most) + torch.exp(two - most))).mean()""",
+    "a distance by hand": """
+drawn = self.pair['first'](x)
+distance = torch.sqrt((drawn - y).pow(2).sum(dim=1))  # expect: GL603
+loss = distance.mean()""",
+    "a distance that is kept from 0": """
+drawn = self.pair['first'](x)
+loss = torch.sqrt((drawn - y).pow(2).sum(dim=1) + 1e-12).mean()""",
+    "a distance that is only measured": """
+drawn = self.pair['first'](x)
+distance = torch.sqrt((drawn - y).pow(2).sum(dim=1)).detach().mean()
+loss = self.pair['second'](drawn)""",
+}
+LOOPS = {
+    "Accelerate divides the loss itself, inside accumulate() or not": """
+import accelerate
+def main(args):
+    accelerator = accelerate.Accelerator(gradient_accumulation_steps=args.steps)
+    net, opt, data = accelerator.prepare(model, optimizer, loader)
+    for i, (x, y) in enumerate(data):
+        loss = F.mse_loss(net(x), y) / args.steps
+        accelerator.backward(loss)  # expect: GL302
+        if (i + 1) % args.steps == 0:
+            accelerator.clip_grad_norm_(net.parameters(), 1.0)
+            opt.step()
+            opt.zero_grad()
+""",
+    "an accelerator that is not told of the window": """
+import accelerate
+def main(args):
+    accelerator = accelerate.Accelerator()
+    net, opt, data = accelerator.prepare(model, optimizer, loader)
+    for i, (x, y) in enumerate(data):
+        loss = F.mse_loss(net(x), y) / args.gradient_accumulation_steps
+        accelerator.backward(loss)
+        if (i + 1) % args.gradient_accumulation_steps == 0:
+            accelerator.clip_grad_norm_(net.parameters(), 1.0)
+            opt.step()
+            opt.zero_grad()
+""",
+    "a schedule of micro-batches, whose number of epochs may come from one of updates": """
+import transformers
+def main(args):
+    if args.max_steps > 0:
+        total = args.max_steps
+        args.num_epochs = args.max_steps // (len(loader) // args.accum) + 1
+    else:
+        total = len(loader) * args.num_epochs
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 10, total)  # expect: GL403
+    for epoch in range(int(args.num_epochs)):
+        for i, (x, y) in enumerate(loader):
+            loss = F.mse_loss(model(x), y) / args.accum
+            loss.backward()
+            if (i + 1) % args.accum == 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+""",
+    "a schedule that counts before the step": """
+from elsewhere import WarmupCosineSchedule
+def main(args):
+    schedule = WarmupCosineSchedule(optimizer, warmup_steps=args.warmup, t_total=args.total)
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        schedule.step()  # expect: GL402
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+LOOPS["a schedule of updates"] = (
+    LOOPS["a schedule of micro-batches, whose number of epochs may come from one of updates"]
+    .replace("len(loader) * args", "len(loader) // args.accum * args")
+    .replace("  # expect: GL403", "")
+)
+
+
+@pytest.mark.parametrize("name", IN_LOSSES)
+def test_only_what_a_loss_is_computed_from_is_found(name: str, tmp_path: Path) -> None:
+    lines = IN_LOSSES[name].strip().replace("\n", "\n        ")
+    assert_faults(LOSSES.replace("{lines}", lines), tmp_path)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_mistake_over_several_statements_is_found(name: str, tmp_path: Path) -> None:
+    assert_faults(LOOPS[name], tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,8 @@ def define_class(engine: Engine, node: ast.ClassDef) -> None:
 def follow_if(engine: Engine, node: ast.If) -> None:
     if dotted(node.test) == "TYPE_CHECKING":
         return
+    if re.fullmatch(r"__name__ == ['\"]__main__['\"]", ast.unparse(node.test)):  # what is audited is run
+        return engine.block(node.body)
     engine.value(node.test)
     test = engine.formula(node.test)
     follow_branches(engine, node, test, lambda: engine.block(node.body), lambda: engine.block(node.orelse))

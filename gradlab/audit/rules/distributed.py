@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from gradlab.audit.knowledge.context_regions import by_hand
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.window_remainder import periodic, window_step
-from gradlab.audit.trace.conditions import Atom, atoms
+from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, atoms, holds, joined
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.replay import Occurrence, cases
 from gradlab.audit.trace.scenarios import Scenario
@@ -153,8 +154,29 @@ def wrapper_called(loop: TrainingLoop, raw: Value) -> bool:
 def reduced_by_hand(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     if calls_wrapper(loop) and not any(r.kind == "no_sync" for e in loop.events for r in e.regions):
+        wrapping = [wrapped_when(e.value) for e in loop.events if e.kind == "forward" and e.value is not None]
+        known = {unnumbered(a.key) for a in [*loop.boundary, *(a for when in wrapping for a in atoms(when))]}
         for reduce in scenario.of("reduce"):
-            yield Hit(reduce)
+            asked = {unnumbered(key): truth for key, truth in reduce.guards if "is not None" not in key}
+            if asked.keys() <= known and any(holds_where(when, asked) for when in wrapping):
+                yield Hit(reduce)
+
+
+def holds_where(when: Formula, asked: dict[str, bool]) -> bool:
+    """Whether a condition may hold where others have a truth."""
+    return holds(when, lambda atom: asked.get(unnumbered(atom.key), True))
+
+
+def unnumbered(key: str) -> str:
+    """A condition's text: a flag that is read twice, before a loop and in it, is taken for one."""
+    return re.sub(r"#\d+", "", key)
+
+
+def wrapped_when(model: Value) -> Formula:
+    """The condition under which a model is DDP's wrapper."""
+    if not model.choice:
+        return TRUE if model.kind == "ddp" else FALSE
+    return joined("or", [when for when, one in model.choice if one.kind == "ddp"])
 
 
 @loop_rule("GL506")

@@ -12,7 +12,7 @@ from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.scaler import scaler_of
 from gradlab.audit.source.project import INSTALLED, Module
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.conditions import TRUE
+from gradlab.audit.trace.conditions import FALSE, TRUE
 from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.event_tree import walk as walk_events
 from gradlab.audit.trace.replay import Occurrence
@@ -28,17 +28,26 @@ def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
         if scaler is None or scaler.kind != "scaler" or loss is None or event is None or event.value is None:
             continue
         model = event.value
-        if model.half or any(r.kind in ("autocast", "unknown") for r in event.regions):
+        off = switched_off(event.regions)
+        if model.half or (not off and any(r.kind in ("autocast", "unknown") for r in event.regions)):
             continue
         cast = any(r.kind == "autocast" and r.when == TRUE for r in loss.inside)
-        if any(r.kind in ("autocast", "no_grad") for e in (event, *loss.chain) for r in e.regions):
+        if not off and any(r.kind in ("autocast", "no_grad") for e in (event, *loss.chain) for r in e.regions):
             cast = False  # a teacher's, perhaps
+        off = off and not any(e.regions and not switched_off(e.regions) for e in loss.chain)
         root = model.root()
         elsewhere = event.casts and root.made and not root.lineage
-        if cast or never_casts(model) or elsewhere:  # one that casts by itself needs no block around its loss alone
+        # one that casts by itself needs no block around its loss alone
+        if off or cast or never_casts(model) or elsewhere:
             for step in scenario.of("forward"):
-                if step.event is event and step.k == backward.k:
+                if (step.event is event or (off and step.event in loss.chain)) and step.k == backward.k:
                     yield Hit(step, (backward,))
+
+
+def switched_off(regions: tuple[Region, ...]) -> bool:
+    """Whether autocast(enabled=False) is around a forward pass, and no autocast that is enabled."""
+    found = [r.when for r in regions if r.kind in ("autocast", "unknown")]
+    return bool(found) and all(when == FALSE for when in found)
 
 
 def never_casts(model: Value) -> bool:

@@ -16,7 +16,7 @@ LONGEST = 16
 """A window of known length that is longer is replayed as one of WINDOW micro-batches."""
 GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b|device(?!s)|cuda", re.I)
 """Names of flags for whether a batch is good enough for a step, or where it is."""
-ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale")
+ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale", "reduce")
 
 
 @dataclass(eq=False)

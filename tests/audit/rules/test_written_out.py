@@ -104,6 +104,77 @@ def main(args):
         optimizer.zero_grad()
 """,
 }
+LOOPS |= {
+    "autocast that is switched off, under a scaler": """
+from elsewhere import Net
+def main(args):
+    net = Net(args)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=False):
+            out = net(x)  # expect: GL208
+            loss = F.mse_loss(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "only the loss in fp32": """
+from elsewhere import Net
+def main(args):
+    net = Net(args)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            out = net(x)
+            with torch.autocast("cuda", enabled=False):
+                loss = F.mse_loss(out.float(), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "a network in fp16, and a scaler in a function": """
+def train(net, opt):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.mse_loss(net(x.half()), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+if __name__ == "__main__":
+    net = nn.Linear(8, 4).cuda()
+    net = net.half()  # expect: GL215
+    train(net, torch.optim.SGD(net.parameters(), 0.1))
+""",
+    "gradients summed by hand where DDP does so": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main(args):
+    net = nn.Linear(8, 4)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    if args.parallel:
+        net = DDP(net)
+    for x, y in loader:
+        opt.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        if args.parallel:
+            for p in net.parameters():
+                if p.grad is not None:
+                    torch.distributed.all_reduce(p.grad)  # expect: GL505
+        opt.step()
+""",
+}
+LOOPS["gradients summed by hand where DDP does not"] = (
+    LOOPS["gradients summed by hand where DDP does so"]
+    .replace("        if args.parallel:\n            for", "        if not args.parallel:\n            for")
+    .replace("  # expect: GL505", "")
+)
+LOOPS["gradients summed by hand under another flag"] = (
+    LOOPS["gradients summed by hand where DDP does so"]
+    .replace("        if args.parallel:\n            for", "        if args.by_hand:\n            for")
+    .replace("  # expect: GL505", "")
+)
 LOOPS["a schedule of updates"] = (
     LOOPS["a schedule of micro-batches, whose number of epochs may come from one of updates"]
     .replace("len(loader) * args", "len(loader) // args.accum * args")

@@ -24,4 +24,5 @@ class Spec:
     environment: str = ""
     """Name of the environment that episodes are played in."""
     single: bool = False
-    """Whether the user's own data have one value a sample, () and not (1,): a loss of the user's own gets them so."""
+    """Whether the user's own data have one value a sample, () and not (1,): a loss of the user's own gets them so, and
+    for mse and bce a model may return (B,) too."""

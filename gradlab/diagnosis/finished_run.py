@@ -159,7 +159,7 @@ class FinishedRun:
         """
         h, last = self.history, sorted(self.history.at_the_end)
         for first in (h.first[: self.window], h.first[:5]):
-            if not first or h.finite < 2 * len(first):
+            if not first or not last or h.finite < 2 * len(first):
                 continue
             began, end = median(sorted(first)), median(last)
             spread = 1.4826 * median(sorted(abs(v - end) for v in last))
@@ -175,12 +175,12 @@ class FinishedRun:
     def better(self, loss: float, constant: float) -> bool:
         """Whether a loss is below that of a constant answer by enough to count as learnt.
 
-        By `learning`; of a loss whose zero means nothing, by more than its noise and by some of the fall to there.
+        By `learning`; of a loss whose zero may mean nothing, by more than its noise, and by some of the fall to there
+        or of itself: a fall from outputs of wild scale is no measure.
         """
         if self.constant_found:
-            return loss < constant - max(
-                3 * self.history.end[1], self.learning * abs(self.history.loss_early - constant)
-            )
+            scale = min(abs(self.history.loss_early - constant), abs(constant))
+            return loss < constant - max(3 * self.history.end[1], self.learning * scale)
         return loss <= (1 - self.learning) * constant
 
     @cached_property

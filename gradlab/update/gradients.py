@@ -69,10 +69,7 @@ def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu"
         return torch.zeros(0, dtype=torch.float64, device=device)
     if tensors[0].device.type != "cpu":
         return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64))
-    each = torch._foreach_norm(tensors)
-    if len(each) <= FEW and min(known := [norm.item() for norm in each]) > SMALL and math.hypot(*known) < torch.inf:
-        return torch.tensor(known, dtype=torch.float64)
-    norms = torch.stack(each).double()
+    norms = torch.stack(torch._foreach_norm(tensors)).double()
     low, high = (extreme.item() for extreme in norms.aminmax())  # NaN if there is one
     if not (low > SMALL and high < torch.inf):
         for i in (~((norms > SMALL) & (norms < torch.inf))).nonzero():

@@ -91,11 +91,20 @@ def fits(name: str, spec: Spec, *targets: str) -> None:
         raise Invalid("", name, f"needs {' or '.join(targets)}, but the data provides {spec.targets}")
 
 
-def same_shape(name: str, outputs: torch.Size, targets: torch.Size) -> None:
-    """Raise `Invalid` for unequal shapes: (B, 1) and (B,) would silently broadcast to a loss of B * B pairs."""
-    if outputs != targets:
-        message = f"needs outputs of shape {tuple(targets)}, but the model returns {tuple(outputs)}"
-        raise Invalid("loss", name, message)
+def pair(
+    name: str, outputs: torch.Tensor, targets: torch.Tensor, single: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in at least fp32 and in one shape; raise `Invalid` where they have two.
+
+    (B, 1) and (B,) would silently broadcast to a loss of B * B pairs. single: the targets are (N,) in the data, and
+    (B, 1) here; the model may return either.
+    """
+    if single and outputs.shape == targets.shape[:1]:
+        outputs = outputs.unsqueeze(1)
+    if outputs.shape != targets.shape:
+        wanted = f"{tuple(targets.shape[:1])} or {tuple(targets.shape)}" if single else f"{tuple(targets.shape)}"
+        raise Invalid("loss", name, f"needs outputs of shape {wanted}, but the model returns {tuple(outputs.shape)}")
+    return at_least_fp32(outputs), at_least_fp32(targets)
 
 
 @option("loss", "cross_entropy")
@@ -152,6 +161,8 @@ class CrossEntropy(Loss):
 class MeanSquaredError(Loss):
     """(unit * (output - target))^2: outputs and targets (B, K), or any (B, ...): each of the values counts."""
 
+    single = False
+
     unit: float = 1.0
     """One unit of the values in those of the loss: 0.001 for values in millimetres and a loss in square metres."""
 
@@ -161,11 +172,12 @@ class MeanSquaredError(Loss):
 
     def resolve(self, spec: Spec) -> MeanSquaredError:
         fits("mse", spec, "values")
+        self.single = spec.single
         return self
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        same_shape("mse", outputs.shape, targets.shape)
-        return (self.unit * (at_least_fp32(outputs) - at_least_fp32(targets))).square().sum()
+        outputs, targets = pair("mse", outputs, targets, self.single)
+        return (self.unit * (outputs - targets)).square().sum()
 
     def constant(self, targets: Iterable[torch.Tensor]) -> float | None:
         """The variance of the targets, in the units of the loss."""
@@ -177,8 +189,11 @@ class MeanSquaredError(Loss):
 class BinaryCrossEntropy(Loss):
     """-t log p - (1 - t) log(1 - p) with p = sigmoid(output): outputs and targets t in [0, 1], (B, K) or (B, ...)."""
 
+    single = False
+
     def resolve(self, spec: Spec) -> BinaryCrossEntropy:
         fits("bce", spec, "values")
+        self.single = spec.single
         return self
 
     def check(self, targets: torch.Tensor) -> None:
@@ -187,8 +202,7 @@ class BinaryCrossEntropy(Loss):
             raise Invalid("", "bce", f"needs targets in [0, 1], but the data has {low:g} to {high:g}")
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        same_shape("bce", outputs.shape, targets.shape)
-        logits, labels = at_least_fp32(outputs), at_least_fp32(targets)
+        logits, labels = pair("bce", outputs, targets, self.single)
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
     def constant(self, targets: Iterable[torch.Tensor]) -> float | None:

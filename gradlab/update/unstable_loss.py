@@ -13,7 +13,7 @@ import torch
 
 from gradlab.base.option import Invalid, one_of, option
 from gradlab.data.spec import Spec
-from gradlab.update.loss import Loss, at_least_fp32, fits, same_shape
+from gradlab.update.loss import Loss, at_least_fp32, fits, pair
 
 FLOOR = 0.25
 """Smallest magnitude of a prediction that the stable relative error divides by."""
@@ -103,6 +103,5 @@ class UnstableLoss(Loss):
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         kind = KINDS[self.kind]
         if kind.targets == "values":
-            same_shape("unstable", outputs.shape, targets.shape)
-            targets = at_least_fp32(targets)
+            outputs, targets = pair("unstable", outputs, targets)
         return (kind.stable if self.stable else kind.naive)(at_least_fp32(outputs), targets).sum()

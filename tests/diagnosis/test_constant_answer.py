@@ -51,6 +51,12 @@ def test_a_loss_of_which_a_constant_answer_is_the_best_is_not_judged_by_it() -> 
     assert "not_learning" not in run(solved, constant=0.0, constant_found=True)
 
 
+def test_a_fall_from_outputs_of_wild_scale_is_no_measure_of_what_there_was_to_learn() -> None:
+    """From 9 to a fifth below the constant answer: its first half is the scale of the outputs."""
+    thrown = [9.0 * 0.95**i + 0.48 + 0.02 * (-1) ** i for i in range(200)]
+    assert "not_learning" not in run(thrown, constant=0.6, constant_found=True, evals=[0.7, 0.5])
+
+
 def test_a_loss_far_above_that_of_the_untrained_model_diverged_however_early() -> None:
     thrown = [2.5, 90.0, *(60 + 10 * math.sin(i) for i in range(98))]
     assert run(thrown, constant=2.1, constant_found=True)["diverged"] == "critical"
@@ -64,3 +70,9 @@ def test_a_fall_within_its_noise_is_no_learning() -> None:
         noisy = [0.682 - 1e-6 * i + draw.gauss(0, 0.01) for i in range(400)]
         found = run(noisy, coefficients=[1e-4] * 400, clips=True, constant=0.69, constant_found=True)
         assert found["overclipped"] == "critical"
+
+
+def test_a_run_that_ends_in_losses_that_are_not_finite_is_judged_all_the_same() -> None:
+    """Applied, since their gradients are finite: there is no loss at its end to compare with."""
+    ended = [*FALLING[:50], *[math.nan] * 150]
+    assert run(ended, constant=1.0, constant_found=True)["nan_loss"] == "critical"

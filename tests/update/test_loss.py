@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -150,6 +151,15 @@ def test_a_loss_that_does_not_fit_the_data(loss: Loss, spec: Spec, message: str)
 def test_shapes_are_never_broadcast(loss: Loss) -> None:
     with pytest.raises(Invalid, match=r"needs outputs of shape \(6, 1\), but the model returns \(6,\)"):
         loss(torch.zeros(6), torch.zeros(6, 1))
+
+
+@pytest.mark.parametrize("option", [MeanSquaredError, BinaryCrossEntropy])
+def test_where_the_data_have_one_value_a_sample_a_model_may_return_it_alone(option: type[Loss]) -> None:
+    loss, outputs, targets = option().resolve(replace(VALUES, single=True)), torch.randn(6), torch.rand(6, 1)
+    of_both = [loss(shaped, targets) for shaped in (outputs, outputs.unsqueeze(1))]
+    assert of_both[0] == of_both[1] == option()(outputs.unsqueeze(1), targets)
+    with pytest.raises(Invalid, match=r"needs outputs of shape \(6,\) or \(6, 1\), but the model returns \(6, 2\)"):
+        loss(torch.zeros(6, 2), targets)
 
 
 def test_cross_entropy_names_the_shape_it_needs() -> None:

@@ -14,7 +14,7 @@ from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, atoms, ho
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.replay import Occurrence, cases
 from gradlab.audit.trace.scenarios import Scenario
-from gradlab.audit.trace.training_loop import TrainingLoop
+from gradlab.audit.trace.training_loop import LONGEST, TrainingLoop
 from gradlab.audit.trace.values import Event, Region, Value
 
 
@@ -49,7 +49,9 @@ def no_sync_on_the_last(scenario: Scenario) -> Iterator[Hit]:
                 continue  # DDP has decided in the forward pass: no_sync() does nothing
             if region is None or not throughout(scenario, last, region):
                 continue
-            if by_hand(region) and uncertain(scenario.loop, "model", "ddp", "params", "self"):
+            between = scenario.steps[scenario.steps.index(last) : scenario.steps.index(step)]
+            calls = [s.event.receives for s in between if s.kind == "opaque"]
+            if by_hand(region) and any(what & {"model", "ddp", "params", "self", "framework"} for what in calls):
                 continue  # gradients may be reduced by hand too
             if not depends_on_iteration(scenario.loop, last, step, region):
                 yield Hit(last, (step,), region.node, region=region)
@@ -60,6 +62,7 @@ def unreduced(steps: list[Occurrence], backward: Occurrence) -> Region | None:
     if (region := backward.inside("no_sync")) is not None:
         return region
     own = [s for s in steps if s.k == backward.k and s.repeat == backward.repeat and s.kind in ("forward", "sync")]
+    own = [s for s in own if s.inside("no_grad") is None]  # an evaluation, in which DDP decides nothing
     first = next((i for i, s in enumerate(own) if s.kind == "forward"), len(own))
     if any(s.kind == "sync" for s in own[first:]):
         return None  # set for the next forward pass
@@ -73,7 +76,17 @@ def throughout(scenario: Scenario, last: Occurrence, region: Region) -> bool:
     if window is None:
         return not scenario.loop.nested
     young = [atom for atom in atoms(region.when) if atom.birth > window.birth]
-    return scenario.partial(last) and all(atom.ends and scenario.values.get(atom.key) for atom in young)
+    return scenario.partial(last) and all(
+        scenario.values.get(atom.key, False) == at_end for atom in young for at_end in [at_the_last(atom)]
+    )
+
+
+def at_the_last(atom: Atom) -> bool | None:
+    """The truth of a comparison in the last of several iterations: `i == 0` holds in the first alone."""
+    if atom.ends:
+        return True
+    later = {bool(atom.at(k)) for k in range(1, LONGEST)} if atom.at is not None else set()
+    return later.pop() if len(later) == 1 else None
 
 
 def depends_on_iteration(loop: TrainingLoop, last: Occurrence, step: Occurrence, region: Region) -> bool:

@@ -50,3 +50,28 @@ def test_the_flag_is_no_sync_by_hand(name, tmp_path):
 def test_gradients_that_are_reduced_by_hand_need_no_flag(tmp_path):
     assert_faults(REDUCED.format(mark="", reduce="average_gradients(model)"), tmp_path)
     assert_faults(REDUCED.format(mark="  # expect: GL502", reduce="pass"), tmp_path)
+
+
+WINDOW = """
+from elsewhere import export
+model = nn.parallel.DistributedDataParallel(model)
+for epoch in range(9):
+    export(model)
+    if epoch % 3 == 0:
+        with torch.no_grad():
+            for k in range(9):
+                print(F.cross_entropy(model(x), y))
+    for micro in range(n):
+        model.require_backward_grad_sync = {on}
+        loss = F.cross_entropy(model(x), y) / n
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "on", ["micro == 0  # expect: GL502", "micro < 1  # expect: GL502", "micro == n - 1", "micro > 0"]
+)
+def test_the_flag_in_a_window_that_is_a_loop(on, tmp_path):
+    assert_faults(WINDOW.format(on=on), tmp_path)

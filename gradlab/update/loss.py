@@ -219,7 +219,7 @@ class AutoLoss(Loss):
     def resolve(self, spec: Spec) -> Loss:
         name = {"values": "mse", "returns": "policy_gradient"}.get(spec.targets, "cross_entropy")
         loss: Loss = OPTIONS["loss", name](reduction=self.reduction)
-        return loss
+        return loss.resolve(spec)
 
 
 @option("loss", "custom")

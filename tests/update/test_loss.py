@@ -153,11 +153,11 @@ def test_shapes_are_never_broadcast(loss: Loss) -> None:
         loss(torch.zeros(6), torch.zeros(6, 1))
 
 
-@pytest.mark.parametrize("option", [MeanSquaredError, BinaryCrossEntropy])
+@pytest.mark.parametrize("option", [MeanSquaredError, BinaryCrossEntropy, AutoLoss])
 def test_where_the_data_have_one_value_a_sample_a_model_may_return_it_alone(option: type[Loss]) -> None:
     loss, outputs, targets = option().resolve(replace(VALUES, single=True)), torch.randn(6), torch.rand(6, 1)
     of_both = [loss(shaped, targets) for shaped in (outputs, outputs.unsqueeze(1))]
-    assert of_both[0] == of_both[1] == option()(outputs.unsqueeze(1), targets)
+    assert of_both[0] == of_both[1] == option().resolve(VALUES)(outputs.unsqueeze(1), targets)
     with pytest.raises(Invalid, match=r"needs outputs of shape \(6,\) or \(6, 1\), but the model returns \(6, 2\)"):
         loss(torch.zeros(6, 2), targets)
 

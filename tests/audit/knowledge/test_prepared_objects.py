@@ -6,14 +6,14 @@ import pytest
 from audited_snippets import assert_faults
 
 CASES = {
-    "accelerate: zero at the head of accumulate with unprepared... prepared is right": """
+    "accelerate: zero at the head of accumulate drops all but the last micro-batch": """
 from accelerate import Accelerator
 def main(dl):
     accelerator = Accelerator(gradient_accumulation_steps=4)
     net, opt, dl = accelerator.prepare(nn.Linear(8, 4), optimizer, dl)
     for x, y in dl:
         with accelerator.accumulate(net):
-            opt.zero_grad()
+            opt.zero_grad()  # expect: GL306
             loss = F.cross_entropy(net(x), y)
             accelerator.backward(loss)
             opt.step()
@@ -77,12 +77,12 @@ def main(dl, args):
     net, opt, dl = accelerator.prepare(nn.Linear(8, 4), optimizer, dl)
     for x, y in dl:
         with accelerator.accumulate(net):
-            opt.zero_grad()
             with accelerator.autocast():
                 loss = F.cross_entropy(net(x), y)
             loss = loss / args.gradient_accumulation_steps
             accelerator.backward(loss)  # expect: GL302
             opt.step()
+            opt.zero_grad()
 """,
     "accelerate clip before backward... clip each micro": """
 from accelerate import Accelerator
@@ -91,11 +91,11 @@ def main(dl):
     net, opt, dl = accelerator.prepare(nn.Linear(8, 4), optimizer, dl)
     for x, y in dl:
         with accelerator.accumulate(net):
-            opt.zero_grad()
             loss = F.cross_entropy(net(x), y)
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(net.parameters(), 1.0)  # expect: GL304
             opt.step()
+            opt.zero_grad()
 """,
     "accelerate clip at sync is right": """
 from accelerate import Accelerator
@@ -104,12 +104,12 @@ def main(dl):
     net, opt, dl = accelerator.prepare(nn.Linear(8, 4), optimizer, dl)
     for x, y in dl:
         with accelerator.accumulate(net):
-            opt.zero_grad()
             loss = F.cross_entropy(net(x), y)
             accelerator.backward(loss)
             if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(net.parameters(), 1.0)
             opt.step()
+            opt.zero_grad()
 """,
     "accelerate manual modulo": """
 from accelerate import Accelerator

@@ -234,13 +234,13 @@ class T:
     def fit(self):
         for x, y in self.dl:
             with self.accelerator.accumulate(self.net):
-                self.opt.zero_grad()
                 with self.accelerator.autocast():
                     loss = F.cross_entropy(self.net(x), y)
                 self.accelerator.backward(loss)
                 if self.accelerator.sync_gradients:
                     self.accelerator.clip_grad_norm_(self.net.parameters(), 1.0)
                 self.opt.step()
+                self.opt.zero_grad()
 """,
     "lucidrains style accelerate": """
 from accelerate import Accelerator

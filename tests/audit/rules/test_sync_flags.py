@@ -75,3 +75,33 @@ for epoch in range(9):
 )
 def test_the_flag_in_a_window_that_is_a_loop(on, tmp_path):
     assert_faults(WINDOW.format(on=on), tmp_path)
+
+
+ACCUMULATE = """
+from accelerate import Accelerator
+def main(args):
+    accelerator = Accelerator({steps})
+    net, opt, data = accelerator.prepare(model, optimizer, loader)
+    for x, y in data:
+        {before}
+        with accelerator.accumulate(net):
+            {first}
+            accelerator.backward(F.cross_entropy(net(x), y))
+            opt.step()
+            {after}
+"""
+STEPS = "gradient_accumulation_steps=args.steps"
+
+
+@pytest.mark.parametrize(
+    ("steps", "before", "first", "after"),
+    [
+        (STEPS, "pass", "opt.zero_grad()  # expect: GL306", "pass"),
+        (STEPS, "pass", "pass", "opt.zero_grad()"),
+        (STEPS, "opt.zero_grad()", "pass", "pass"),
+        ("gradient_accumulation_steps=1", "pass", "opt.zero_grad()", "pass"),
+        ("", "pass", "opt.zero_grad()", "pass"),
+    ],
+)
+def test_accelerate_zeroes_in_the_last_micro_batch_of_a_window(steps, before, first, after, tmp_path):
+    assert_faults(ACCUMULATE.format(steps=steps, before=before, first=first, after=after), tmp_path)

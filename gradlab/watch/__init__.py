@@ -17,7 +17,7 @@ except:
     GL704              from the third update: the gradients must oppose each other every time
     GL707              at `eval()`, from the third update on in that mode
     GL708              at the end, at the latest step on other weights of the model
-    GL709              at the end, at the assignment, if it runs in the watch or in a function that is running then
+    GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
     GL710              from the second update on that the loop writes to its gradients
 
 Not detected, and why:

@@ -368,8 +368,9 @@ def test_updates_of_lanes_in_every_combination(m: int, o: int, c: int) -> None:
 @pytest.mark.parametrize("c", range(7))
 def test_updates_of_lanes_of_resnet_under_every_clip(c: int) -> None:
     """And with every optimizer, in every precision and with both norms."""
-    norm = ("batch", "group")[c % 2]
-    same_updates(f"resnet, {norm} norm", list(RATES)[c % 3], CLIP_NAMES[c], PRECISIONS[c * 2 % 3])
+    o = c % 3
+    norm = ("batch", "group")[(o + c) % 2]
+    same_updates(f"resnet, {norm} norm", list(RATES)[o], CLIP_NAMES[c], PRECISIONS[(o + c) % 3])
 
 
 def test_noise_of_lanes_is_drawn_as_alone() -> None:

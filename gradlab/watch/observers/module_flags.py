@@ -4,74 +4,52 @@ from __future__ import annotations
 
 import dis
 import itertools
-import weakref
-from typing import Any
 
 from torch import nn
 
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import CallSite
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
-from gradlab.watch.patches import PATCHES
 from gradlab.watch.source_lines import flag_lines
 
 NAME = "requires_grad"
 
 
-class PlainAttribute:
-    """A descriptor that behaves like the attribute of an object: only where this one is set, something is called."""
-
-    def __get__(self, module: Any, owner: Any) -> Any:
-        if module is None or NAME not in vars(module):
-            raise AttributeError(NAME)
-        return vars(module)[NAME]
-
-    def __set__(self, module: Any, value: Any) -> None:
-        vars(module)[NAME] = value
-
-    def __delete__(self, module: Any) -> None:
-        if vars(module).pop(NAME, self) is self:
-            raise AttributeError(NAME)
-
-
 class FlagObserver:
-    """Remembers where the attribute was set, and compares it with the parameters at the end."""
+    """Compares the attribute with the parameters at the end.
+
+    Where it was set is read in the source of the functions that run when the watch begins and ends. Nothing is set on
+    `nn.Module` to observe it: torch.compile looks at all that a module has.
+    """
 
     def __init__(self, loop: LoopState) -> None:
         self.loop = loop
-        self.sites: weakref.WeakKeyDictionary[nn.Module, CallSite | None] = weakref.WeakKeyDictionary()
+        self.sites: dict[nn.Module, CallSite] = {}
 
     def install(self, instrumentation: Instrumentation) -> None:
-        if any(NAME in vars(part) for model in self.loop.models for part in model.modules()):
-            self.sites.update(flag_lines())
-        instrumentation.stack.callback(remove)
-        if NAME not in vars(nn.Module):
-            nn.Module.requires_grad = PlainAttribute()  # type: ignore[attr-defined]
-        instrumentation.patch(PlainAttribute, "__set__", self.on_set)
+        if self.flagged():
+            self.sites = flag_lines()
 
-    def on_set(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.sites[args[1]] = call_site()
+    def flagged(self) -> dict[nn.Module, str]:
+        """Parts with such an attribute, and their names."""
+        parts = {part: name for model in self.loop.models for name, part in model.named_modules()}
+        return {part: name for part, name in parts.items() if isinstance(vars(part).get(NAME), bool)}
 
     def at_end(self) -> None:
         """Was a part meant to be trained that is frozen, or to be frozen that was trained?"""
-        named = {part: name for model in self.loop.models for name, part in model.named_modules()}
-        for module, name in named.items():
-            flag, params = vars(module).get(NAME), list(module.parameters())
-            if not isinstance(flag, bool) or has_own_flag(type(module)):
+        flagged = self.flagged()
+        sites = flag_lines() | self.sites if flagged else {}
+        for module, name in flagged.items():
+            if has_own_flag(type(module)):
                 continue
+            flag, params = vars(module)[NAME], list(module.parameters())
             trained = [p for p in params if p.requires_grad]
             ids = {id(p) for p in trained}
             stepped = [t for t in self.loop.trackers if t.attempts and (flag or ids & t.ids)]
             if stepped and params and (not trained if flag else trained):
                 detail = f"{name or type(module).__name__}: its weights are {'frozen' if flag else 'trained'}"
-                site = self.sites.get(module) or stepped[0].step_site
+                site = sites.get(module) or stepped[0].step_site
                 self.loop.add_fault("requires-grad-of-module", site, stepped[0], detail, at_end=True)
-
-
-def remove() -> None:
-    """When the last watch ends."""
-    if NAME in vars(nn.Module) and (id(PlainAttribute), "__set__") not in PATCHES:
-        del nn.Module.requires_grad  # type: ignore[attr-defined]
 
 
 def has_own_flag(kind: type) -> bool:

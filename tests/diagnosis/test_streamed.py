@@ -77,7 +77,10 @@ def ended(folder: Path, data: Streamed, *overrides: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["inputs", "targets"])
-@pytest.mark.parametrize(("how", "precision"), [("chance", "fp32"), ("once", "fp32"), ("index", "bf16")])
+@pytest.mark.parametrize(
+    ("how", "precision"),
+    [("index", "bf16"), *(pytest.param(how, "fp32", marks=pytest.mark.slow) for how in ("chance", "once"))],
+)
 def test_nan_that_comes_in_the_middle_of_a_run_is_of_the_data(
     tmp_path: Path, how: str, where: str, precision: str
 ) -> None:

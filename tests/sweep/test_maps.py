@@ -270,6 +270,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((folder / "map.json").read_text())["y"]["name"] == "optimizer.lr"
 
 
+@pytest.mark.slow
 def test_a_sweep_over_one_field_is_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lrs, quick = [0.1, 0.5, 1.0], ["--metric", "eval/loss"]
     folder = sweeps.sweep(tmp_path / "s", lrs, ["a", "b"], lambda y, seed: 0.5, y="precision")

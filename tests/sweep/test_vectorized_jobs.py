@@ -171,6 +171,7 @@ def test_jobs_that_learn_and_jobs_that_explode_leave_what_they_leave_alone(tmp_p
 MLP = ("model=sigmoid_mlp", "model.norm=batch", "data.batch_size=64", *SHORT, "trainer.updates=30")
 
 
+@pytest.mark.slow
 def test_jobs_whose_loss_scale_collapses_leave_what_they_leave_alone(tmp_path: Path) -> None:
     """fp16: one lane overflows for good, and ends at the floor of its scale; one skips a few updates; one never."""
     fp16 = ("precision=fp16", "precision.growth_interval=5", "optimizer=sgd", "model.activation=relu", "seed=2")

@@ -162,6 +162,7 @@ def test_all_ranks_skip_or_stop_when_one_overflows(two: Any) -> None:
     assert torch.equal(ranks[0]["skip"]["weights"], ranks[1]["skip"]["weights"])
 
 
+@pytest.mark.slow
 def test_a_sweep_on_two_ranks_makes_one_folder_a_job(tmp_path: Path, swept: tuple[Path, str]) -> None:
     folder, said = swept
     assert sorted(p.name for p in folder.iterdir()) == ["sweep"]

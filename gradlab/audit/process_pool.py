@@ -42,13 +42,19 @@ def audit_files(paths: list[Path], selected: list[str]) -> list[FileResult]:
         return audit_part(paths, selected)
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import active_children
 
     parts = [paths[i : i + PART] for i in range(0, len(paths), PART)]
     try:
         with ProcessPoolExecutor(workers, initializer=start, initargs=(sys.getrecursionlimit(),)) as pool:
-            with interrupts_delayed():
-                found = pool.map(audit_part, parts, [selected] * len(parts))
-            return [result for part in found for result in part]
+            try:
+                with interrupts_delayed():
+                    found = [pool.submit(audit_part, part, selected) for part in parts]
+                return [result for part in found for result in part.result()]
+            except KeyboardInterrupt:  # nothing is cancelled: until Python 3.12 the pool's thread fails on what is
+                for worker in active_children():
+                    worker.terminate()
+                raise
     except BrokenProcessPool:
         raise UsageError("a worker process was killed (out of memory?); audit fewer files at a time") from None
 

@@ -131,6 +131,14 @@ def underflow(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield from wider(e, c)
 
 
+def rounded(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Weights of more digits, or updates that reach the next number of theirs."""
+    why = "updates are smaller than the step from one number of the weights to the next"
+    yield from full(e, c)
+    yield from [*higher_rate(e, c)] or [rate(e, c, 10.0, f"{why}: ten times the rate")]
+    yield code("weights", "keep the weights in fp32, without .bfloat16() or .half(), and compute with precision=bf16", why)
+
+
 def stalled(e: Evidence, c: Config) -> Iterator[Proposal]:
     found = [*shorter_warmup(e, c), *looser_clip(e, c), *higher_rate(e, c)]
     yield from found or [rate(e, c, 10.0, "the loss hardly moves: ten times the rate")]
@@ -164,7 +172,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "unbounded_loss": (bounded,),
     "too_short": (shorter_warmup, longer),
     "bad_batch": (samples, clip_norm),
-    "updates_lost": (full, higher_rate),
+    "updates_lost": (rounded,),
 }
 """Makers by verdict, in the order in which to try what they make."""
 

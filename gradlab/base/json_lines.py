@@ -32,11 +32,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str | bytes) -> None:
     """Write a file whole or not at all: a kill leaves the old one, or none."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text)
+        partial.write_bytes(text.encode() if isinstance(text, str) else text)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def number(value: Any) -> Any:
 
 
 def read_lines(path: Path, size: float = math.inf) -> Iterator[dict[str, Any]]:
-    """The objects in the first `size` bytes of a file written by `Lines`; a line that a kill cut short is left out."""
+    """The objects in the first `size` bytes of a file written by `Lines`; lines that cannot be read are left out."""
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -60,7 +60,32 @@ def read_lines(path: Path, size: float = math.inf) -> Iterator[dict[str, Any]]:
             size -= len(line)
             if size < 0 or not line.endswith(b"\n"):
                 return
-            yield {k: number(v) for k, v in json.loads(line).items()}
+            if (found := parsed(line)) is not None:
+                yield {k: number(v) for k, v in found.items()}
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None where a kill or a power loss has damaged it."""
+    try:
+        found = json.loads(line) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def standing(path: Path, size: int) -> int:
+    """Bytes of a file of lines that a resumed run continues after: never more than there are.
+
+    Lines that cannot be read are taken out of its first `size` bytes: others could not read the file.
+    """
+    if size <= 0 or not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        lines = file.read(min(size, path.stat().st_size)).splitlines(keepends=True)
+    whole = [line for line in lines if parsed(line) is not None]
+    if len(whole) < len(lines):
+        write_whole(path, b"".join(whole))
+    return sum(map(len, whole))
 
 
 class Lines:

@@ -84,11 +84,17 @@ def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
     if resume.resuming() and (code := resume.finished_or_clear(folder, overrides, world)) is not None:
         save_treated(made, folder, world)
         return code
+    from gradlab.cli.resume import check_unchanged
     from gradlab.report.views import VIEWS
     from gradlab.runs.job import Job, builds
-    from gradlab.train import build
+    from gradlab.train import build, checkpoint
 
     config = made.config
+    if (before := session.current().resumed) is not None:
+        known = before.config or checkpoint.load("resume", folder / "checkpoint.pt").get("config") or {}
+        check_unchanged(folder, known, plain, before.given)
+        if before.config is not None and world.main:
+            print(f"{folder}: no checkpoint.pt, since the run ended before its first: it begins anew", file=sys.stderr)
     config.trainer.progress = processes.progress(config.trainer.progress)
     group = HydraConfig.get().runtime.choices.get("experiment") or "run"
     with build.threads(config.trainer.threads or processes.threads()):
@@ -131,9 +137,10 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     if overrides is not None:
         record = refused.record() if refused else None
         ending.write_error(folder, message or repr(error), code, record, identity(overrides))
+    elif (before := session.current().resumed) is not None:
+        before.restore()
     else:
         remove_fresh(folder)
-    session.current().restore_overrides()
     return code
 
 

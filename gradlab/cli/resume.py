@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from gradlab.base.command import key
+from gradlab.base.command import key, text
+from gradlab.base.fields import dotted
 from gradlab.base.option import Invalid
 from gradlab.cli.arguments import parse
-from gradlab.cli.session import Session
+from gradlab.cli.session import Resumed, Session
 from gradlab.runs.record import RunRecord
+
+FREE = {"resume", "story"}
+"""Fields that decide nothing."""
 
 
 def resumed(args: argparse.Namespace, session: Session) -> None:
@@ -28,23 +33,41 @@ def resumed(args: argparse.Namespace, session: Session) -> None:
 
 def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None:
     """Run the configuration of a run again, in its folder."""
-    import yaml
-
     if args.multirun:
         raise Invalid("resume", folder, "one run at a time, without --multirun")
-    stored = folder / ".hydra" / "overrides.yaml"
-    if not stored.is_file():
+    run = RunRecord(folder)
+    if not (folder / ".hydra" / "overrides.yaml").is_file():
         must = "must be the folder of a run or of a sweep (it holds no .hydra/overrides.yaml and no multirun.yaml)"
         raise Invalid("resume", folder, must)
-    if not (folder / "checkpoint.pt").is_file():
+    run.check(".hydra/overrides.yaml", ".hydra/hydra.yaml", field="resume")
+    anew = not (folder / "checkpoint.pt").is_file()
+    if anew and (folder / "diagnosis.json").is_file():
         raise Invalid("resume", folder, "holds no checkpoint.pt to continue from")
-    session.stored_overrides[stored] = stored.read_text()
+    if anew and not run.fields:
+        raise Invalid("resume", folder, "holds no checkpoint.pt and no .hydra/config.yaml that could be read")
     given = {key(o) for o in args.overrides}
+    files = {path: path.read_bytes() for path in (folder / ".hydra").iterdir() if path.is_file()}
+    session.resumed = Resumed(files, given, run.config if anew else None)
+    if anew:
+        args.overrides = [o for o in args.overrides if key(o) != "resume"]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    before = yaml.safe_load(session.stored_overrides[stored]) or []
-    before = [o for o in before if not given & {key(o), key(o).split(".")[0]}]
+    before = [o for o in run.typed if not given & {key(o), key(o).split(".")[0]}]
     args.overrides = [*before, *args.overrides, f"hydra.run.dir='{quoted}'", "hydra.mode=RUN"]
-    args.config_dir = args.config_dir or next(reversed(RunRecord(folder).config_dirs), None)
+    args.config_dir = args.config_dir or next(reversed(run.config_dirs), None)
+
+
+def check_unchanged(folder: Path, before: dict[str, Any], now: dict[str, Any], given: set[str]) -> None:
+    """Raise `Invalid` where a resumed run's configuration is another, though nothing was given that changes it."""
+    if given & {"remedy", "experiment"}:  # which may change any field
+        return
+    known, was = dotted(before), []
+    for name, value in dotted(now).items():
+        above = {name[:i] for i, letter in enumerate(f"{name}.") if letter == "."}
+        if known.get(name, value) != value and "${" not in str(known[name]) and not given & above and name not in FREE:
+            was.append(f"{name}={text(known[name])}")
+    if was:
+        why = f"had {' '.join(was)}, and its .hydra/overrides.yaml says otherwise: type what it shall have now"
+        raise Invalid("resume", folder, why)
 
 
 def resume_sweep(folder: Path, args: argparse.Namespace) -> None:

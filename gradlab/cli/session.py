@@ -5,8 +5,26 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gradlab.base.option import Invalid
+
+
+@dataclass
+class Resumed:
+    """A run that is resumed, as it was before."""
+
+    files: dict[Path, bytes]
+    """What is in .hydra."""
+    given: set[str]
+    """The fields and groups of the overrides given now."""
+    config: dict[str, Any] | None
+    """Of a run that has no checkpoint, which would know it: the configuration that it began with."""
+
+    def restore(self) -> None:
+        """Undo what Hydra wrote of a resumption that was refused."""
+        for path, content in self.files.items():
+            path.write_bytes(content)
 
 
 @dataclass
@@ -21,13 +39,8 @@ class Session:
     """Why a sweep has no job."""
     to_fix: Path | None = None
     """The run that `fix=true` asks to fix, should it be unhealthy."""
-    stored_overrides: dict[Path, str] = field(default_factory=dict)
-    """overrides.yaml of the run that is resumed, and its text before."""
-
-    def restore_overrides(self) -> None:
-        """Undo what Hydra wrote of a resumption that was refused."""
-        for path, text in self.stored_overrides.items():
-            path.write_text(text)
+    resumed: Resumed | None = None
+    """The run that is resumed."""
 
 
 _CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.json_lines import Lines, read_lines
+from gradlab.base.json_lines import Lines, read_lines, standing
+
+NAMES = ("metrics.jsonl", "layers.jsonl")
 
 
 def read_run(folder: Path, kept: Sequence[float] = (math.inf, math.inf)) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -25,12 +27,15 @@ class RunFiles:
     ) -> None:
         """header: what is recorded of layers. keep: bytes of each file that a resumed run leaves standing."""
         self.metrics = self.layers = None
+        self.kept = [0, 0]
+        """Bytes of each file that were left standing: fewer than asked for where some could not be read."""
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        self.metrics = Lines(folder / "metrics.jsonl", keep[0])
+        keep = self.kept = [standing(folder / name, size) for name, size in zip(NAMES, keep, strict=True)]
+        self.metrics = Lines(folder / NAMES[0], keep[0])
         if header is not None:
-            self.layers = Lines(folder / "layers.jsonl", keep[1])
+            self.layers = Lines(folder / NAMES[1], keep[1])
             if not keep[1]:
                 self.layers.write(header)
 

@@ -136,7 +136,9 @@ def rounded(e: Evidence, c: Config) -> Iterator[Proposal]:
     why = "updates are smaller than the step from one number of the weights to the next"
     yield from full(e, c)
     yield from [*higher_rate(e, c)] or [rate(e, c, 10.0, f"{why}: ten times the rate")]
-    yield code("weights", "keep the weights in fp32, without .bfloat16() or .half(), and compute with precision=bf16", why)
+    yield code(
+        "weights", "keep the weights in fp32, without .bfloat16() or .half(), and compute with precision=bf16", why
+    )
 
 
 def stalled(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
+
+NESTED = re.compile(r"[\[{][^\]}]{0,9}(?:[\[{][^\]}]{0,9}){50}|^ {200}|(?:- ){50}|(?:\? ){50}", re.MULTILINE)
+"""YAML deeper than any that is written here."""
 
 
 class FolderFiles:
@@ -25,13 +29,13 @@ class FolderFiles:
         self.unreadable: dict[str, str] = {}
         self._texts: dict[str, str] = {}
 
-    def check(self, *names: str) -> None:
+    def check(self, *names: str, field: str = "FOLDER") -> None:
         """Raise `Invalid` if one of these files is there and cannot be read."""
         for name in names:
             getattr(self, self.parts[name])
             if name in self.unreadable:
                 why = " ".join(self.unreadable[name].split())[:200]
-                raise Invalid("FOLDER", self.path, f"holds a file that cannot be read ({name}: {why})")
+                raise Invalid(field, self.path, f"holds a file that cannot be read ({name}: {why})")
 
     def read_text(self, name: str) -> str:
         if name not in self._texts:
@@ -51,7 +55,7 @@ class FolderFiles:
             return {}
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.unreadable.setdefault(name, str(error))
             return {}
         if not isinstance(found, dict):
@@ -71,7 +75,7 @@ class FolderFiles:
                 raise ValueError("a line holds no JSON object")
             if b'"NaN"' in whole or b'Infinity"' in whole:
                 found = [{k: number(v) for k, v in line.items()} for line in found]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.unreadable[name] = str(error)
             return []
         return found
@@ -81,7 +85,20 @@ class FolderFiles:
         import yaml
 
         try:
-            return yaml.load(self.read_text(name), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-        except yaml.YAMLError as error:
+            text = self.read_text(name)
+            if NESTED.search(text):  # the parser calls itself, in C, until the process has no stack left
+                raise ValueError("it is nested too deeply")
+            return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             self.unreadable[name] = str(error)
             return {}
+
+    def read_part(self, name: str, part: str) -> dict[str, Any]:
+        """The mapping under a key of a YAML file."""
+        whole = self.read_yaml(name)
+        found = whole.get(part) if isinstance(whole, dict) else None
+        if not isinstance(found, dict):
+            if (self.path / name).exists():
+                self.unreadable.setdefault(name, f"it holds no {part}")
+            return {}
+        return found

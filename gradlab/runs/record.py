@@ -41,6 +41,7 @@ FILES = {
     "layers.jsonl": "layer_lines",
     ".hydra/config.yaml": "config",
     ".hydra/overrides.yaml": "typed",
+    ".hydra/hydra.yaml": "hydra",
 }
 """File -> the attribute of a record that is read from it."""
 PLAIN = re.compile(r"- \+{0,2}[a-zA-Z][^'\"#:\s]*")
@@ -104,7 +105,10 @@ class RunRecord(FolderFiles):
         if all(PLAIN.fullmatch(line) for line in lines):
             return [line[2:] for line in lines]
         found = self.read_yaml(".hydra/overrides.yaml")
-        return [str(o) for o in found] if isinstance(found, list) else []
+        if isinstance(found, list) and all(isinstance(o, str) for o in found):
+            return found
+        self.unreadable.setdefault(".hydra/overrides.yaml", "it holds no list of overrides")
+        return []
 
     @cached_property
     def choices(self) -> dict[str, str]:
@@ -121,8 +125,7 @@ class RunRecord(FolderFiles):
     @cached_property
     def hydra(self) -> dict[str, Any]:
         """What Hydra wrote of itself."""
-        found = self.read_yaml(".hydra/hydra.yaml")
-        return (found.get("hydra") or {}) if isinstance(found, dict) else {}
+        return self.read_part(".hydra/hydra.yaml", "hydra")
 
     @property
     def config_dirs(self) -> list[str]:

@@ -29,8 +29,7 @@ class SweepRecord(FolderFiles):
     @cached_property
     def hydra(self) -> dict[str, Any]:
         """What Hydra wrote into multirun.yaml; empty where that cannot be read."""
-        found = self.read_yaml("multirun.yaml")
-        return (found.get("hydra") or {}) if isinstance(found, dict) else {}
+        return self.read_part("multirun.yaml", "hydra")
 
 
 def swept(overrides: Sequence[Sequence[str]]) -> list[str]:

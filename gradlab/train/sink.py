@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradlab.loggers.local import RunFiles
+from gradlab.loggers.local import NAMES, RunFiles
 from gradlab.train.state import TrainerState
 from gradlab.update.recorder import Layers
 
@@ -37,6 +38,10 @@ class FileSink(Sink):
         if trainer.world.main:
             header = trainer.observed.header() if trainer.config.monitor.layers else None
             self.files = RunFiles(trainer.folder, header, kept)
+            for name, size, found in zip(NAMES, kept, self.files.kept, strict=True):
+                if found < size:
+                    why = f"{size - found} of the {size} bytes before the checkpoint are gone or cannot be read"
+                    print(f"warning: {name}: {why}; the run continues after this gap", file=sys.stderr, flush=True)
 
     def write(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         self.files.write(metrics, layers)

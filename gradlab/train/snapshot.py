@@ -32,6 +32,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
             "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
             "streak": streak_of(trainer),
+            "latest": place_of(trainer.latest) if trainer.latest else None,
             "config": trainer.plain_config,
         }
         checkpoint.save(trainer.folder / "checkpoint.pt", state | kept)
@@ -42,11 +43,19 @@ def streak_of(trainer: TrainerState) -> dict[str, Any] | None:
     """The last streak of failures, so that a run that is continued within it still leaves what reproduces it."""
     if trainer.streak is None:
         return None
-    fields = {
-        name: getattr(trainer.streak, name) for name in ("epoch", "cursor", "steps", "samples", "random", "precision")
-    }
     where = {"attempt": trainer.outcome.first_failed_attempt, "in_epoch": trainer.outcome.first_failed_epoch}
-    return {"first": fields, "failing": trainer.failing, "held": trainer.held} | where
+    return {"first": place_of(trainer.streak), "failing": trainer.failing, "held": trainer.held} | where
+
+
+def place_of(attempt: Attempt) -> dict[str, Any]:
+    """What finds an update's window again, and runs it as it ran."""
+    names = ("epoch", "cursor", "steps", "samples", "random", "precision")
+    return {name: getattr(attempt, name) for name in names}
+
+
+def placed(place: dict[str, Any]) -> Attempt:
+    """The update of `place_of`, without its measurements."""
+    return Attempt(**place, measured=HostCopy(torch.zeros(0)), record=NOTHING, layers=None)
 
 
 def check_model(trainer: TrainerState, state: dict[str, Any]) -> None:
@@ -83,9 +92,11 @@ def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     outcome.attempts, outcome.applied = trainer.update.attempts, trainer.update.attempts - trainer.skipped
     outcome.epochs_completed, outcome.epoch = trainer.epoch, trainer.epoch + (trainer.cursor > 0)
     if streak := state.get("streak"):
-        trainer.streak = Attempt(**streak["first"], measured=HostCopy(torch.zeros(0)), record=NOTHING, layers=None)
+        trainer.streak = placed(streak["first"])
         trainer.failing, trainer.held = streak["failing"], streak["held"]
         outcome.first_failed_attempt, outcome.first_failed_epoch = streak["attempt"], streak["in_epoch"]
+    if latest := state.get("latest"):
+        trainer.latest = placed(latest)
     randomness.set_random_state(state["random"][trainer.world.rank])
     kept: list[int] = state.get("files", [0, 0])
     return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import re
@@ -73,6 +74,9 @@ def first_job(overrides: list[str]) -> list[str]:
         text = str(override.input_line)
         if key(text).startswith("hydra"):
             continue
+        if override.is_interval_sweep():  # Optuna's
+            job.append(f"{key(text)}={override.value().start}")
+            continue
         value = next(iter(override.sweep_string_iterator()), "") if override.is_sweep_override() else None
         job.append(text if value is None else f"{text.partition('=')[0]}={value}")
     return job
@@ -83,6 +87,8 @@ def test_a_documented_run_composes(words: tuple[str, ...]) -> None:
     overrides = [w for w in words if "=" in w and not w.startswith("--")]
     if any("..." in w or key(w) == "resume" or any(name in w for name in ELSEWHERE) for w in words):
         pytest.skip("names a folder or a package of the reader's")
+    if any("optuna" in w for w in words) and importlib.util.find_spec("optuna") is None:
+        pytest.skip("Optuna is not installed")
     overrides = first_job(overrides)
     treated(compose(overrides), overrides)  # raises what a run would
 

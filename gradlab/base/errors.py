@@ -11,8 +11,8 @@ from gradlab.base.suggestions import did_you_mean, must_be, no_such_field
 
 APPENDED = ("experiment", "remedy", "pitfall", "sweep")
 """Groups that a plus appends."""
-EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
-"""Launchers that an extra installs, and its name."""
+EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "optuna": "optuna"}
+"""Launchers and sweepers that an extra installs, and its name."""
 HYDRA = ("hydra", "omegaconf", "antlr4")
 """Packages whose errors are a user's: composing a configuration is all that they do."""
 
@@ -115,7 +115,7 @@ def unknown_option(error: BaseException) -> str | None:
         return None
     group, _, name = str(missing).removesuffix(".yaml").rpartition("/")
     allowed = [str(o) for o in options or (components.names(group) if group else [])]  # of several, Hydra lists none
-    if group == "hydra/launcher" and name in EXTRAS:
+    if group in ("hydra/launcher", "hydra/sweeper") and name in EXTRAS:
         return f"{group}={name}: needs an extra: pip install 'gradlab[{EXTRAS[name]}]'"
     if not group:
         return f"--config-name {name}: there is no such file"

@@ -14,9 +14,6 @@ from gradlab.base.suggestions import did_you_mean, must_be
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-SEARCHES = ("hydra/sweeper=boundary", "hydra/sweeper=quadtree", "hydra/sweeper=fix")
-"""Sweepers that decide by themselves what to run."""
-
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Hydra's own flags and the overrides; a wrong flag raises `Usage` with one line in place of Hydra's usage."""
@@ -48,9 +45,14 @@ def check_flags(args: argparse.Namespace) -> None:
         raise Usage("--experimental-rerun: not supported; resume=FOLDER continues a run")
 
 
+def searches(override: str) -> bool:
+    """Whether it chooses a sweeper that decides by itself what to run."""
+    return key(override) == "hydra/sweeper" and override != "hydra/sweeper=basic"
+
+
 def choose_multirun(args: argparse.Namespace) -> None:
     """+sweep=NAME, or a search, is a multirun; unless one of its runs is resumed."""
-    ready = [o for o in args.overrides if (o.startswith("+") and key(o) == "sweep") or o in SEARCHES]
+    ready = [o for o in args.overrides if (o[0] == "+" and key(o) == "sweep") or searches(o)]
     if ready and args.run:
         raise Usage(f"{ready[0]}: a sweep is not a single run; leave out --run")
     alone = args.cfg or args.info or "hydra.mode=RUN" in args.overrides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -31,19 +32,34 @@ FRESH = {".hydra", "gradlab.log"}
 """What Hydra writes into a folder before its job runs."""
 
 
-def task(cfg: DictConfig) -> int:
-    """Hydra's task function."""
+def task(cfg: DictConfig) -> Any:
+    """Hydra's task function; returns the objective to its sweepers."""
     from gradlab.train.interrupt import ASKED
 
-    codes = session.current().exit_codes
+    codes, folder = session.current().exit_codes, Path(HydraConfig.get().runtime.output_dir)
+    multirun = HydraConfig.get().mode is RunMode.MULTIRUN
     if INTERRUPTED in codes:  # Ctrl-C ends a sweep, not one of its jobs
-        remove_fresh(Path(HydraConfig.get().runtime.output_dir))
-        return INTERRUPTED
+        remove_fresh(folder)
+        return math.inf
     code = run_job(cfg)
     codes.append(code)
-    if ASKED.is_set() and code != INTERRUPTED and HydraConfig.get().mode is RunMode.MULTIRUN:
+    if ASKED.is_set() and code != INTERRUPTED and multirun:
         raise KeyboardInterrupt  # with its last update: this job is whole, and the sweep ends
-    return code
+    return returned(folder, cfg.objective, distributed.world()) if multirun else code
+
+
+def returned(folder: Path, wanted: Any, world: World) -> Any:
+    """The objective of a job, on every rank."""
+    from gradlab.runs.objective import objective
+
+    plain = OmegaConf.to_container(wanted) if OmegaConf.is_config(wanted) else wanted
+    try:
+        found: Any = objective(folder, plain) if world.main else None
+    except Invalid as error:
+        found = error
+    if isinstance(found := world.broadcast(found), Invalid):
+        raise found
+    return found
 
 
 def remove_fresh(folder: Path) -> None:

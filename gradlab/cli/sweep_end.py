@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gradlab.base import errors
@@ -27,6 +27,7 @@ class SweepEnd(Callback):
         """goes_on: read by every job, in whatever process it runs."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        from gradlab.base.distributed import world
         from gradlab.sweep.grid import jobs
         from gradlab.sweep.launchers import processes
 
@@ -38,6 +39,9 @@ class SweepEnd(Callback):
                 session.sweeps[folder] = jobs.planned(config)
             except Invalid as error:  # Hydra would make a warning of it
                 session.refused = error
+        if session.sweeps[folder] is None and session.refused is None and world().main:
+            folder.mkdir(parents=True, exist_ok=True)  # sweepers of others do not write what resuming needs
+            OmegaConf.save(config, folder / "multirun.yaml")
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.base.distributed import world
@@ -68,7 +72,9 @@ def conclude(folder: Path) -> None:
         print_paths(sweep_page.written(folder, rows), folder)  # a search has reported its runs, all together
         wandb_sweep.write(folder, rows)
         return
+    minimised = results.minimised(folder, rows) if rows and session.sweeps.get(folder, []) is None else []
     page = show(folder, rows, len(planned)) if rows else None
+    print(*minimised, sep="\n" * bool(minimised), end="\n" * bool(minimised))
     wandb_sweep.write(folder, rows)
     if (left := resume.remaining(folder, planned)) is not None:
         print(left)

@@ -5,6 +5,7 @@ Importing this module imports neither Hydra nor (on the command line, see `gradl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Optional
@@ -57,6 +58,8 @@ class Config:
     """Decides the initial weights, the order of the data, dropout and noise."""
     expect: Any = None
     """null: fail if the run is unhealthy; a verdict or a list: fail unless the run has one of them; any: never fail."""
+    objective: Any = None
+    """What a job returns to a sweeper that minimises: a metric, METRIC:best, -METRIC, or a list; null: eval/loss."""
     pretrain: Optional[str] = None
     """An experiment whose final weights this run begins with; it is run once, and kept under outputs/pretrained/."""
     init_from: Optional[str] = None
@@ -72,6 +75,9 @@ class Config:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**31, "seed", self.seed, "in [0, 2^31)")
+        for name in self.objective if isinstance(self.objective, list) else [self.objective]:
+            known = name is None or (isinstance(name, str) and re.fullmatch("-?[^:-][^:]*(:best|:last)?", name))
+            require(bool(known), "objective", name, "METRIC, METRIC:last or METRIC:best, or the same after a minus")
         if self.pretrain and self.init_from:
             raise Invalid("init_from", self.init_from, "cannot be given together with pretrain")
 

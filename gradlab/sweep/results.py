@@ -7,15 +7,18 @@ import math
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.command import key
+from gradlab.base.command import command, key
 from gradlab.base.fields import value
 from gradlab.base.json_lines import number
+from gradlab.runs.objective import objective, undominated
 from gradlab.runs.outcome_class import learns, lost, outcome_class
 from gradlab.runs.record import REFUSED, RunRecord
 from gradlab.runs.sweep_record import SweepRecord
 
 FIELDS = ("job", "overrides", "verdict", "outcome", "eval/loss", "exit_code")
 """Columns that come first; then whatever was swept, then the numbers, then `why`."""
+BEST = 10
+"""Jobs that are named as the best, of several objectives."""
 REPEATS = ("seed",)
 """Fields whose values repeat a point."""
 
@@ -47,6 +50,26 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def minimised(folder: Path, rows: list[dict[str, Any]]) -> list[str]:
+    """Put each job's objective into its row, where a sweeper minimises it; returns the commands of the best."""
+    jobs = SweepRecord(folder).jobs
+    wanted = jobs[0].config.get("objective")
+    values = {row["job"]: objective(job.path, wanted) for row, job in zip(rows, jobs, strict=True)}
+    for row in rows:
+        row["objective"] = values[row["job"]]
+    best = set(undominated(values))
+    return [
+        f"best: job {row['job']}, objective {row['objective']}: {command(again(job.overrides))}"
+        for row, job in zip(rows, jobs, strict=True)
+        if row["job"] in best
+    ][:BEST]
+
+
+def again(overrides: list[str]) -> list[str]:
+    """A job by itself."""
+    return [*overrides, *["hydra.mode=RUN"] * any(key(o) == "sweep" for o in overrides)]
 
 
 def numbers_of(job: RunRecord) -> dict[str, Any]:

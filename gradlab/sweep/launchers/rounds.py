@@ -58,12 +58,12 @@ class RoundLauncher:
         self.world.barrier()
         returned = self.launch([list(job) for job in batch], first)
         self.returned.append(returned)
-        codes = [one.return_value for one in returned]  # raises an exception that the launcher stored
+        _ = [one.return_value for one in returned]  # raises an exception that the launcher stored
         folders = [folder_of(one) or self.folder / str(first + i) for i, one in enumerate(returned)]
         diagnoses = self.world.broadcast([read(path) for path in folders] if self.world.main else None)
         for job, path, one in zip(batch, folders, diagnoses, strict=True):
             self.seen[job] = FinishedJob(path.name, one)
-        if INTERRUPTED in codes:
+        if any(one.get("exit_code", INTERRUPTED) == INTERRUPTED for one in diagnoses):
             raise Interrupted
 
 

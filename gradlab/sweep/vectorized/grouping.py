@@ -19,7 +19,7 @@ LANE_VALUES: dict[str, tuple[str, ...]] = {
 }
 """Fields in which lanes may differ: those that are numbers in the arithmetic of an update, and not shapes or code."""
 
-NOT_COMPUTED = ("seed", "expect", "story", "remedy", "diagnosis", "pretrain", "init_from", "fix", "logger")
+NOT_COMPUTED = ("seed", "expect", "objective", "story", "remedy", "diagnosis", "pretrain", "init_from", "fix", "logger")
 """Fields that a lane keeps for itself."""
 
 

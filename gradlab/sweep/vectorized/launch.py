@@ -17,14 +17,17 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from gradlab.base.command import identity
+from gradlab.base.command import INTERRUPTED, identity
 from gradlab.base.errors import Usage
 from gradlab.base.lock import turn
 from gradlab.base.option import Invalid
 from gradlab.config.remedy import treated
 from gradlab.runs import ending
 from gradlab.runs.job import NO_VIEWS, Views
+from gradlab.runs.objective import objective
+from gradlab.runs.record import RunRecord
 from gradlab.sweep.grid.config_loader import SweepConfigLoader
+from gradlab.sweep.grid.job_config import plain_value
 from gradlab.sweep.vectorized.grouping import groups
 from gradlab.sweep.vectorized.options import VectorizedOption
 from gradlab.sweep.vectorized.planning import PlannedJob, plan, refuse
@@ -51,7 +54,7 @@ class SweepContext:
 
 
 def launch(context: SweepContext, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-    """Run all jobs; each gets its folder as if it had run alone. Returns their exit codes as Hydra wants them."""
+    """Run all jobs; each gets its folder as if it had run alone. Returns their objectives as Hydra wants them."""
     if "RANK" in os.environ:
         raise Usage("hydra/launcher=vectorized: not under torchrun, whose processes share each job")
     context.option.check()
@@ -73,14 +76,18 @@ def launch(context: SweepContext, job_overrides: Sequence[Sequence[str]], first:
             Launch(context, planned, codes).run()
     finally:
         HydraConfig.instance().cfg = before
-    return [job_return(list(o), codes.get(first + i, 1), folders.get(first + i)) for i, o in enumerate(job_overrides)]
+    wanted = plain_value(context.config.objective)
+    return [job_return(list(o), folders[first + i], wanted) for i, o in enumerate(job_overrides)]
 
 
-def job_return(overrides: list[str], code: int, folder: Path | None) -> JobReturn:
+def job_return(overrides: list[str], folder: Path, wanted: Any) -> JobReturn:
     made = JobReturn()
-    made.overrides, made.status, made.return_value = overrides, JobStatus.COMPLETED, code
-    if folder is not None:
-        made.hydra_cfg = OmegaConf.create({"hydra": {"runtime": {"output_dir": str(folder.absolute())}}})
+    made.overrides, made.status = overrides, JobStatus.COMPLETED
+    made.hydra_cfg = OmegaConf.create({"hydra": {"runtime": {"output_dir": str(folder.absolute())}}})
+    try:
+        made.return_value = objective(folder, wanted)
+    except Invalid as error:
+        made.status, made.return_value = JobStatus.FAILED, error
     return made
 
 
@@ -233,4 +240,5 @@ class Launch:
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
         )
-        return int(made.return_value)
+        _ = made.return_value  # raises what ended it
+        return int(RunRecord(job.folder).diagnosis.get("exit_code", INTERRUPTED))

@@ -116,6 +116,7 @@ def test_a_remedy_file_that_is_wrong_is_named_with_what_it_may_hold(
     assert answer in told(gradlab("--config-dir", "conf", "+remedy=mine", cwd=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_model(gradlab: Commands, tmp_path: Path) -> None:
     given = ("model.layers=1", "model.width=4", "trainer.updates=2", "hydra.run.dir=run")
     assert gradlab("model=sigmoid_mlp", *given, cwd=tmp_path).code == 0
@@ -126,6 +127,7 @@ def test_a_resumed_run_keeps_its_model(gradlab: Commands, tmp_path: Path) -> Non
         assert answer in told(gradlab("resume=run", changed, "trainer.updates=4", cwd=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own_decides_whether_it_is_a_multirun(gradlab: Commands, tmp_path: Path) -> None:
     """Of gradlab's files only those of `sweep` do, so that without one's own Hydra need not compose to learn it."""
     assert {path.parent.name for path in conf_dir().rglob("*.yaml") if "mode:" in path.read_text()} == {"sweep"}
@@ -174,6 +176,7 @@ def test_judgement() -> None:
             assert both == (int(fails), f"expected {expected} or healthy, saw {seen}")
 
 
+@pytest.mark.slow
 def test_suggested_commands_can_be_pasted(gradlab: Commands, tmp_path: Path) -> None:
     odd = tmp_path / "it's a folder"
     odd.mkdir()
@@ -215,6 +218,7 @@ def test_a_bad_job_does_not_end_the_sweep(gradlab: Commands, tmp_path: Path) -> 
     assert re.search(r"^ +1 +error", result.out, re.MULTILINE) and str(sweep.relative_to(tmp_path)) in result.out
 
 
+@pytest.mark.slow
 def test_a_fault_in_a_users_code_does_not_end_the_sweep(gradlab: Commands, tmp_path: Path) -> None:
     code = "import sys, torch\ndef net(kind):\n    if kind == 'exit': sys.exit(3)\n    if kind == 'fault': 1 / 0\n"
     (tmp_path / "nets_of_mine.py").write_text(code + "    return torch.nn.Linear(64, 10)\n")

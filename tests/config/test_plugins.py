@@ -77,6 +77,7 @@ def gradlab(folder: Path, *arguments: str, plugins: str = "", path: str = "") ->
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_a_clip_and_a_rule_of_a_folder_of_ones_own_take_part_in_a_run(outside: Path) -> None:
     own = ["clip=halve", "clip.factor=0.25", "diagnosis.loss_above.bound=1e-3", "expect=loss_above"]
     ended = gradlab(outside, *RUN, *own, "hydra.run.dir=run", plugins="mine")
@@ -102,6 +103,7 @@ def test_nothing_is_imported_that_its_user_did_not_name(outside: Path) -> None:
     assert "norm" in allowed and "halve" not in allowed
 
 
+@pytest.mark.slow
 def test_an_installed_package_names_its_plugins_itself(outside: Path) -> None:
     shown = gradlab(outside, "clip=theirs", "--cfg", "job", "--package", "clip", path=str(outside / "site"))
     assert shown.returncode == 0 and shown.stdout.endswith("factor: 0.5\n"), shown

@@ -268,6 +268,7 @@ def test_a_wrong_remedy_is_told_in_two_lines_and_leaves_nothing(
     assert not list(tmp_path.glob("outputs/*/*"))
 
 
+@pytest.mark.slow
 def test_a_run_records_what_its_remedy_changed_and_resumes_with_it(gradlab: Commands, tmp_path: Path) -> None:
     given = [*SHORT[:-1], "+remedy=[lower_lr,relu]", "optimizer.lr=0.3", "hydra.run.dir=run"]
     result = gradlab(*given, cwd=tmp_path)
@@ -283,6 +284,7 @@ def test_a_run_records_what_its_remedy_changed_and_resumes_with_it(gradlab: Comm
     assert {line["lr"] for line in lines if "lr" in line} == {0.1} and lines[-1]["epoch"] == 2
 
 
+@pytest.mark.slow
 def test_what_only_the_weights_that_a_run_begins_with_refuse_does_not_apply(gradlab: Commands, tmp_path: Path) -> None:
     assert gradlab(*SHORT, "expect=any", "hydra.run.dir=first", cwd=tmp_path).code == 0
     result = gradlab(*SHORT, "init_from=first", "+remedy=smaller_model", cwd=tmp_path)

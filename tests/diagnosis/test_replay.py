@@ -138,7 +138,16 @@ GPT = TransformerOption(layers=2, width=8, heads=2, activation="relu2")
 GPT_AGAIN = replace(GPT, activation_checkpointing=True)
 IMAGES = Spec("images", (1, 8, 8), "classes", 4)
 TOKENS = Spec("tokens", (6,), "tokens", 11, vocabulary=11)
-CASES = [(MLP, IMAGES), (MLP_AGAIN, IMAGES), (GPT, TOKENS), (GPT_AGAIN, TOKENS)]
+MODELS = [
+    ("mlp", MLP, IMAGES),
+    ("mlp_again", MLP_AGAIN, IMAGES),
+    ("gpt", GPT, TOKENS),
+    ("gpt_again", GPT_AGAIN, TOKENS),
+]
+AT_DEPTH = [
+    pytest.param(options, spec, id=name, marks=[pytest.mark.slow] * name.endswith("again"))
+    for name, options, spec in MODELS
+]
 
 
 def build(options: ModelOption, spec: Spec) -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -164,7 +173,7 @@ def leaves(model: nn.Module) -> list[str]:
 
 @pytest.mark.parametrize("precision", sampled(PRECISIONS, 3))
 @pytest.mark.parametrize("how", ["forward", "backward"])
-@pytest.mark.parametrize(("options", "spec"), CASES, ids=["mlp", "mlp_again", "gpt", "gpt_again"])
+@pytest.mark.parametrize(("options", "spec"), AT_DEPTH)
 def test_names_the_exact_module_at_every_depth(options: ModelOption, spec: Spec, how: str, precision: str) -> None:
     """Every leaf of a deep MLP and of a transformer; some of them with activations computed again.
 
@@ -195,11 +204,12 @@ def test_of_two_overflows_the_first_in_the_order_of_execution(how: str, precisio
         assert overflow is not None and overflow.module == (one if how == "forward" else other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", sampled(PRECISIONS, 3))
 def test_large_weights_of_every_layer(precision: str) -> None:
     """No hook: weights that a type holds and whose products it does not."""
     limit = {"fp16": 65504.0, "bf16": 3e38, "fp32": 3e38}[precision]
-    for options, spec in CASES[::2]:
+    for _, options, spec in MODELS[::2]:
         linear = [n for n, m in build(options, spec)[0].named_modules() if isinstance(m, nn.Linear)]
         for name in linear:
             model, batches = build(options, spec)

@@ -47,7 +47,7 @@ def modules(lightning):
     return Divided, ByHand
 
 
-@pytest.mark.parametrize("which, code", [(0, "GL302"), (1, "GL101")])
+@pytest.mark.parametrize("which, code", [pytest.param(0, "GL302", marks=pytest.mark.slow), (1, "GL101")])
 def test_lightning(which, code, tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
     module = modules(lightning)[which]()

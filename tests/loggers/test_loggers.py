@@ -94,6 +94,7 @@ def read_back_at(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], di
     return config | {"_run": runs[0]}, history, summary, metrics
 
 
+@pytest.mark.slow
 def test_wandb_file_holds_configuration_every_update_and_the_verdict(gradlab: Commands, tmp_path: Path) -> None:
     options = [
         "logger=wandb",
@@ -119,6 +120,7 @@ def test_wandb_file_holds_configuration_every_update_and_the_verdict(gradlab: Co
     assert summary["eval/loss"] == local[-1]["eval/loss"] and summary["status"] == "completed"
 
 
+@pytest.mark.slow
 def test_wandb_keeps_values_that_are_not_finite_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     written = WandbLogger(WandbOption(), About(tmp_path, {}, "run"))

@@ -106,6 +106,7 @@ def test_layers_are_looked_at_now_and_then_and_are_bounded(ran: Path) -> None:
     assert (first.num, first.min, first.max, sum(first.bucket)) == (len(logs), min(logs), max(logs), len(logs))
 
 
+@pytest.mark.slow
 def test_figures_when_asked(gradlab: Commands, ran: Path, tmp_path: Path) -> None:
     assert not events(ran).Tags()["images"]
     run(
@@ -147,6 +148,7 @@ def test_a_killed_run_that_was_resumed_has_every_update_once(gradlab: Commands, 
     assert before > 0 and len(events(folder).Tensors("verdict")) == 1
 
 
+@pytest.mark.slow
 def test_lanes_write_theirs_at_their_end(gradlab: Commands, tmp_path: Path) -> None:
     sweep = (
         "hydra.mode=MULTIRUN",

@@ -269,6 +269,7 @@ def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp
     assert "[he_init,clip_norm]: clip none -> norm, clip.max_norm 1.0, model.init too_large -> he" in table
 
 
+@pytest.mark.slow
 def test_a_sweep_over_anything_else_is_not_compared(gradlab: Commands, tmp_path: Path) -> None:
     short = ["trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none"]
     result = gradlab("-m", *short, "+remedy=lower_lr", "seed=0,1", cwd=tmp_path)

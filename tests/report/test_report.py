@@ -204,7 +204,7 @@ def test_run_leaves_its_page(gradlab: Commands, tmp_path: Path) -> None:
     assert held(folder / "report.html", "metrics") in before
 
 
-@pytest.mark.parametrize("launcher", ["basic", "vectorized"])
+@pytest.mark.parametrize("launcher", [pytest.param("basic", marks=pytest.mark.slow), "vectorized"])
 def test_pages_of_a_sweeps_jobs_share_what_is_alike(gradlab: Commands, tmp_path: Path, launcher: str) -> None:
     given = ("-m", *SHORT, "optimizer.lr=0.1,0.2", f"hydra/launcher={launcher}")
     result = gradlab(*given, cwd=tmp_path)
@@ -289,6 +289,7 @@ def test_several_runs_make_one_page(tmp_path: Path, capsys: pytest.CaptureFixtur
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_figures_are_whole_and_the_same_each_time(tmp_path: Path) -> None:
     import matplotlib.image
 

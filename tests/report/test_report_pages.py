@@ -81,6 +81,7 @@ def test_pages_show_the_losses_that_lists_and_tables_show(chromium: Any, tmp_pat
         assert not seen.wrong
 
 
+@pytest.mark.slow
 def test_what_no_curve_shows_is_said(chromium: Any, collapsed: Path) -> None:
     with opened(chromium, collapsed) as seen:
         told = charts(seen)
@@ -91,6 +92,7 @@ def test_what_no_curve_shows_is_said(chromium: Any, collapsed: Path) -> None:
         assert set(told) == {"loss", "norm", "scale", "lr", "clip", "accuracy"}
 
 
+@pytest.mark.slow
 def test_cursor_is_one_for_all_charts(chromium: Any, collapsed: Path) -> None:
     with opened(chromium, collapsed) as seen:
         seen.page.locator(".chart[data-id=lr]").scroll_into_view_if_needed()
@@ -217,6 +219,7 @@ def test_on_paper_charts_are_light_and_fit_the_sheet(chromium: Any, collapsed: P
         assert seen.page.evaluate(width) <= 700 and seen.wrong == []
 
 
+@pytest.mark.slow
 def test_whatever_a_run_is_called_is_text(chromium: Any, tmp_path: Path) -> None:
     hostile = "</script><img src=x onerror=\"document.title='broken'\">"
     finding = {

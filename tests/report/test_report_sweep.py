@@ -338,6 +338,7 @@ def test_the_keyboard_scrolls_a_table_that_is_too_wide(tmp_path: Path, chromium:
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width and not seen.wrong
 
 
+@pytest.mark.slow
 def test_remedies_are_compared_with_their_effects_and_curves(tmp_path: Path, chromium: Browser) -> None:
     folder = remedies(tmp_path / "r")
     with opened(chromium, report.write(folder)) as seen:

@@ -357,11 +357,10 @@ def test_updates_of_lanes_of_resnet() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("c", range(7))
-@pytest.mark.parametrize("o", range(3))
 @pytest.mark.parametrize("m", range(len(SMALL)))
-def test_updates_of_lanes_in_every_combination(m: int, o: int, c: int) -> None:
-    """Every model with every optimizer and clip, and each of them with every precision."""
-    same_updates(SMALL[m], list(RATES)[o], CLIP_NAMES[c], PRECISIONS[(m + o + c) % 3])
+def test_updates_of_lanes_in_every_pair(m: int, c: int) -> None:
+    """Every model, optimizer, clip and precision with every other."""
+    same_updates(SMALL[m], list(RATES)[(m + c) % 3], CLIP_NAMES[c], PRECISIONS[(m + 2 * c) % 3])
 
 
 @pytest.mark.slow

@@ -150,6 +150,7 @@ def test_jobs_that_are_wrong_by_themselves_are_told_apart_and_not_advised_to_run
     assert remaining(tmp_path, jobs[:1]) is None
 
 
+@pytest.mark.slow
 def test_resuming_is_not_offered_for_a_job_that_was_refused(gradlab: Commands, tmp_path: Path) -> None:
     given = ["-m", *SHORT, "expect=any", "clip=norm", "clip.max_norm=-1,1", "hydra.sweep.dir=sweep"]
     result = gradlab(*given, cwd=tmp_path)
@@ -229,6 +230,7 @@ def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
     assert "== verdict" not in once_more.out, "nothing ran"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [HERE, SUBMITIT])
 def test_ctrl_c_ends_it_with_what_there_is_and_how_to_resume(
     gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str

@@ -255,6 +255,7 @@ def test_a_lane_resumed_alone_goes_on_as_the_run_alone(tmp_path: Path) -> None:
         assert apart < 1e-3 * weights(alone.folder).norm()
 
 
+@pytest.mark.slow
 def test_lanes_begin_with_the_weights_that_they_are_given(tmp_path: Path) -> None:
     """init_from, another checkpoint in each lane; both look at the test set before the first update."""
     small = ("model=sigmoid_mlp", "data.batch_size=64", *SHORT, "trainer.updates=6")

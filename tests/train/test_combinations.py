@@ -1,4 +1,4 @@
-"""Every model in every precision under every clip, accumulating; on two ranks every pair of them."""
+"""Every pair of model, precision and clip, accumulating, on one rank and, with other triples, on two."""
 
 import itertools
 import subprocess
@@ -43,11 +43,11 @@ distributed.leave()
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.distributed)])
-def test_every_combination_runs(tmp_path: Path, ranks: int) -> None:
+def test_every_pair_runs(tmp_path: Path, ranks: int) -> None:
     lines = [
         f"model={model} {SMALL[model]} precision={PRECISIONS[p]} clip={CLIPS[c]} {QUICKER}"
         for (m, model), p, c in itertools.product(enumerate(SMALL), range(len(PRECISIONS)), range(len(CLIPS)))
-        if ranks == 1 or p == (m + c) % len(PRECISIONS)
+        if p == (m + c + ranks) % len(PRECISIONS)
     ]
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "lines").write_text("\n".join(lines))
@@ -55,4 +55,4 @@ def test_every_combination_runs(tmp_path: Path, ranks: int) -> None:
     command = [*(start if ranks > 1 else [sys.executable]), "program.py", str(tmp_path / "runs"), "lines"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("ran model=") == len(lines) == {1: 84, 2: 28}[ranks]
+    assert done.stdout.count("ran model=") == len(lines) == 28

@@ -209,7 +209,6 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_resume(tmp_path: Path) -> 
         torchrun(2, "-m", "gradlab", *endless, "trainer.updates=100000", f"hydra.run.dir={folder}"), tmp_path
     )
     wait_for((folder / "checkpoint.pt").is_file, process)
-    time.sleep(1)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
     assert process.returncode != 0 and f"resume={folder}" in said, said

@@ -51,6 +51,10 @@ SAME = {
         *("model=custom", "model.target=nets:Unused", "trainer.find_unused_parameters=true", "data.samples=50"),
         *("optimizer=sgd", "accumulation.steps=3", "trainer.epochs=3", "seed=7"),
     ),
+    "streamed": (
+        *("model=custom", "model.target=streams:Net", "optimizer=sgd", "data=custom", "data.target=streams:augmented"),
+        *("+data.kwargs.samples=50", "data.workers=1", "accumulation.steps=3", "trainer.epochs=3", "seed=7"),
+    ),
     "summed": (*DIGITS, "loss.reduction=sum", "optimizer.lr=0.005"),
 }
 

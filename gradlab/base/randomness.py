@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,3 +54,21 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """What the block draws on the CPU depends on the seed alone, and what follows it draws as if it had not been."""
+    numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    before = torch.get_rng_state(), random.getstate(), numpy.get_state() if numpy else None
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every device
+    random.seed(seed)
+    if numpy:
+        numpy.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        if numpy:
+            numpy.set_state(before[2])

@@ -18,7 +18,7 @@ IGNORE = -100
 
 
 class Split(Protocol):
-    """Samples on the device."""
+    """Samples on the device, or a stream of them."""
 
     @property
     def device(self) -> torch.device:
@@ -102,6 +102,8 @@ class Splits:
     spec: Spec
     name: str = "custom"
     """Its name in error messages."""
+    notes: list[str] = field(default_factory=list)
+    """What a run says of its data as it begins."""
 
 
 @dataclass

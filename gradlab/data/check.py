@@ -10,6 +10,7 @@ import torch
 from gradlab.base.option import Invalid, require
 from gradlab.data.base import IGNORE, Split, Splits, TensorSplit, TokenSplit
 from gradlab.data.spec import Spec
+from gradlab.data.stream import some, streamed
 
 CHUNK = 4096
 
@@ -28,6 +29,8 @@ def check(splits: Splits, batch_size: int, ignore_index: int = IGNORE) -> None:
         raise Invalid("", splits.name, "the training set is empty")
     allowed = f"at most {samples}, the number of training samples"
     require(batch_size <= samples, "batch_size", batch_size, allowed)
+    if streamed(splits.train):
+        return  # each batch is checked as it is read
     constant = check_split(splits.train, splits.spec, splits.name, "training", ignore_index)
     if constant:
         warnings.warn(f"data={splits.name}: all training inputs are the same number", stacklevel=2)
@@ -52,20 +55,22 @@ def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: in
         "targets hold NaN or Inf",
         f"targets are out of [0, {spec.outputs})",
     )
-    for some, which, what in zip(bad.any(1).tolist(), bad, message, strict=True):
-        if some:
+    for faulty, which, what in zip(bad.any(1).tolist(), bad, message, strict=True):
+        if faulty:
             index = which.nonzero()[:, 0].tolist()
             raise Invalid("", name, f"{len(index)} of {bad.shape[1]} {part} {what}, the first at index {index[0]}")
     return bool(torch.stack(low).min() == torch.stack(high).max())
 
 
 def pieces(split: Split) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and targets of all samples, in chunks; of windows of a text, each token once."""
+    """Inputs and targets of all samples, in chunks; of windows of a text, each token once; of a stream some batches."""
     if isinstance(split, TensorSplit):
         yield from zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True)
     elif isinstance(split, TokenSplit):
         for tokens in split.tokens.split(16 * CHUNK):
             yield tokens.long(), tokens.long()  # the targets are the inputs, one later
+    elif streamed(split):
+        yield from some(split)
     else:
         yield from map(split.batch, torch.arange(len(split), device=split.device).split(CHUNK))
 

@@ -1,7 +1,8 @@
-"""The user's own data: any collection of pairs of an input and a target, read once and kept on the device."""
+"""The user's own data: pairs that are read once and kept on the device, or any data set, read anew in every epoch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
@@ -9,11 +10,17 @@ import torch
 
 from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid, one_of, option, require
+from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, TensorSplit, at_least
+from gradlab.data.meeting import DIMENSIONS, INTEGER, Meeting, kind_of_targets
+from gradlab.data.meeting import kind_of_inputs as any_kind
+from gradlab.data.reader import Fault, Reader, stacked, tensors
 from gradlab.data.spec import Spec
+from gradlab.data.stream import Loading, Stream
+from gradlab.data.tree import leaves
 
-DIMENSIONS = {"tokens": 1, "vectors": 1, "sequences": 2, "images": 3}
-INTEGER = ("tokens", "classes")
+READ_TWICE = 8
+"""Samples that are read twice, to see whether each reading draws anew."""
 
 
 @option("data", "custom")
@@ -22,7 +29,8 @@ class CustomData(Data):
     """What `target(**kwargs)` returns: a training set, or a tuple of a training and a test set (which may be None).
 
     A set is a sequence of (input, target) pairs, such as a `torch.utils.data.Dataset` with a length, or a tuple of two
-    tensors or arrays with a sample a row. All inputs have one shape, and so have all targets.
+    tensors or arrays with a sample a row. All inputs have one shape, and so have all targets. Other samples, such as
+    dictionaries, and those that differ from one reading to the next are streamed: read anew in every epoch.
     """
 
     target: str = ""
@@ -35,6 +43,19 @@ class CustomData(Data):
     """classes, tokens or values; null: by their shape and type."""
     outputs: Optional[int] = None
     """Number of classes, or size of the vocabulary; null: one more than the largest in the data."""
+    stream: Optional[bool] = None
+    """Whether samples are read anew in every epoch, and not once; null: where they have to be, or one of the following
+    fields is given."""
+    workers: int = 0
+    """Processes that read ahead, of each rank; 0: the run itself reads."""
+    prefetch: int = 2
+    """Micro-batches that each worker reads ahead."""
+    pin_memory: Optional[bool] = None
+    """Whether batches are read into memory from which a GPU copies at once; null: where there is one."""
+    collate: str = ""
+    """What makes a batch of a list of samples, as "package.module:function"; empty: PyTorch's own, which stacks."""
+    labels: Optional[str] = None
+    """Key of the targets, where a batch is a mapping; null: labels, targets, target or label."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,6 +65,14 @@ class CustomData(Data):
         if self.targets is not None:
             one_of("targets", self.targets, ("classes", "tokens", "values"))
         at_least("outputs", self.outputs, 1)
+        at_least("workers", self.workers, 0)
+        at_least("prefetch", self.prefetch, 1)
+        require(
+            not self.collate or ":" in self.collate, "collate", self.collate, 'of the form "package.module:function"'
+        )
+        for name in ("workers", "collate", "labels"):
+            if self.stream is False and getattr(self, name):
+                raise Invalid("stream", False, f"cannot be given together with {name}, of data that is streamed")
 
     def load(self, device: torch.device) -> Splits:
         found = load_object("target", self.target)
@@ -55,6 +84,8 @@ class CustomData(Data):
             raise Invalid("kwargs", self.kwargs, f"{self.target} refuses: {' '.join(str(error).split())}") from error
         pair = isinstance(made, tuple) and len(made) == 2 and not all(hasattr(part, "shape") for part in made)
         train, test = made if pair else (made, None)
+        if why := self.streams(train):
+            return self.streamed(train, test, device, why)
         x, y = self.stack(train)
         kinds = self.inputs or kind_of_inputs(x), self.targets or kind_of_targets(y)
         splits = [self.shaped(x, y, *kinds)]
@@ -63,6 +94,63 @@ class CustomData(Data):
         spec = replace(self.spec(splits, *kinds), single=kinds[1] == "values" and y.dim() == 1)
         on_device = [TensorSplit(split.inputs.to(device), split.targets.to(device)) for split in splits]
         return Splits(on_device[0], on_device[1] if test is not None else None, spec, "custom")
+
+    def streams(self, samples: Any) -> str:
+        """Why a set is streamed; empty where it is kept on the device."""
+        if self.stream is not None:
+            return "as data.stream says" if self.stream else ""
+        if self.workers or self.collate or self.labels:
+            return "as data.workers, data.collate and data.labels ask"
+        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__") and len(samples)):
+            return ""  # `stack` says what is wrong
+        if isinstance(samples, tuple) or hasattr(samples, "tensors"):
+            return ""
+        with drawn_from(0):
+            try:
+                sample = samples[0]
+                if isinstance(sample, Mapping) or any(isinstance(part, Mapping | tuple) for part in sample):
+                    return "since a sample is no pair of tensors"
+                for i in range(min(READ_TWICE, len(samples))):
+                    if not alike(samples[i], samples[i]):
+                        return "since two readings of a sample differ; data.stream=false keeps the first"
+            except Exception:
+                return ""  # `stack` reads them all, and says what is wrong
+        return ""
+
+    def streamed(self, train: Any, test: Any, device: torch.device, why: str) -> Splits:
+        """Splits that are read as they are needed."""
+        for part in (train, test):
+            if part is not None and not (hasattr(part, "__len__") and hasattr(part, "__getitem__") and len(part)):
+                what = "has no sample" if hasattr(part, "__getitem__") else "has no length and items"
+                raise Invalid(
+                    "target", self.target, f"a set must have a length and items; {type(part).__name__} {what}"
+                )
+        collate: Any = load_object("collate", self.collate) if self.collate else stacked
+        if not callable(collate):
+            raise Invalid("collate", self.collate, f"must name a function, but is {type(collate).__name__}")
+        collate = collate() if isinstance(collate, type) else collate
+        meeting = Meeting(self.inputs, self.targets, self.labels)
+        pin = device.type == "cuda" if self.pin_memory is None else self.pin_memory
+        loading = Loading(self.workers, self.prefetch, pin and device.type == "cuda")
+        made = [
+            Stream(Reader(part, collate), device, meeting, loading, self.target) if part is not None else None
+            for part in (train, test)
+        ]
+        reader = Reader(train, collate)
+        key = 0, tuple(range(min(2, len(train))))
+        (_, batch), (_, again) = reader[key], reader[key]
+        if isinstance(batch, Fault):
+            raise Invalid("target", self.target, f"{batch.why}{self.hint(batch.why)}")
+        notes = [f"data={self.target}: samples are read anew in every epoch, {why}"]
+        if not alike(batch, again):
+            notes.append(f"data={self.target}: samples draw from a generator of their own: no resumed run repeats them")
+        outputs = self.outputs or len(getattr(train, "classes", ()))
+        spec = meeting.settle(batch, outputs)
+        assert made[0] is not None
+        return Splits(made[0], made[1], spec, "custom", notes)
+
+    def hint(self, why: str) -> str:
+        return "" if self.collate or "stack" not in why else ": pad them in a function that data.collate names"
 
     def stack(self, samples: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, ...) inputs and (N, ...) targets of a set."""
@@ -125,12 +213,12 @@ class CustomData(Data):
 
 def kind_of_inputs(x: torch.Tensor) -> str:
     """tokens of integers (T,), vectors of floats (D,), sequences (T, F), images (C, H, W)."""
-    kinds = {1: "vectors" if x.is_floating_point() else "tokens", 2: "sequences", 3: "images"}
-    if x.dim() - 1 not in kinds:
+    if (kind := any_kind(x)) == "batch":
         raise Invalid("inputs", None, f"an input has shape {tuple(x.shape[1:])}, but must have 1, 2 or 3 dimensions")
-    return kinds[x.dim() - 1]
+    return kind
 
 
-def kind_of_targets(y: torch.Tensor) -> str:
-    """values of floats, of any shape; classes of one integer, tokens of many."""
-    return "values" if y.is_floating_point() else "classes" if y.dim() == 1 else "tokens"
+def alike(a: Any, b: Any) -> bool:
+    """Whether two readings gave the same."""
+    pairs = zip(leaves(tensors(a)), leaves(tensors(b)), strict=True)
+    return all(x.shape == y.shape and torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in pairs)

@@ -26,3 +26,5 @@ class Spec:
     single: bool = False
     """Whether the user's own data have one value a sample, () and not (1,): a loss of the user's own gets them so, and
     for mse and bce a model may return (B,) too."""
+    whole_output: bool = False
+    """Whether the loss gets all that a model=custom returns, and not its logits alone."""

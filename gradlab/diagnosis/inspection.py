@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradlab.base.randomness import random_state, set_random_state
+from gradlab.data.tree import samples
 from gradlab.diagnosis.series import late_to_early
 from gradlab.measure.activations import FIELDS, Activations
 from gradlab.update.clip import layers_of
@@ -85,7 +86,7 @@ def inspect_model(
             watched = recurrent.watching() if i == 0 else nullcontext()
             with torch.no_grad(), watched, precision.arithmetic(), units.watching(), precision.autocast():
                 model(each)
-        found.samples = sum(len(each) for each, _ in batches)
+        found.samples = sum(samples(each) for each, _ in batches)
         for name, row in zip(modules, recurrent.table(precision.device).tolist(), strict=True):
             if row[FIELDS.index("saturated")] == row[FIELDS.index("saturated")]:
                 kind = type(model.get_submodule(name)).__name__

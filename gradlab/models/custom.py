@@ -14,6 +14,7 @@ import torch
 from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid, option, require
 from gradlab.data.spec import Spec
+from gradlab.models.arguments import Arguments
 from gradlab.models.base import ModelOption
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class CustomOption(ModelOption):
         if not isinstance(model, torch.nn.Module):
             raise Invalid("target", self.target, f"must return a torch.nn.Module, but returned {type(model).__name__}")
         # A hook, not a wrapper: the model keeps its type, methods and parameter names.
-        model.register_forward_hook(only_logits)
+        if not spec.whole_output:
+            model.register_forward_hook(only_logits)
+        if spec.inputs == "batch":
+            model.register_forward_pre_hook(Arguments(model), with_kwargs=True)
         return model
 
 

@@ -187,6 +187,9 @@ class Job(Sink):
 
     def samples(self, attempts: list[int]) -> dict[int, list[Sample]]:
         """Of single updates, as far as they can be measured."""
+        if self.trainer.stream is not None:
+            self.progress.say("single samples were not measured: the data is streamed")
+            return {}
         try:
             return samples_of(self.trainer, attempts)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:

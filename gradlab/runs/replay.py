@@ -116,6 +116,7 @@ def again(config: Config, crash: dict[str, Any], limit: float | None, notes: lis
 
     from gradlab.base import randomness
     from gradlab.base.distributed import World
+    from gradlab.data.tree import mapped
     from gradlab.diagnosis.replay.replay import replay
     from gradlab.train import build
 
@@ -135,7 +136,7 @@ def again(config: Config, crash: dict[str, Any], limit: float | None, notes: lis
     build.load_weights("crash.pt", "model", model, crash)
     precision = config.precision.build(device)
     precision.load_state_dict(crash["update"]["precision"])
-    batches = [(inputs.to(device), targets.to(device)) for inputs, targets in crash["batches"]]
+    batches = [mapped(lambda t: t.to(device), batch) for batch in crash["batches"]]
     randomness.set_random_state(crash["random"])
     return replay(model.train(), loss, precision, batches, size, limit), precision.scale.item(), device.type
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from gradlab.base.option import Invalid
 from gradlab.config.schema import Config, prefixed
 from gradlab.data.base import IGNORE, Splits
 from gradlab.data.check import check, pieces
+from gradlab.data.stream import streamed
+from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint
@@ -70,11 +73,15 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
         data.train = config.data.left(data.train)
     with group("loss"):
         loss = config.loss.resolve(data.spec)
+        data.spec = replace(data.spec, whole_output=loss.whole_output)
+    for split in (data.train, data.test):
+        if (stream := streamed(split)) is not None:
+            stream.begin(config.seed, loss.takes)
     with group("data"):
         check(data, config.data.batch_size, getattr(loss, "ignore_index", IGNORE))
     with group("loss"):
         for split in (data.train, data.test):
-            for _, targets in pieces(split) if split is not None else ():
+            for _, targets in pieces(split) if split is not None and not streamed(split) else ():
                 loss.check(targets)
     return data, loss
 
@@ -95,12 +102,17 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, Invalid):
             raise
-        why = f"fails on inputs of shape {tuple(inputs.shape)}: {' '.join(str(error).split())[:200]}"
+        why = f"fails on inputs of shape {shapes(inputs)}: {' '.join(str(error).split())[:200]}"
         raise Invalid("model", name, why) from error
     finally:
         model.train(training)
         randomness.set_random_state(state)
-    if data.spec.targets in ("classes", "tokens") and outputs.shape[-1] < data.spec.outputs:
+    if not (data.spec.targets in ("classes", "tokens") and isinstance(outputs, torch.Tensor) and outputs.dim()):
+        return called
+    for split in (data.train, data.test):
+        if (stream := streamed(split)) is not None and loss.takes == "targets":
+            stream.classes = outputs.shape[-1]
+    if outputs.shape[-1] < data.spec.outputs:
         why = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
         raise Invalid("model", name, why)
     return called
@@ -110,6 +122,8 @@ def build_model(
     config: Config, data: Splits, loss: Loss, device: torch.device, world: World
 ) -> tuple[torch.nn.Module, list[str]]:
     """The module with the weights that the run begins with, before compilation and DDP; its modules as they run."""
+    if not data.spec.outputs and not hasattr(config.model, "target"):
+        raise Invalid("data.outputs", None, "must be given: how many classes there are is not known of a stream")
     with group("model"):
         model = config.model.build(data.spec).to(device)
     called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))

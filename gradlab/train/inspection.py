@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 
 from gradlab.base import randomness
+from gradlab.base.distributed import World
 from gradlab.data.base import Split
-from gradlab.data.order import epoch_order, window
+from gradlab.data.order import window
+from gradlab.data.tree import leaves
 from gradlab.diagnosis.constant_answer import constant_answer
 from gradlab.diagnosis.inspection import Inspection, inspect_model
 from gradlab.diagnosis.replay.replay import Overflow, first_overflow, first_overflow_forward
 from gradlab.measure.attempt import Attempt
+from gradlab.train.evaluation import one_pass
 from gradlab.train.snapshot import copied
 from gradlab.train.state import TrainerState
 
@@ -29,7 +32,7 @@ def inspect(trainer: TrainerState) -> Inspection | None:
         return None
     after = randomness.random_state()
     (first, *_), _ = trainer.window_of(trainer.latest)
-    order = epoch_order(trainer.samples, trainer.config.seed, trainer.latest.epoch)[:LOOKED].to(trainer.device)
+    order = trainer.order(trainer.latest.epoch)[:LOOKED]
     batches = [first, *(trainer.data.train.batch(part) for part in order.split(trainer.config.data.batch_size))]
     found = inspect_model(
         trainer.module,
@@ -59,7 +62,8 @@ def find_constant_answer(trainer: TrainerState, split: Split) -> float | None:
         outputs = trainer.module(batches[0][0])
     trainer.module.train()
     found = None
-    if outputs.shape[:1] == batches[0][1].shape[:1]:
+    tensors = isinstance(outputs, torch.Tensor) and isinstance(batches[0][1], torch.Tensor)
+    if tensors and outputs.shape[:1] == batches[0][1].shape[:1]:
         found = constant_answer(trainer.loss, outputs.shape[1:], [targets for _, targets in batches])
     randomness.set_random_state(after)
     return found
@@ -94,15 +98,14 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
 
 def broken_samples(trainer: TrainerState, attempt: Attempt, what: str) -> list[int]:
     """Indices of the samples of this rank's window, as the update was given them, whose numbers are not finite."""
-    order = epoch_order(trainer.samples, trainer.config.seed, attempt.epoch)
-    place = (order, attempt.cursor, trainer.config.data.batch_size, attempt.steps)
+    place = (trainer.order(attempt.epoch), attempt.cursor, trainer.config.data.batch_size, attempt.steps)
     parts, _ = window(*place, trainer.world.rank, trainer.world.size)
     broken: list[int] = []
     for index, batch in zip(parts, attempt.batches):  # a resumed run has kept none
-        tensor = getattr(batch, what)
-        if batch.counts and tensor.is_floating_point():
-            whole = torch.isfinite(tensor).reshape(len(tensor), -1).all(1).cpu()
-            broken += index[~whole].tolist()
+        for tensor in leaves(getattr(batch, what)):
+            if batch.counts and tensor.is_floating_point() and len(tensor) == len(index):
+                whole = torch.isfinite(tensor).reshape(len(tensor), -1).all(1).cpu()
+                broken += index[~whole].tolist()
     return [trainer.place(i) for i in broken]
 
 
@@ -118,8 +121,7 @@ def find_overflow_in_evaluation(trainer: TrainerState) -> Overflow | None:
     module.eval()
     try:
         with torch.no_grad():
-            for index in torch.arange(len(split), device=trainer.device).split(trainer.evaluation_batch):
-                inputs, targets = split.batch(index)
+            for inputs, targets in one_pass(split, trainer.evaluation_batch, trainer.device, World()):
                 with precision.arithmetic(), precision.autocast():
                     loss = trainer.loss.sum(module(inputs), targets)
                 if not bool(torch.isfinite(loss)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from gradlab.base.distributed import World
 from gradlab.config.schema import Config
 from gradlab.data.base import Remaining, Split, Splits
 from gradlab.data.order import epoch_order, window
+from gradlab.data.reader import Key
+from gradlab.data.stream import places, streamed
 from gradlab.measure.attempt import Attempt
 from gradlab.measure.record import Observed
 from gradlab.train import build
+from gradlab.train.feed import Feed
 from gradlab.train.outcome import Outcome
 from gradlab.update.loss import Loss
 from gradlab.update.step import MicroBatch
@@ -55,6 +59,8 @@ class TrainerState:
         self.held: dict[str, Any] | None = None
         """What the last streak began with, where the loss scale had fallen below 1 in it."""
         self.order_of: tuple[int, torch.Tensor] | None = None
+        self.stream = streamed(self.data.train)
+        self.feed = Feed(self.stream, self.keys) if self.stream else None
 
     @property
     def planned(self) -> int:
@@ -69,7 +75,7 @@ class TrainerState:
     @property
     def evaluation_batch(self) -> int:
         """Samples of a forward pass of the evaluation."""
-        return max(self.config.data.batch_size, 64)
+        return max(self.config.data.batch_size, 1 if self.stream else 64)
 
     def unseen(self) -> Split | None:
         """The test set; None where there is none, or it was evaluated before a completed run was resumed."""
@@ -80,16 +86,35 @@ class TrainerState:
 
     def batches(self, epoch: int, cursor: int, steps: int, rank: int | None = None) -> tuple[list[MicroBatch], int]:
         """A rank's (this one's) micro-batches of the window at `cursor`, and the next cursor."""
-        if self.order_of is None or self.order_of[0] != epoch:
-            self.order_of = epoch, epoch_order(self.samples, self.config.seed, epoch).to(self.device)
-        order, rank = self.order_of[1], self.world.rank if rank is None else rank
+        order, asked = self.order(epoch), rank
+        rank = self.world.rank if rank is None else rank
         indices, following = window(order, cursor, self.config.data.batch_size, steps, rank, self.world.size)
         batches = []
-        for index in indices:
+        for i, index in enumerate(indices):
             counts = index.numel() > 0
-            inputs, targets = self.data.train.batch(index if counts else order[cursor : cursor + 1])
+            if self.feed is None:
+                inputs, targets = self.data.train.batch(index if counts else order[cursor : cursor + 1])
+            else:
+                key = epoch, places(self.data.train, index if counts else order[:1])
+                at = cursor + i * self.config.data.batch_size * self.world.size
+                inputs, targets = self.feed.take(key, epoch, at) if asked is None else self.feed.stream.at(key)
             batches.append(MicroBatch(inputs, targets, counts))
         return batches, following
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """(N,) the order of an epoch's samples."""
+        if self.order_of is None or self.order_of[0] != epoch:
+            order = epoch_order(self.samples, self.config.seed, epoch)
+            self.order_of = epoch, order if self.stream else order.to(self.device)
+        return self.order_of[1]
+
+    def keys(self, epoch: int, cursor: int) -> Iterator[Key]:
+        """What this rank reads of a stream from there to the end of the run, a micro-batch after the other."""
+        for each in range(epoch, self.config.trainer.epochs):
+            order = epoch_order(self.samples, self.config.seed, each)
+            place = (order, cursor if each == epoch else 0, self.config.data.batch_size, self.samples)
+            for index in window(*place, self.world.rank, self.world.size)[0]:
+                yield each, places(self.data.train, index if index.numel() else order[:1])
 
     def place(self, index: int) -> int:
         """The place of a training sample in the whole set, before `data.without`."""

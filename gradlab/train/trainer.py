@@ -256,10 +256,15 @@ class Trainer(TrainerState):
             kept = snapshot.restore(self, checkpoint.load("resume", path, self.device))
         for sink in self.sinks:
             sink.begin(self, kept)
+        for note in (*self.data.notes, self.loss.weighting if self.stream else ""):
+            if note:
+                self.say(note)
         if self.world.main:
             (self.folder / "crash.pt").unlink(missing_ok=True)  # of a failure before the resumption
 
     def close(self) -> None:
+        if self.feed is not None:
+            self.feed.close()
         for sink in self.sinks:
             sink.close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -18,6 +18,7 @@ from gradlab.base.importing import load_object
 from gradlab.base.option import OPTIONS, Invalid, one_of, option, require
 from gradlab.data.base import IGNORE
 from gradlab.data.spec import Spec
+from gradlab.data.tree import first, samples
 
 
 @dataclass
@@ -27,6 +28,12 @@ class Loss:
     reduction: str = field(default="mean", kw_only=True)
     """Gradients of the mean over the window of an update, or of the sum, as in speech recipes: larger by the count.
     Metrics and evaluation report means either way."""
+
+    takes: ClassVar[str] = "targets"
+    """What of a batch of the user's own it gets: the targets; "batch", all of it unless it is a pair; or "model", all
+    of it always, as the model does."""
+    whole_output = False
+    """Whether it gets all that a model=custom returns, and not its logits alone."""
 
     def __post_init__(self) -> None:
         one_of("reduction", self.reduction, ("mean", "sum"))
@@ -50,6 +57,11 @@ class Loss:
         """() int64: the number of losses, known before the forward pass. Does not wait for the device."""
         return full(targets.numel(), targets)
 
+    @property
+    def weighting(self) -> str:
+        """What is to be said of how micro-batches are weighted, if anything."""
+        return ""
+
     def divisor(self, count: torch.Tensor) -> torch.Tensor | int:
         """What the summed loss of a window with `count` losses is divided by for the gradient."""
         return count if self.reduction == "mean" else 1
@@ -70,6 +82,8 @@ class Loss:
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """() correct answers and () answers, both int64; None where targets are values."""
+        if not isinstance(targets, torch.Tensor) or not isinstance(outputs, torch.Tensor):
+            return None
         if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
             return None
         counted = targets != IGNORE
@@ -227,7 +241,8 @@ class AutoLoss(Loss):
 class CustomLoss(Loss):
     """A function of (outputs, targets): the losses of the samples, (B,), or their mean, (); each sample counts once.
 
-    Targets have the shape that they have in the data.
+    Targets have the shape that they have in the data; where a batch is no pair, the function gets all of it in their
+    place.
     A mean over tokens is a mean of means if the samples have unequal numbers of them: return (B,) or use cross_entropy.
     """
 
@@ -235,10 +250,22 @@ class CustomLoss(Loss):
     """The function, as "package.module:function"; the working directory is searched too."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of each call."""
+    outputs: str = "logits"
+    """What the function gets of a model=custom: its logits, or all that it returns."""
+
+    takes: ClassVar[str] = "batch"
+    mean = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(":" in self.target, "target", self.target, 'of the form "package.module:function"')
+        one_of("outputs", self.outputs, ("logits", "all"))
+        self.whole_output = self.outputs == "all"
+
+    @property
+    def weighting(self) -> str:
+        mean = f"loss={self.target} returns a mean: micro-batches are weighted by their numbers of samples"
+        return mean if self.mean else ""
 
     def resolve(self, spec: Spec) -> CustomLoss:
         self.function: Callable[..., torch.Tensor] = load_object("target", self.target)
@@ -249,13 +276,14 @@ class CustomLoss(Loss):
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses = self.function(outputs, targets[:, 0] if self.single else targets, **self.kwargs)
-        samples = targets.shape[:1]
-        if not isinstance(losses, torch.Tensor) or losses.shape not in ((), samples):
+        number = samples(targets)
+        if not isinstance(losses, torch.Tensor) or losses.shape not in ((), (number,)):
             gives = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            message = f"{self.target} must return a tensor of shape {tuple(samples)} or (), but returned {gives}"
+            message = f"{self.target} must return a tensor of shape {(number,)} or (), but returned {gives}"
             raise Invalid("loss", "custom", message)
         losses = at_least_fp32(losses)
-        return losses.sum() if losses.dim() else losses * samples[0]
+        self.mean = not losses.dim()
+        return losses * number if self.mean else losses.sum()
 
     def count(self, targets: torch.Tensor) -> torch.Tensor:
-        return full(targets.shape[0], targets)
+        return full(samples(targets), first(targets))

@@ -107,8 +107,10 @@ def test_noise_and_clipping_act_on_the_gradient_of_all_ranks(tmp_path: Path, two
         assert rank["weights"].numpy() == pytest.approx(weights(one.module).numpy(), abs=5e-6)
 
 
-@pytest.mark.parametrize("name", ["summed", "unused"])
-def test_a_summed_loss_and_unused_parameters_are_as_on_one_rank(tmp_path: Path, two: Any, four: Any, name: str) -> None:
+@pytest.mark.parametrize("name", ["summed", "unused", "streamed"])
+def test_a_summed_loss_unused_parameters_and_streamed_data_are_as_on_one_rank(
+    tmp_path: Path, two: Any, four: Any, name: str
+) -> None:
     one = trainer(tmp_path, *SAME[name], "data.batch_size=8")
     one.run()
     for rank in (*two(name), *four(name)):

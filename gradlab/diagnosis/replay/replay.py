@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradlab.data.tree import first as first_tensor
 from gradlab.diagnosis.replay.failure import OVERFLOW
 from gradlab.diagnosis.replay.overflow import SUM, Overflow
-from gradlab.diagnosis.replay.ranges import finite, range_of
+from gradlab.diagnosis.replay.ranges import finite, range_of, tensors_of
 from gradlab.update.gradients import measure
 from gradlab.update.loss import Loss
 from gradlab.update.precision import Precision
@@ -121,7 +122,8 @@ def beforehand(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.T
         for what, tensor in zip(("inputs", "targets"), batch, strict=True):
             if not finite(tensor):
                 where = {"micro_batch": i, "micro_batches": len(batches)}
-                return Overflow(what, "", "", ranges=[range_of(what, tensor)], **where)  # type: ignore[arg-type]
+                broken = next(t for t in tensors_of(tensor) if not finite(t))
+                return Overflow(what, "", "", ranges=[range_of(what, broken)], **where)  # type: ignore[arg-type]
     return None
 
 
@@ -153,7 +155,9 @@ def forward(
         with trace.aside():
             trace.look(loss, "loss")
             if not finite(loss) and not trace.ends:
-                trace.ends = [range_of("outputs", outputs), range_of("targets", targets)]
+                trace.ends = [
+                    range_of(name, first_tensor(tree)) for name, tree in (("outputs", outputs), ("targets", targets))
+                ]
     return loss
 
 

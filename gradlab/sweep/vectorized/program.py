@@ -16,6 +16,7 @@ from gradlab.base.command import identity
 from gradlab.base.distributed import World
 from gradlab.base.errors import exit_code, explain
 from gradlab.base.option import Invalid
+from gradlab.data.stream import streamed
 from gradlab.runs import ending
 from gradlab.runs.job import NO_VIEWS, Job, Views
 from gradlab.sweep.vectorized import sharing
@@ -69,6 +70,8 @@ class Program:
         randomness.seed_all(first.seed)
         before = drawn()
         data = build.load_data(first, self.device)
+        if streamed(data[0].train):
+            raise Invalid("data", data[0].name, "is streamed, and read by each job by itself")
         if drawn() != before:
             raise Invalid("data", data[0].name, "draws from the generators that a job's seed decides")
         return data

@@ -1,0 +1,76 @@
+"""Reading batches of a map-style data set, here or in a worker: what a sample draws depends on its place and epoch."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradlab.base.randomness import drawn_from, mix
+from gradlab.data.tree import mapped
+
+Key = tuple[int, tuple[int, ...]]
+"""Epoch, and the places of a batch's samples."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong in reading a batch."""
+
+    why: str
+
+
+@dataclass
+class Reader:
+    """A data set of batches by their keys, for PyTorch's DataLoader."""
+
+    dataset: Any
+    collate: Callable[[list[Any]], Any]
+    seed: int = 0
+
+    def __getitem__(self, key: Key) -> tuple[Key, Any]:
+        """The batch, or a `Fault`: an exception that crosses processes would come as its traceback."""
+        epoch, places = key
+        doing = "the batch"
+        try:
+            samples = []
+            for place in places:
+                doing = f"sample {place}"
+                with drawn_from(mix(self.seed, epoch, place)):
+                    samples.append(self.dataset[place])
+            doing = f"collating the samples {', '.join(map(str, places[:4]))}{', ...' * (len(places) > 4)}"
+            with drawn_from(mix(self.seed, epoch, *places)):
+                return key, mapped(single, self.collate(samples))
+        except Exception as error:
+            return key, Fault(f"{doing} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def single(tensor: torch.Tensor) -> torch.Tensor:
+    """NumPy's numbers are of double precision, which no model expects."""
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+
+def stacked(samples: Sequence[Any]) -> Any:
+    """PyTorch's own collate function, of samples whose lists of numbers are tensors."""
+    return torch.utils.data.default_collate([tensors(sample) for sample in samples])
+
+
+def tensors(value: Any) -> Any:
+    """A sample with tensors for arrays and lists of numbers."""
+    if isinstance(value, Mapping):
+        return {name: tensors(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(tensors(inner) for inner in value)
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return value
+
+
+def leave_signals(worker: int) -> None:
+    """In a worker: Ctrl-C reaches it too, but only the run decides when it ends; and it is ended by SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,133 @@
+"""A split that is read batch by batch, anew in every epoch, so that random augmentation draws anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradlab.base.option import Invalid
+from gradlab.data.meeting import Meeting
+from gradlab.data.reader import Fault, Key, Reader, leave_signals
+from gradlab.data.tree import mapped
+
+SOME, TOGETHER = 1024, 32
+"""Samples by which the best constant answer is judged, and of a batch of them."""
+
+
+@dataclass
+class Loading:
+    """How batches are read ahead."""
+
+    workers: int = 0
+    prefetch: int = 2
+    pin: bool = False
+
+
+@dataclass
+class Stream:
+    """Samples of a map-style data set, read as they are needed."""
+
+    reader: Reader
+    to: torch.device
+    meeting: Meeting
+    loading: Loading
+    name: str
+    """Of the data, for messages."""
+    classes: int = 0
+    """Classes that the model tells apart; 0: not known."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self.reader.dataset)
+
+    def begin(self, seed: int, takes: str) -> None:
+        """The run's seed, and what its loss takes."""
+        self.reader.seed, self.meeting.takes = seed, takes
+
+    def batch(self, index: torch.Tensor) -> tuple[Any, Any]:
+        """Inputs and targets of the samples, read here and now, as in the first epoch."""
+        return self.at((0, tuple(index.tolist())))
+
+    def at(self, key: Key) -> tuple[Any, Any]:
+        """The batch of a key, read here and now."""
+        return self.met(self.reader[key])
+
+    def read(self, keys: Iterable[Key]) -> Iterator[tuple[Key, tuple[Any, Any]]]:
+        """The batches of the keys, in their order, read ahead by the workers."""
+        some, loading = self.loading.workers > 0, self.loading
+        loader: Any = torch.utils.data.DataLoader(
+            self.reader,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=keys,  # type: ignore[arg-type]
+            num_workers=loading.workers,
+            prefetch_factor=loading.prefetch if some else None,
+            pin_memory=loading.pin,
+            collate_fn=same,
+            worker_init_fn=leave_signals,
+            generator=torch.Generator(),  # else it draws from the generator that dropout draws from
+        )
+        try:
+            for got in loader:
+                yield got[0], self.met(got)
+        except RuntimeError as error:
+            if some and "worker" in str(error):
+                raise self.dead(error) from None
+            raise
+
+    def met(self, got: tuple[Key, Any]) -> tuple[Any, Any]:
+        """What was read, on the device and as the model and the loss take it."""
+        batch = got[1]
+        if isinstance(batch, Fault):
+            raise Invalid("data.target", self.name, batch.why)
+        self.check(got[0], batch)
+        return self.meeting(mapped(lambda t: t.to(self.to, non_blocking=True), batch))
+
+    def check(self, key: Key, batch: Any) -> None:
+        """Raise `Invalid` for a class that the model does not have; on the host, before anything is computed."""
+        _, targets = self.meeting.parts(batch)
+        if not self.classes or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+            return
+        if targets.numel() and int(targets.max()) >= self.classes:
+            why = f"a target of the samples {list(key[1][:8])} is {int(targets.max())}, but the model has"
+            raise Invalid("data.target", self.name, f"{why} {self.classes} outputs")
+
+    def dead(self, error: Exception) -> Invalid:
+        why = " ".join(str(error).split())[:200]
+        return Invalid("data.workers", self.loading.workers, f"a worker that reads {self.name} died: {why}")
+
+    def epoch(self, rank: int, ranks: int, size: int) -> Iterator[tuple[Any, Any]]:
+        """A rank's batches of one pass in the order of the set, the same in every pass."""
+        places = torch.arange(len(self))[rank::ranks]
+        for _, batch in self.read((0, tuple(part.tolist())) for part in places.split(size)):
+            yield batch
+
+
+def same(batch: Any) -> Any:
+    return batch
+
+
+def streamed(split: Any) -> Stream | None:
+    """The stream that a split is, or is a part of."""
+    found = getattr(split, "whole", split)
+    return found if isinstance(found, Stream) else None
+
+
+def places(split: Any, index: torch.Tensor) -> tuple[int, ...]:
+    """The places in the stream of samples of a split of it."""
+    kept = getattr(split, "kept", None)
+    return tuple((index if kept is None else kept[index]).tolist())
+
+
+def some(split: Any) -> Iterator[tuple[Any, Any]]:
+    """Batches of samples drawn at random, always the same."""
+    stream = streamed(split)
+    assert stream is not None
+    index = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:SOME]
+    for _, batch in stream.read((0, places(split, part)) for part in index.split(TOGETHER)):
+        yield batch

@@ -1,0 +1,97 @@
+"""Data sets, models and losses that tests of streamed data name in a configuration."""
+
+import os
+import random
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+
+def drawn(samples: int, features: int = 6) -> tuple[Tensor, Tensor]:
+    """The same vectors and their classes at every call, whatever the generators are at."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, features, generator=draw)
+    return x, (x[:, :3]).argmax(1)
+
+
+class Augmented(Dataset[tuple[Tensor, int]]):
+    """Vectors with noise that every reading draws anew, from all three generators."""
+
+    classes = ("a", "b", "c")
+
+    def __init__(self, samples: int = 22, noise: float = 0.1, wrong: str = "") -> None:
+        self.x, self.y = drawn(samples)
+        self.noise, self.wrong = noise, wrong
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        import numpy
+
+        if self.wrong == "raises" and i == 17:
+            raise KeyError("no such file")
+        if self.wrong == "dies" and i == 17 and torch.utils.data.get_worker_info() is not None:
+            time.sleep(0.2)
+            os.kill(os.getpid(), 9)
+        if not self.noise:
+            return self.x[i], int(self.y[i])
+        noise = torch.randn(6) + random.random() + float(numpy.random.rand())
+        return self.x[i] + self.noise * noise, int(self.y[i]) + 5 * (self.wrong == "class" and i == 17)
+
+
+def augmented(**kwargs: Any) -> Any:
+    return Augmented(**kwargs), Augmented(10, noise=0.0)
+
+
+def sentences(samples: int = 22) -> Any:
+    """Dictionaries of lists of unequal lengths, as a tokenizer leaves them."""
+    draw = torch.Generator().manual_seed(1)
+    made = []
+    for length in torch.randint(2, 9, (samples,), generator=draw).tolist():
+        tokens = torch.randint(1, 11, (length,), generator=draw).tolist()
+        made.append({"input_ids": tokens, "labels": [-100] + tokens[1:], "name": "not for the model"})
+    return made, made[:6]
+
+
+def padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """A collate function: tokens, a mask and labels as long as the longest."""
+    longest = max(len(s["input_ids"]) for s in samples)
+
+    def fill(key: str, value: int) -> Tensor:
+        return torch.tensor([s[key] + [value] * (longest - len(s[key])) for s in samples])
+
+    ids = fill("input_ids", 0)
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": fill("labels", -100)}
+
+
+class Tagger(nn.Module):
+    """Keywords -> logits of each token, and the mean loss where it is given labels, as Hugging Face's models do."""
+
+    def __init__(self, shifted: bool = False) -> None:
+        super().__init__()
+        self.embedding, self.out, self.shifted = nn.Embedding(11, 8), nn.Linear(8, 11), shifted
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.out(self.embedding(input_ids) * attention_mask[..., None])
+        if labels is None:
+            return {"logits": logits}
+        x, y = (logits[:, :-1], labels[:, 1:]) if self.shifted else (logits, labels)
+        return {"loss": F.cross_entropy(x.flatten(0, 1), y.flatten(), ignore_index=-100), "logits": logits}
+
+
+def own(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of each sample of a whole batch."""
+    losses = F.cross_entropy(outputs.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100)
+    return losses.sum(1)
+
+
+class Net(nn.Sequential):
+    """Vectors -> logits of three classes, with dropout, which draws from the generator of the run."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))

@@ -1,0 +1,109 @@
+"""Data that is read anew in every epoch: the invariants of an update hold, and what is wrong is said in a line.
+
+That ranks are one machine, larger, is a case of ranks.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import differences, load, losses, metrics, of_the_run, trainer, weights
+from test_resume import Copying, resumed
+
+from gradlab.base.option import Invalid
+from gradlab.data.stream import Stream
+
+NET = ("model=custom", "model.target=streams:Net", "optimizer=sgd", "data=custom", "data.target=streams:augmented")
+TEXT = (
+    *("model=custom", "model.target=streams:Tagger", "optimizer=sgd", "data=custom", "data.target=streams:sentences"),
+    *("data.collate=streams:padded", "loss=cross_entropy"),
+)
+
+
+def seen(run: Any) -> list[Any]:
+    """What the model of a run gets, call by call."""
+    found: list[Any] = []
+    run.module.register_forward_pre_hook(lambda m, args, kwargs: found.append(kwargs or args[0]), with_kwargs=True)
+    return found
+
+
+def test_augmentation_is_drawn_anew_in_each_epoch_and_evaluation_never(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = trainer(tmp_path, *NET, "data.batch_size=22", "trainer.epochs=2")
+    run.say = said.append
+    given = seen(run)
+    run.run()
+    first, again = (given[i][run.order(i // 2).argsort()] for i in (0, 2))  # an evaluation follows each epoch
+    assert isinstance(run.data.train, Stream) and first.shape == again.shape == (22, 6)
+    assert (first != again).any(1).all(), "every sample is another one"
+    assert torch.equal(given[1], given[3]), "the test set is the same"
+    assert any("read anew in every epoch, since two readings of a sample differ" in line for line in said)
+
+
+def test_a_set_that_does_not_change_stays_on_the_device_unless_asked(tmp_path: Path) -> None:
+    still = (*NET, "+data.kwargs.noise=0", "data.batch_size=4", "accumulation.steps=3", "trainer.epochs=2")
+    runs = [trainer(tmp_path / str(i), *still, *more) for i, more in enumerate([(), ("data.stream=true",)])]
+    for run in runs:
+        run.run()
+    assert not isinstance(runs[0].data.train, Stream) and isinstance(runs[1].data.train, Stream)
+    assert torch.equal(weights(runs[0].module), weights(runs[1].module)), "the same run, bit by bit"
+
+
+@pytest.mark.parametrize("loss", [(), ("loss=custom", "loss.target=streams:own")], ids=["cross_entropy", "custom"])
+def test_accumulated_dictionaries_of_unequal_lengths_are_one_big_batch(tmp_path: Path, loss: tuple[str, ...]) -> None:
+    parts = [
+        trainer(tmp_path / str(size), *TEXT, *loss, f"data.batch_size={size}", f"accumulation.steps={steps}")
+        for size, steps in ((22, 1), (4, 6), (3, 8))
+    ]
+    for run in parts:
+        run.run()
+    for run in parts[1:]:
+        assert losses(run.folder) == pytest.approx(losses(parts[0].folder), rel=1e-5)
+        assert torch.allclose(weights(run.module), weights(parts[0].module), atol=1e-6)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_at_any_update_and_resumed_it_ends_the_same(tmp_path: Path, workers: int) -> None:
+    overrides = (*NET, "+model.kwargs.dropout=0.2", "data.batch_size=4", "accumulation.steps=2", "trainer.epochs=2")
+    overrides += ("trainer.checkpoint_every=1", f"data.workers={workers}", "data.stream=true")
+    whole = trainer(tmp_path / "whole", *overrides, cls=Copying)
+    assert whole.run().attempts == 6
+    expected, lines = of_the_run(load(tmp_path / "whole")), metrics(tmp_path / "whole")
+    for folder in sorted(tmp_path.glob("killed_*"))[1 : None if not workers else 3]:
+        torch.randn(3)  # whatever the generators were at
+        resumed(folder, *overrides).run()
+        assert differences(of_the_run(load(folder)), expected) == [], folder.name
+        assert differences(metrics(folder), lines) == [], folder.name
+
+
+def test_workers_read_what_the_run_itself_reads(tmp_path: Path) -> None:
+    same = (*NET, "+model.kwargs.dropout=0.2", "data.batch_size=4", "trainer.epochs=2")
+    for workers in (0, 2):
+        trainer(tmp_path / str(workers), *same, f"data.workers={workers}").run()
+    assert differences(of_the_run(load(tmp_path / "0")), of_the_run(load(tmp_path / "2"))) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (("+data.kwargs.wrong=raises",), r"^data.target=streams:augmented: sample 17 raises KeyError: 'no such file'$"),
+        (("+data.kwargs.wrong=dies", "data.workers=1"), r"^data.workers=1: a worker that reads streams:augmented died"),
+        (
+            ("+data.kwargs.wrong=class",),
+            r"^data.target=streams:augmented: a target of the samples \[.*17.*is .*3 outputs$",
+        ),
+        (
+            ("data.collate=streams:padded",),
+            r"^data.target=streams:augmented: collating the samples 0, 1 raises TypeError",
+        ),
+        (
+            ("data.target=streams:sentences",),
+            r"raises RuntimeError: stack expects .*: pad them in a function that data",
+        ),
+        (("data.stream=false", "data.workers=2"), r"^data.stream=False: cannot be given together with workers"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        trainer(tmp_path, *NET, "data.batch_size=4", *fields).run()

@@ -54,7 +54,7 @@ def sentences(samples: int = 22) -> Any:
     made = []
     for length in torch.randint(2, 9, (samples,), generator=draw).tolist():
         tokens = torch.randint(1, 11, (length,), generator=draw).tolist()
-        made.append({"input_ids": tokens, "labels": [-100] + tokens[1:], "name": "not for the model"})
+        made.append({"input_ids": tokens, "labels": [-100, *tokens[1:]], "name": "not for the model"})
     return made, made[:6]
 
 

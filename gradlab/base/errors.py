@@ -8,6 +8,7 @@ from pathlib import Path
 from gradlab.base import components
 from gradlab.base.option import Invalid
 from gradlab.base.suggestions import did_you_mean, must_be, no_such_field
+from gradlab.base.visible import visible
 
 APPENDED = ("experiment", "remedy", "pitfall", "sweep")
 """Groups that a plus appends."""
@@ -15,6 +16,9 @@ EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "s
 """Launchers and sweepers that an extra installs, and its name."""
 HYDRA = ("hydra", "omegaconf", "antlr4")
 """Packages whose errors are a user's: composing a configuration is all that they do."""
+
+ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the values of a damaged or foreign file cause, wherever they are used."""
 
 MORE = {
     "data": "; your own: data=custom data.target=my_package.data:make, or text files: data=text data.path=FOLDER",
@@ -30,6 +34,11 @@ class Usage(ValueError):
 
 def explain(error: BaseException, folder: Path | None = None) -> str | None:
     """What a user did wrong, in one or two lines; None for a fault of gradlab, which deserves its traceback."""
+    message = explained(error, folder)
+    return None if message is None else visible(message)
+
+
+def explained(error: BaseException, folder: Path | None) -> str | None:
     if isinstance(error, (Invalid, Usage)):
         return str(error)
     if (found := re.match("Invalid raised while resolving interpolation: (.*)", str(error))) is not None:

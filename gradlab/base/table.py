@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from gradlab.base.visible import one_line, visible
+
 
 def fitting(names: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str], width: int) -> list[str]:
     """The columns that fit side by side; those of `least` go first, the last of them first."""
@@ -16,6 +18,7 @@ def fitting(names: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence
 
 def show(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str] = ()) -> None:
     """Print a table; the first two columns are words, the others numbers. least: what a narrow terminal leaves out."""
+    title, rows = visible(title), [[one_line(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         print(title, *lines(names, rows), sep="\n", flush=True)
         return

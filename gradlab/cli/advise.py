@@ -16,6 +16,7 @@ from pathlib import Path
 from gradlab.base.command import Parser, exit_code
 from gradlab.base.json_lines import plain
 from gradlab.base.option import require
+from gradlab.base.visible import visible
 from gradlab.diagnosis.advice.accumulation import batch_advice
 from gradlab.diagnosis.advice.learning_rate import failure_advice, finetuning_advice, update_advice
 from gradlab.diagnosis.advice.line import Advice
@@ -28,6 +29,7 @@ from gradlab.runs.advice_facts import (
     pretraining_rate,
     record_for_advice,
 )
+from gradlab.runs.folder_files import reading
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 
@@ -100,7 +102,8 @@ def work(arguments: list[str]) -> int:
     require(args.world_size >= 1, "--world-size", args.world_size, ">= 1")
     require(args.hours is None or args.hours > 0, "--hours", args.hours, "> 0")
     for run in [record_for_advice(folder) for folder in args.folders]:
-        found = advise(run, args.batch, args.world_size, args.hours)
-        write(run, found)
-        print(*summary(run, found), sep="\n")
+        with reading(run.path):
+            found = advise(run, args.batch, args.world_size, args.hours)
+            write(run, found)
+            print(*map(visible, summary(run, found)), sep="\n")
     return 0

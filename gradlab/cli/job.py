@@ -103,12 +103,12 @@ def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
     from gradlab.cli.resume import check_unchanged
     from gradlab.report.views import VIEWS
     from gradlab.runs.job import Job, builds
-    from gradlab.train import build, checkpoint
+    from gradlab.train import build, checkpoint, snapshot
 
     config = made.config
     if (before := session.current().resumed) is not None:
-        known = before.config or checkpoint.load("resume", folder / "checkpoint.pt").get("config") or {}
-        check_unchanged(folder, known, plain, before.given)
+        with checkpoint.taken("resume", folder / "checkpoint.pt"):
+            check_unchanged(folder, before.config or snapshot.load(folder)["config"], plain, before.given)
         if before.config is not None and world.main:
             print(f"{folder}: no checkpoint.pt, since the run ended before its first: it begins anew", file=sys.stderr)
     config.trainer.progress = processes.progress(config.trainer.progress)

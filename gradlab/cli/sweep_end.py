@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gradlab.base import errors
 from gradlab.base.option import Invalid
+from gradlab.base.visible import one_line
 from gradlab.cli.session import current
 
 SHOWN = 100
@@ -99,7 +100,7 @@ def show(folder: Path, rows: list[dict[str, Any]], planned: int) -> Path | None:
         loss = row["eval/loss"]
         shown = f"{loss:.4g}" if isinstance(loss, float) else str(loss or "-")
         none = "error" if (folder / row["job"] / "diagnosis.json").is_file() else "unfinished"
-        print(f"{row['job']:>4}  {row['verdict'] or none:<15} {shown:>10}  {row['overrides']}")
+        print(f"{row['job']:>4}  {row['verdict'] or none:<15} {shown:>10}  {one_line(row['overrides'])}")
     if len(rows) > SHOWN:
         print(f"({len(rows) - SHOWN} more: {folder / 'results.csv'})")
     remedies = any("remedy=" in row["overrides"] for row in rows)

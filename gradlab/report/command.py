@@ -11,6 +11,7 @@ from gradlab.base.errors import Usage
 from gradlab.base.option import Invalid, require
 from gradlab.report.pages.run_page import PARTS, began
 from gradlab.report.wandb import report as wandb_report
+from gradlab.runs.folder_files import reading
 from gradlab.runs.record import RunRecord
 from gradlab.runs.sweep_record import SweepRecord
 
@@ -56,11 +57,13 @@ def report(arguments: list[str]) -> int:
         return follow(args.folders, args.port, args.figures or args.output)
     kinds = {folder: kind(folder) for folder in args.folders}
     if len(args.folders) > 1:
-        return several(args.folders, args.output or Path("comparison.html"), args.figures)
+        with reading(Path(", ".join(map(str, args.folders)))):
+            return several(args.folders, args.output or Path("comparison.html"), args.figures)
     if args.output:
         raise Usage("--output: is of several runs; the page of one stands in its folder")
     folder: Path = args.folders[0]
-    return of_sweep(folder, args.figures) if kinds[folder] == "sweep" else of_run(folder, args.figures)
+    with reading(folder):
+        return of_sweep(folder, args.figures) if kinds[folder] == "sweep" else of_run(folder, args.figures)
 
 
 def kind(folder: Path) -> str:

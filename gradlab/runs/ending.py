@@ -10,6 +10,7 @@ from typing import Any
 
 from gradlab.base.command import command, pasted
 from gradlab.base.json_lines import plain, write_whole
+from gradlab.base.visible import visible
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.replay.replay import Overflow
@@ -119,6 +120,7 @@ def show(title: str, lines: list[str], good: bool) -> None:
     """A panel in a terminal, plain lines elsewhere; commands are never broken, so that they can be pasted."""
     import sys
 
+    title, lines = visible(title), [visible(line) for line in lines]
     if not sys.stdout.isatty():
         print(f"== {title}", *lines, sep="\n", flush=True)
         return

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gradlab.base.errors import ODD, explain
 from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
 
 NESTED = re.compile(r"[\[{][^\]}]{0,9}(?:[\[{][^\]}]{0,9}){50}|^ {200}|(?:- ){50}|(?:\? ){50}", re.MULTILINE)
 """YAML deeper than any that is written here."""
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """What cannot be made of the values in a folder's files is a fault of these: `Invalid`, one line."""
+    try:
+        yield
+    except ODD as error:
+        if explain(error) is not None:
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        why = " ".join(f"{type(error).__name__} in {where}: {error}".split())[:200]
+        raise Invalid("FOLDER", folder, f"holds values that were not written by this gradlab ({why})") from error
 
 
 class FolderFiles:

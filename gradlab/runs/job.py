@@ -95,11 +95,12 @@ class Job(Sink):
         about = About(folder, plain, group, header, overrides, make is Trainer, choices=chosen)
         about.summarise, about.draw = (lambda folder: ended(RunRecord(folder, plain)).lines), views.figures
         if config.resume:
-            state = checkpoint.load("resume", folder / "checkpoint.pt")
-            snapshot.check_model(self.trainer, state)
-            for line, layers in read_run(folder, state["files"]):
-                self.stream.observe(line, layers)
-                about.lines += 1
+            with checkpoint.taken("resume", folder / "checkpoint.pt"):
+                state = snapshot.load(folder)
+                snapshot.check_model(self.trainer, state)
+                for line, layers in read_run(folder, state.get("files", [0, 0])):
+                    self.stream.observe(line, layers)
+                    about.lines += 1
         self.log_to = functools.partial(Loggers, config.logger if world.main else {}, about)
         self.loggers = self.log_to() if make is Trainer else None
 

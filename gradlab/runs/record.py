@@ -11,8 +11,10 @@ import re
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gradlab.base.errors import ODD
 from gradlab.base.fields import dotted, fields_of_yaml
 from gradlab.base.json_lines import number
 from gradlab.base.lock import locked
@@ -44,6 +46,13 @@ FILES = {
     ".hydra/hydra.yaml": "hydra",
 }
 """File -> the attribute of a record that is read from it."""
+KINDS: dict[str, type] = {
+    **dict.fromkeys(("verdict", "sentence"), str),
+    **dict.fromkeys(("exit_code", "planned"), int),
+    **dict.fromkeys(("outcome", "measured", "evidence", "remedy", "unchecked", "watch"), dict),
+    **dict.fromkeys(("findings", "checked", "overrides", "remedies"), list),
+}
+"""What the parts of diagnosis.json are; any may be missing or null."""
 PLAIN = re.compile(r"- \+{0,2}[a-zA-Z][^'\"#:\s]*")
 """A line of overrides.yaml that needs no YAML parser."""
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -65,7 +74,13 @@ class RunRecord(FolderFiles):
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
         """diagnosis.json; numbers that are not finite are strings."""
-        return self.read_object("diagnosis.json")
+        found = self.read_object("diagnosis.json")
+        for name, kind in KINDS.items():
+            if not isinstance(found.get(name), (kind, NoneType)):
+                self.unreadable.setdefault("diagnosis.json", f"its {name} is no {kind.__name__}")
+        if not all(isinstance(o, str) for o in found.get("overrides") or []):
+            self.unreadable.setdefault("diagnosis.json", "its overrides are not text")
+        return {} if "diagnosis.json" in self.unreadable else found
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -261,9 +276,10 @@ class RunRecord(FolderFiles):
                 number(self.outcome.get("seconds")),
                 self.diagnosis.get("exit_code"),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):  # written by another program
+            sound = all(v is None or isinstance(v, float) or abs(v) < 2**63 for v in values)
+        except ODD:  # written by another program
             return {}
-        return {} if "metrics.jsonl" in self.unreadable else dict(zip(NUMBERS, values, strict=True))
+        return {} if "metrics.jsonl" in self.unreadable or not sound else dict(zip(NUMBERS, values, strict=True))
 
     def _part(self, name: str) -> dict[str, Any]:
         """An object in diagnosis.json."""

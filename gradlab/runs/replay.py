@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gradlab.config.schema import Config
     from gradlab.diagnosis.replay.replay import Replay
 
+NEEDED = ("model", "update", "batches", "random", "attempt", "epoch")
+"""What a failed update cannot be replayed without."""
 LAST = 8
 """Modules shown before the failure."""
 
@@ -71,13 +73,10 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
     composed = recomposed(folder)
     config = to_config(composed)
     config.resume, config.pretrain, config.init_from = str(folder), None, None  # its weights are in crash.pt
-    crash = checkpoint.load("crash.pt", folder / "crash.pt")
-    missing = {"model", "update", "batches", "random", "attempt", "epoch"} - crash.keys()
-    if missing:
-        raise Invalid("crash.pt", folder / "crash.pt", f"lacks {', '.join(sorted(missing))}")
+    crash = checkpoint.load("crash.pt", folder / "crash.pt", needed=NEEDED)
     now: Any = OmegaConf.to_container(composed, resolve=True)
-    notes = changed(crash.get("config") or {}, now)
-    with build.threads(config.trainer.threads):
+    with build.threads(config.trainer.threads), checkpoint.taken("crash.pt", folder / "crash.pt"):
+        notes = changed(crash.get("config") or {}, now)
         found, scale, device = again(config, crash, limit, notes)
     recorded = next((x for x in RunRecord(folder).lines if x.get("attempt") == crash["attempt"]), {})
     content = {

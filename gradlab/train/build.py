@@ -143,7 +143,7 @@ def begin_from(given: str, model: torch.nn.Module, device: torch.device, world: 
     if world.main:
         path = Path(given)
         try:
-            state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device)
+            state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device, ["model"])
             load_weights("init_from", given, model, state)
         except Invalid as error:
             refused = error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gradlab.base.errors import ODD
 from gradlab.base.option import Invalid
 
 
@@ -27,12 +30,32 @@ def save(path: Path, state: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load(field: str, path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Load a checkpoint's tensors and plain values; `Invalid` names the field that pointed to it."""
+def load(field: str, path: Path, device: torch.device | str = "cpu", needed: Collection[str] = ()) -> dict[str, Any]:
+    """Load a checkpoint's tensors and plain values; `Invalid` names the field that pointed to it.
+
+    needed: the keys that it must have.
+    """
     if not path.is_file():
         raise Invalid(field, path, "no such file")
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        return state
+        state: Any = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise Invalid(field, path, f"cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Invalid(field, path, f"cannot be read as a checkpoint ({why})") from error
+    if not isinstance(state, dict):
+        raise Invalid(field, path, f"is no checkpoint: it holds a {type(state).__name__}")
+    if missing := [name for name in needed if name not in state]:
+        raise Invalid(field, path, f"lacks {', '.join(missing)}")
+    return state
+
+
+@contextmanager
+def taken(field: str, path: Path) -> Iterator[None]:
+    """What is taken from a checkpoint has to be what was put there: else `Invalid`, in one line."""
+    try:
+        yield
+    except Invalid:
+        raise
+    except (*ODD, RuntimeError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise Invalid(field, path, f"holds values that no checkpoint has ({why})") from error

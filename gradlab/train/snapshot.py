@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ from gradlab.train import checkpoint
 from gradlab.train.build import load_weights
 from gradlab.train.state import TrainerState
 from gradlab.update.recorder import NOTHING
+
+NEEDED = ("model", "update", "random", "position", "counts", "config")
+"""What a run cannot be continued without."""
+
+
+def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The checkpoint that the run in a folder continues from."""
+    return checkpoint.load("resume", folder / "checkpoint.pt", device, NEEDED)
 
 
 def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
@@ -75,6 +84,11 @@ def check_model(trainer: TrainerState, state: dict[str, Any]) -> None:
 
 def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     """Continue where a checkpoint was made; returns how many bytes of each file stand."""
+    with checkpoint.taken("resume", Path(str(trainer.config.resume), "checkpoint.pt")):
+        return restored(trainer, state)
+
+
+def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     given = trainer.config.resume
     load_weights("resume", given, trainer.module, state)
     if len(state["random"]) != trainer.world.size:
@@ -98,8 +112,8 @@ def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     if latest := state.get("latest"):
         trainer.latest = placed(latest)
     randomness.set_random_state(state["random"][trainer.world.rank])
-    kept: list[int] = state.get("files", [0, 0])
-    return kept
+    metrics, layers = map(int, state.get("files", [0, 0]))
+    return [metrics, layers]
 
 
 def hold(trainer: TrainerState) -> None:

@@ -19,7 +19,7 @@ from gradlab.data.base import Splits
 from gradlab.measure.attempt import FIELDS, Attempt, HostCopy, pack
 from gradlab.measure.record import totals
 from gradlab.pitfalls.impact import Impact
-from gradlab.train import build, checkpoint, snapshot
+from gradlab.train import build, snapshot
 from gradlab.train.evaluation import evaluate
 from gradlab.train.interrupt import Interrupt
 from gradlab.train.outcome import FAILURES, Hopeless, NonFiniteGradient, Outcome
@@ -252,8 +252,7 @@ class Trainer(TrainerState):
         """Where the run is resumed, take up what its checkpoint holds; then the sinks begin."""
         kept = [0, 0]
         if self.config.resume:
-            path = Path(self.config.resume) / "checkpoint.pt"
-            kept = snapshot.restore(self, checkpoint.load("resume", path, self.device))
+            kept = snapshot.restore(self, snapshot.load(Path(self.config.resume), self.device))
         for sink in self.sinks:
             sink.begin(self, kept)
         for note in (*self.data.notes, self.loss.weighting if self.stream else ""):

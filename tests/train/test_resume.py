@@ -120,6 +120,30 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         resumed(tmp_path, "model.layers=2").run()
 
 
+def test_a_foreign_or_damaged_checkpoint_is_refused_in_a_line(tmp_path: Path) -> None:
+    """Whatever stands where: a value of another kind is never followed by anything but `Invalid`."""
+    trainer(tmp_path, *EVERYTHING, "trainer.updates=1").run()
+    path, state = tmp_path / "checkpoint.pt", load(tmp_path)
+    for content in (b"", b"half of it", path.read_bytes()[:5000]):
+        path.write_bytes(content)
+        with pytest.raises(Invalid, match=r"^resume=.*cannot be read as a checkpoint"):
+            resumed(tmp_path, *EVERYTHING).run()
+    needed = state.keys() - {"streak", "latest", "files"}
+    for whole in (3, [], {}, {"model": {}}, *({k: v for k, v in state.items() if k != gone} for gone in needed)):
+        torch.save(whole, path)
+        with pytest.raises(Invalid, match=r"^resume=.*(lacks|is no checkpoint)"):
+            resumed(tmp_path, *EVERYTHING).run()
+    run = resumed(tmp_path, *EVERYTHING)
+    for name in [*sorted(needed - {"config"}), "latest", "files"]:
+        for odd in (3, "x", [], {"a": 1}, [None], 10**30):
+            torch.save(state | {name: odd}, path)
+            try:
+                run.begin()
+                run.close()
+            except Invalid as error:
+                assert "\n" not in str(error) and str(error).startswith("resume="), (name, odd, error)
+
+
 def test_resuming_needs_nothing_of_what_the_run_began_with(tmp_path: Path) -> None:
     trainer(tmp_path / "first", *EVERYTHING, "trainer.updates=1").run()
     begins = f"init_from={tmp_path / 'first'}"

@@ -14,6 +14,7 @@ from gradlab.base.command import Parser, key
 from gradlab.base.json_lines import plain
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import Invalid, require
+from gradlab.base.visible import one_line
 from gradlab.report.terminal import query
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.search import Entry, SweepEntry, find
@@ -126,7 +127,7 @@ def colour(entry: Entry) -> str:
 
 def show(entries: Sequence[Entry]) -> None:
     """A table in a terminal, as wide as it is; aligned lines elsewhere."""
-    rows = [cells(entry) for entry in entries]
+    rows = [[one_line(cell) for cell in cells(entry)] for entry in entries]
     if not sys.stdout.isatty():
         print(*aligned([list(COLUMNS), *rows]), sep="\n")
         return

@@ -11,6 +11,8 @@ from typing import Any
 from gradlab.base.command import Parser
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import require
+from gradlab.base.visible import visible
+from gradlab.runs.folder_files import reading
 from gradlab.runs.record import RunRecord
 
 DESCRIPTION = """\
@@ -39,13 +41,14 @@ def work(arguments: list[str]) -> int:
     from gradlab.runs.record import STATES
     from gradlab.runs.summary import summarise
 
-    run = read(args.folder)
-    if args.follow and sys.stdout.isatty():
-        follow(args)
+    with reading(args.folder):
         run = read(args.folder)
-    summary = summarise(run)
-    ending.show(f"{'verdict: ' * (run.state not in STATES)}{run.state}", summary.lines, summary.good)
-    out(drawn(run, args, width()))
+        if args.follow and sys.stdout.isatty():
+            follow(args)
+            run = read(args.folder)
+        summary, curves = summarise(run), drawn(run, args, width())
+        ending.show(f"{'verdict: ' * (run.state not in STATES)}{run.state}", summary.lines, summary.good)
+        out(curves)
     return 0
 
 
@@ -132,6 +135,7 @@ def styled(lines: list[Any]) -> Any:
 
 def out(lines: list[Any]) -> None:
     """In colours in a terminal, unless NO_COLOR is set."""
+    lines = [[(visible(part), style) for part, style in line] for line in lines]
     if not sys.stdout.isatty():
         for line in lines:
             text = "".join(part for part, _ in line).rstrip()

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -277,3 +278,28 @@ def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
 def relative(outputs: Tensor, targets: Tensor) -> Tensor:
     """A loss that a target of 0 makes infinite."""
     return ((outputs - targets) / targets).abs().mean()
+
+
+class Counting(torch.optim.SGD):
+    """State of its own in its group, as schedule-free optimizers have it."""
+
+    def __init__(self, params: Any, lr: float, growth: float = 0.1) -> None:
+        super().__init__(params, lr=lr)
+        for group in self.param_groups:
+            group["steps"] = 0
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["steps"] += 1
+            for p in group["params"]:
+                p.data.sub_(p.grad, alpha=group["lr"] / group["steps"])
+
+
+class Sparse(nn.Sequential):
+    """A digit -> 10 logits, by an embedding with sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.EmbeddingBag(64, 10, sparse=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.clamp(0, 1).long())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from typing import TYPE_CHECKING, NoReturn
 
 from gradlab.base import components
@@ -29,9 +30,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise Usage(message)
 
     parser.error = refuse  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(["fix=true" if a == "+fix=true" else a for a in arguments])
+    args = parser.parse_intermixed_args([normal(a) for a in arguments])
     check_flags(args)
     return args
+
+
+def normal(argument: str) -> str:
+    """Hydra wants a plus before what is put into a mapping."""
+    plus = "+" * bool(re.match(r"\w+\.kwargs[.=]", argument))
+    return "fix=true" if argument == "+fix=true" else plus + argument
 
 
 def check_flags(args: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint
 from gradlab.update.loss import Loss
-from gradlab.update.step import Update
+from gradlab.update.step import Update, trained_names
 
 
 @contextmanager
@@ -129,6 +129,11 @@ def build_model(
     called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
     if not any(p.requires_grad for p in model.parameters()):
         raise Invalid("model", type(model).__name__, "has no parameter to train")
+    for place, part in model.named_modules():
+        if getattr(part, "sparse", False) is True:
+            raise Invalid(
+                "model", type(model).__name__, f"must have no sparse gradients: {place or 'it'} has sparse=True"
+            )
     if config.init_from and not config.resume:
         begin_from(config.init_from, model, device, world)
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
@@ -182,7 +187,8 @@ def build_update(
 ) -> Update:
     """The update of a wrapped model."""
     schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
-    optimizer = config.optimizer.build(model.parameters())
+    with group("optimizer"):
+        optimizer = config.optimizer.build(model.parameters(), trained_names(model))
     precision = config.precision.build(device)
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
     update = Update(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)

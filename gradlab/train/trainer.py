@@ -26,6 +26,7 @@ from gradlab.train.outcome import FAILURES, Hopeless, NonFiniteGradient, Outcome
 from gradlab.train.sink import Sink
 from gradlab.train.state import TrainerState
 from gradlab.update.loss import Loss
+from gradlab.update.optimizer import scales
 from gradlab.update.precision import ScaleTooSmall
 from gradlab.update.recorder import NOTHING, Layers
 
@@ -54,6 +55,7 @@ class Trainer(TrainerState):
         self.first_loss = math.nan
         self.lost = 0
         """Updates in a row whose loss was hopeless."""
+        self.scales = scales(self.update.optimizer)
         self.interrupt = Interrupt()
         self.tick = time.perf_counter()
 
@@ -179,7 +181,8 @@ class Trainer(TrainerState):
             "update/skipped": skipped,
             "lr": v["lr"],
             "throughput/samples_per_second": rate,
-        } | attempt.impact
+        }
+        metrics |= {f"lr/{label}": v["lr"] * scale for label, scale in self.scales.items()} | attempt.impact
         layers = None
         if attempt.layers is not None:
             layers = attempt.record.unpack(attempt.layers.read())

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import torch
 
-from gradlab.base.option import option, require
+from gradlab.base.importing import load_object
+from gradlab.base.option import Invalid, option, require
+from gradlab.update.groups import Group, grouped
 
 if TYPE_CHECKING:
     from torch import Tensor  # at run time it would import what is imported lazily
+
+
+SCALES = ["lr_scale", "lr_decay"]
+"""Settings of a group that are gradlab's, and not the optimizer's."""
+OWN = {"params", "names", "label", "lr_scale"}
+"""What a group holds beside what its optimizer knows."""
 
 
 @dataclass
@@ -27,24 +36,65 @@ class OptimizerOption:
     """One kernel for all parameters; null: where PyTorch has one (3x faster than foreach, on a CPU too)."""
     foreach: Optional[bool] = None
     """Batched operations where it is not fused; null: PyTorch's own choice."""
+    groups: list[Any] = field(default_factory=list)
+    """Settings of the parameters whose names match: [{match: "norm|bias", weight_decay: 0, lr_scale: 0.1}]."""
+
+    fuses: ClassVar[bool] = True
+    """Whether `make` takes `fused`."""
 
     def __post_init__(self) -> None:
         require(0 < self.lr < inf, "lr", self.lr, "> 0 and finite")
         require(0 <= self.weight_decay < inf, "weight_decay", self.weight_decay, ">= 0 and finite")
         require(not (self.fused and self.foreach), "foreach", self.foreach, "false or null where fused=true")
 
-    def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer of all parameters that need a gradient, on the device where they are."""
+    def build(self, parameters: Iterable[torch.nn.Parameter], names: Sequence[str] = ()) -> torch.optim.Optimizer:
+        """The optimizer of all parameters that need a gradient, on the device where they are.
+
+        names: of those parameters, for `groups`.
+        """
         params = [p for p in parameters if p.requires_grad]
         fused = self.fused
         if fused is None and not self.foreach:
-            fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in params)
+            fused = self.fuses and all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in params)
         # On CUDA the rate is a tensor: the schedule moves it without waiting for the device.
         lr = torch.tensor(self.lr, device=params[0].device) if fused and params[0].is_cuda else self.lr
         shared = {"lr": lr, "weight_decay": self.weight_decay, "fused": fused or None, "foreach": self.foreach}
-        return self.make(params, shared)
+        if not self.groups:
+            return self.make(params, shared)
+        named = dict(zip(names, params, strict=True))
+        groups = [self.group(one, named, lr) for one in grouped(self.groups, names)]
+        optimizer = self.make(groups, shared)
+        known = optimizer.defaults.keys()
+        for name in (name for group in groups for name in group.keys() - OWN - known):
+            raise Invalid("groups", name, f"no such setting; there are lr_scale, lr_decay, {', '.join(known)}")
+        return optimizer
 
-    def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
+    def group(self, group: Group, named: dict[str, torch.nn.Parameter], lr: Any) -> dict[str, Any]:
+        """As PyTorch's optimizers take it; a rate that is a tensor is the group's own."""
+        lr = lr.clone() if isinstance(lr, torch.Tensor) else lr
+        own = {"params": [named[name] for name in group.names], "lr": lr, "names": group.names, "label": group.label}
+        settings = {name: value for name, value in group.settings.items() if name != "lr_scale"}
+        return own | {"lr_scale": group.settings.get("lr_scale", 1.0)} | self.checked(settings)
+
+    def checked(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """A group's settings as PyTorch names them, checked as the option's own fields are."""
+        shared = {"lr", "fused", "foreach", "groups", "target", "kwargs"}
+        known = [f.name for f in fields(self) if f.name not in shared]
+        for name, value in settings.items():
+            if name not in known:
+                raise Invalid(f"groups.{name}", value, f"no such setting; there are {', '.join(SCALES + known)}")
+            if type(value) is not bool and isinstance(getattr(self, name), bool):
+                raise Invalid(f"groups.{name}", value, "must be true or false")
+            if type(value) not in (int, float, bool):
+                raise Invalid(f"groups.{name}", value, "must be a number")
+        try:
+            replace(self, **settings)
+        except Invalid as error:
+            raise Invalid(f"groups.{error.field}", error.given, error.allowed) from None
+        return settings
+
+    def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
+        """params: parameters, or groups of them, as PyTorch's optimizers take them."""
         raise NotImplementedError
 
     def decays(self, rates: float, way: float, slope: float) -> float:
@@ -89,13 +139,9 @@ class SGD(OptimizerOption):
         require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
         require(self.momentum > 0 or not self.nesterov, "nesterov", self.nesterov, "false where momentum=0")
 
-    def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
+    def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
         optimizer = torch.optim.SGD(params, momentum=self.momentum, nesterov=self.nesterov, **shared)
-        if shared["fused"] and self.momentum:
-            # The fused kernel leaves the first buffer unwritten when it skips its first update, and reads it at the
-            # next: from zeros every update, the first too, is buffer = momentum * buffer + gradient.
-            for p in params:
-                optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        begin_momentum(optimizer)
         return optimizer
 
     def decays(self, rates: float, way: float, slope: float) -> float:
@@ -131,6 +177,11 @@ class AdamOption(OptimizerOption):
         require(0 <= self.beta2 < 1, "beta2", self.beta2, "in [0, 1)")
         require(self.eps > 0, "eps", self.eps, "> 0")
 
+    def checked(self, settings: dict[str, Any]) -> dict[str, Any]:
+        made = super().checked(settings)
+        betas = made.pop("beta1", self.beta1), made.pop("beta2", self.beta2)
+        return made | {"betas": betas}
+
     def moments(self) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
 
@@ -153,7 +204,7 @@ class Adam(AdamOption):
         """Its part of the gradient is its part of the update, whose size does not depend on either."""
         return way * self.weight_decay / (self.weight_decay + slope) if self.weight_decay else 0.0
 
-    def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
+    def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.Adam(params, betas=(self.beta1, self.beta2), eps=self.eps, **shared)
 
 
@@ -164,7 +215,7 @@ class AdamW(AdamOption):
 
     weight_decay: float = 0.01
 
-    def make(self, params: list[torch.nn.Parameter], shared: dict[str, Any]) -> torch.optim.Optimizer:
+    def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, betas=(self.beta1, self.beta2), eps=self.eps, **shared)
 
     def decay_(self, params: Tensor, grads: Tensor) -> None:
@@ -175,6 +226,86 @@ class AdamW(AdamOption):
         super().move_(params, grads, moments, lr, applied)
 
 
+@option("optimizer", "custom")
+@dataclass
+class CustomOptimizer(OptimizerOption):
+    """Any optimizer by name, PyTorch's, a library's or your own: `target(params, lr, weight_decay, **kwargs)`."""
+
+    fuses = False
+    target: str = ""
+    """The class, or a function that returns an optimizer, as "package.module:Name"; such as torch.optim:Adagrad."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments beside lr and weight_decay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(":" in self.target, "target", self.target, 'of the form "package.module:Name"')
+        for name in ("lr", "weight_decay", "fused", "foreach"):
+            if name in self.kwargs:
+                raise Invalid(f"kwargs.{name}", self.kwargs[name], f"is set by optimizer.{name}")
+
+    def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
+        found = load_object("target", self.target)
+        if not callable(found):
+            raise Invalid("target", self.target, f"must name a class or a function, but is {type(found).__name__}")
+        taken = parameters_of(found)
+        given = {name: value for name, value in shared.items() if taken is None or name in taken}
+        given = {name: value for name, value in given.items() if name in ("lr", "weight_decay") or value is not None}
+        if self.weight_decay and "weight_decay" not in given:
+            raise Invalid("weight_decay", self.weight_decay, f"must be 0: {self.target} takes none")
+        optimizer = self.called(found, params, given)
+        self.try_step(found, optimizer, given)
+        begin_momentum(optimizer)
+        return optimizer
+
+    def called(self, found: Any, params: Any, given: dict[str, Any]) -> torch.optim.Optimizer:
+        try:
+            optimizer = found(params, **given, **self.kwargs)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise Invalid("kwargs", self.kwargs, f"{self.target} refuses: {' '.join(str(error).split())}") from error
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise Invalid("target", self.target, f"must be a torch.optim.Optimizer, but is {type(optimizer).__name__}")
+        return optimizer
+
+    def try_step(self, found: Any, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> None:
+        """Raise `Invalid` where it cannot step as others do, tried on a copy of the smallest parameter."""
+        every = [p for group in optimizer.param_groups for p in group["params"] if p.numel()]
+        copied = torch.nn.Parameter(min(every, key=torch.Tensor.numel).detach().clone())
+        copied.grad = torch.zeros_like(copied)
+        try:
+            self.called(found, [copied], given).step()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise Invalid("target", self.target, f"cannot step: {' '.join(str(error).split())}") from error
+
+    def checked(self, settings: dict[str, Any]) -> dict[str, Any]:
+        super().checked({k: v for k, v in settings.items() if k == "weight_decay"})
+        return settings  # of others the optimizer alone knows
+
+    def decays(self, rates: float, way: float, slope: float) -> float:
+        return 0.0  # not known
+
+
+def parameters_of(found: Any) -> set[str] | None:
+    """Names of a callable's parameters; None where it takes any."""
+    try:
+        parameters = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return None
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return None if any_name else set(parameters)
+
+
+def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Begin SGD's momentum with zeros where its kernel is fused.
+
+    That leaves the first buffer unwritten when it skips its first update, and reads it at the next: from zeros every
+    update, the first too, is buffer = momentum * buffer + gradient.
+    """
+    for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
+        for p in group["params"] if group["fused"] and group["momentum"] else ():
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+
+
 def column(value: Any) -> Any:
     """One value per run, (L,) -> (L, 1) float32, for matrices with a row per run; a plain number is shared by all."""
     return value.float().unsqueeze(1) if isinstance(value, torch.Tensor) else value
@@ -182,7 +313,8 @@ def column(value: Any) -> Any:
 
 def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer's kernel reads `found_inf` itself, so that the host does not wait for it."""
-    return bool(optimizer.defaults.get("fused")) and optimizer.param_groups[0]["params"][0].is_cuda
+    fused = bool(optimizer.defaults.get("fused")) and getattr(optimizer, "_step_supports_amp_scaling", False)
+    return fused and optimizer.param_groups[0]["params"][0].is_cuda
 
 
 def step_unless_(optimizer: torch.optim.Optimizer, found_inf: torch.Tensor, in_kernel: bool) -> None:
@@ -197,10 +329,16 @@ def step_unless_(optimizer: torch.optim.Optimizer, found_inf: torch.Tensor, in_k
         optimizer.step()
 
 
+def scales(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The factors of the groups with a rate of their own, by what they match."""
+    found = {group.get("label", ""): group.get("lr_scale", 1.0) for group in optimizer.param_groups}
+    return {label: scale for label, scale in found.items() if scale != 1.0}
+
+
 def set_lr_(optimizer: torch.optim.Optimizer, lr: torch.Tensor) -> None:
-    """Set the rate of the next update from a () tensor."""
+    """Set the rate of the next update from a () tensor; a group's is scaled."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
-            group["lr"].copy_(lr)
+            group["lr"].copy_(lr * group["lr_scale"] if "lr_scale" in group else lr)
         else:
-            group["lr"] = lr.item()
+            group["lr"] = lr.item() * group.get("lr_scale", 1.0)

@@ -81,11 +81,10 @@ class Update:
         self.world = world or World()
         self.seed, self.base_lr = seed, lr
         module: torch.nn.Module = model.module if hasattr(model, "no_sync") else model  # type: ignore[assignment]
-        names = [name.removeprefix("_orig_mod.") for name, _ in module.named_parameters()]
-        trained = [(n, p) for n, p in zip(names, module.parameters(), strict=True) if p.requires_grad]
-        self.names = [n for n, _ in trained]
-        self.params: list[torch.Tensor] = [p for _, p in trained]
+        self.names = trained_names(model)
+        self.params: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
         self.module, self.has_buffers = module, any(True for _ in module.buffers())
+        self.began = [dict(group) for group in optimizer.param_groups]
         self.saved_buffers: list[torch.Tensor] = []
         device = self.device = precision.device
         self.in_kernel = skips_in_kernel(optimizer)
@@ -235,6 +234,7 @@ class Update:
     def state_dict(self) -> dict[str, Any]:
         return {
             "optimizer": self.optimizer.state_dict(),
+            "moved": [moved(now, begun) for now, begun in zip(self.optimizer.param_groups, self.began, strict=True)],
             "precision": self.precision.state_dict(),
             "clip": dict(self.clip_state),
             "applied": self.applied.clone(),
@@ -245,7 +245,10 @@ class Update:
         groups, given = self.optimizer.param_groups, state["optimizer"]["param_groups"]
         if [g.keys() for g in groups] != [g.keys() for g in given]:
             raise ValueError("its parameter groups have other fields")
-        own = [{k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups]
+        if [g.get("names") for g in groups] != [g.get("names") for g in given]:
+            raise ValueError("its parameter groups hold other parameters")
+        taken = [{"params", "lr", *names} for names in state.get("moved", [()] * len(groups))]
+        own = [{k: v for k, v in group.items() if k not in names} for group, names in zip(groups, taken, strict=True)]
         self.optimizer.load_state_dict(state["optimizer"])
         for group, fields in zip(self.optimizer.param_groups, own, strict=True):
             group.update(fields)  # keep the current configuration, such as weight_decay
@@ -255,6 +258,18 @@ class Update:
             self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])
+
+
+def trained_names(model: Any) -> list[str]:
+    """Names of the parameters that need a gradient, of a model that may be compiled and wrapped in DDP."""
+    module = model.module if hasattr(model, "no_sync") else model
+    return [name.removeprefix("_orig_mod.") for name, p in module.named_parameters() if p.requires_grad]
+
+
+def moved(now: dict[str, Any], begun: dict[str, Any]) -> list[str]:
+    """What an optimizer itself has changed in a group: its state, and not its configuration."""
+    others = now.keys() - {"params", "lr"}
+    return sorted(k for k in others if isinstance(now[k], torch.Tensor) or now[k] != begun.get(k))
 
 
 def unless(skipped: torch.Tensor, now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

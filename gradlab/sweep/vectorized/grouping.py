@@ -8,6 +8,7 @@ from typing import Any
 
 from gradlab.config.schema import Config
 from gradlab.sweep.vectorized.planning import PlannedJob
+from gradlab.update.optimizer import OptimizerOption
 
 LANE_VALUES: dict[str, tuple[str, ...]] = {
     "optimizer": ("lr", "weight_decay", "momentum", "beta1", "beta2", "eps"),
@@ -43,6 +44,10 @@ def alone(config: Config) -> str | None:
         return "a pitfall replaces parts of the update of one run"
     if getattr(config.model, "activation_checkpointing", False):
         return "model.activation_checkpointing=true"
+    if config.optimizer.groups:
+        return "optimizer.groups"
+    if type(config.optimizer).move_ is OptimizerOption.move_:
+        return "the optimizer has no rule for many runs at once"
     if config.trainer.compile:
         return "trainer.compile=true"
     if config.monitor.elements(1) or config.monitor.cost:

@@ -17,6 +17,9 @@ LAZY = {
     "check_gradients": "gradlab.diagnosis.oneshot",
     "diagnose_gradients": "gradlab.diagnosis.oneshot",
     "integrations": "gradlab.integrations",
+    "load": "gradlab.cli.api",
+    "multirun": "gradlab.cli.api",
+    "run": "gradlab.cli.api",
     "watch": "gradlab.watch",
 }
 """What can be had from here, and where it is: PyTorch is imported when it is asked for."""

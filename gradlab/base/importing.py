@@ -5,9 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from gradlab.base.option import Invalid
+
+PROGRAM = "program"
+"""The module in a target such as "program:model", which has no other name: a program gave it (`gradlab.run`)."""
+GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("given", default=MappingProxyType({}))
+"""What the program that runs gave, by name."""
 
 
 def load_object(field: str, target: str) -> Any:
@@ -20,6 +28,10 @@ def load_object(field: str, target: str) -> Any:
     names = attribute.split(".")
     if not (colon and all(part.isidentifier() for part in [*module_name.split("."), *names])):
         raise Invalid(field, target, "must be package.module:Name, as in my_package.nets:Net")
+    if module_name == PROGRAM:
+        if attribute not in GIVEN.get():
+            raise Invalid(field, target, f"a program gave it: gradlab.run(..., {attribute}=...)")
+        return GIVEN.get()[attribute]
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # a console script, unlike `python -m`, does not search it
     importlib.invalidate_caches()  # the file may be seconds old

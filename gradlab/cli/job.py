@@ -43,6 +43,7 @@ def task(cfg: DictConfig) -> Any:
         return math.inf
     code = run_job(cfg)
     codes.append(code)
+    session.current().folders.append(folder)
     if ASKED.is_set() and code != INTERRUPTED and multirun:
         raise KeyboardInterrupt  # with its last update: this job is whole, and the sweep ends
     return returned(folder, cfg.objective, distributed.world()) if multirun else code
@@ -140,6 +141,7 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     from gradlab.runs import ending
 
     message, code = errors.explain(error, folder), errors.exit_code(error)
+    session.current().failures.append(error)
     refused = error if isinstance(error, DoesNotApply) else None
     if overrides is not None and refused:
         code = 0  # an answer, and not a fault of the command

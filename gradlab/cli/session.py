@@ -33,6 +33,10 @@ class Session:
 
     exit_codes: list[int] = field(default_factory=list)
     """Of the jobs that this process ran, and of those that a sweep's folder holds at its end."""
+    folders: list[Path] = field(default_factory=list)
+    """Of the jobs that this process ran."""
+    failures: list[BaseException] = field(default_factory=list)
+    """Why jobs could not be run: faults of the configuration, of a user's code or of gradlab."""
     sweeps: dict[Path, list[list[str]] | None] = field(default_factory=dict)
     """Folder of each sweep that began, and the overrides of each of its jobs, where they are known beforehand."""
     refused: Invalid | None = None

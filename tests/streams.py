@@ -55,6 +55,7 @@ def sentences(samples: int = 22) -> Any:
     for length in torch.randint(2, 9, (samples,), generator=draw).tolist():
         tokens = torch.randint(1, 11, (length,), generator=draw).tolist()
         made.append({"input_ids": tokens, "labels": [-100, *tokens[1:]], "name": "not for the model"})
+    made[3]["labels"] = [-100] * len(made[3]["labels"])
     return made, made[:6]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -27,19 +27,29 @@ class Meeting:
     labels: Optional[str] = None
     """Key of the targets in a mapping; null: the first of LABELS that it has."""
     takes: str = "targets"
-    """What the loss gets: the targets, or the whole batch where it is no pair ("batch"), or always ("model")."""
+    """What the loss gets: the targets, or the whole batch where it is no pair ("batch"); or the model all of it."""
+    filled: Callable[[Any], Any] = lambda targets: targets
+    """Of the targets, those that the model is given where it takes all of a batch."""
 
     def __call__(self, batch: Any) -> tuple[Any, Any]:
         """Inputs and targets of a batch."""
-        if self.takes == "model":
-            return batch, batch
         inputs, targets = self.parts(batch)
+        if self.takes == "model":
+            return self.with_targets(batch, targets), batch if targets is None else targets
         if self.takes == "batch" and not is_pair(batch):
             return inputs, batch
         if not isinstance(targets, torch.Tensor):
             return as_kind(inputs, self.inputs or "batch"), targets
         targets = as_kind(targets, self.targets or kind_of_targets(targets))
         return as_kind(inputs, self.inputs or "batch"), targets
+
+    def with_targets(self, batch: Any, targets: Any) -> Any:
+        """The whole batch, with the targets that the model may be given."""
+        if is_pair(batch):
+            return batch[0], self.filled(targets)
+        if isinstance(batch, Mapping):
+            return {name: self.filled(value) if value is targets else value for name, value in batch.items()}
+        return batch
 
     def parts(self, batch: Any) -> tuple[Any, Any]:
         """Inputs and targets as they are; no targets is None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,9 @@ class Stream:
     def __len__(self) -> int:
         return len(self.reader.dataset)
 
-    def begin(self, seed: int, takes: str) -> None:
-        """The run's seed, and what its loss takes."""
-        self.reader.seed, self.meeting.takes = seed, takes
+    def begin(self, seed: int, takes: str, filled: Callable[[Any], Any]) -> None:
+        """The run's seed, and what its loss takes: see `Meeting`."""
+        self.reader.seed, self.meeting.takes, self.meeting.filled = seed, takes, filled
 
     def batch(self, index: torch.Tensor) -> tuple[Any, Any]:
         """Inputs and targets of the samples, read here and now, as in the first epoch."""

@@ -71,12 +71,14 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
     with group("data"):
         data = config.data.load(device)
         data.train = config.data.left(data.train)
+    if config.loss.takes == "model" and streamed(data.train):
+        data.spec = replace(data.spec, inputs="batch")
     with group("loss"):
         loss = config.loss.resolve(data.spec)
         data.spec = replace(data.spec, whole_output=loss.whole_output)
     for split in (data.train, data.test):
         if (stream := streamed(split)) is not None:
-            stream.begin(config.seed, loss.takes)
+            stream.begin(config.seed, loss.takes, loss.filled)
     with group("data"):
         check(data, config.data.batch_size, getattr(loss, "ignore_index", IGNORE))
     with group("loss"):
@@ -99,6 +101,8 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list
         with torch.no_grad(), recording_order(model) as called:
             outputs = model(inputs)
             loss.sum(outputs, targets)
+        with torch.no_grad():
+            loss.tried(model, inputs, targets)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, Invalid):
             raise

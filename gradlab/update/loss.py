@@ -50,6 +50,13 @@ class Loss:
         """() float32 whatever the outputs are."""
         raise NotImplementedError
 
+    def tried(self, model: torch.nn.Module, inputs: Any, targets: Any) -> None:
+        """Look at the model on a batch of two samples, before the run."""
+
+    def filled(self, targets: Any) -> Any:
+        """The targets that the model is given, where it takes them."""
+        return targets
+
     def check(self, targets: torch.Tensor) -> None:
         """Raise `Invalid` for targets that the loss does not accept; called once, before the run."""
 

@@ -6,6 +6,7 @@ That ranks are one machine, larger, is a case of ranks.py.
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import differences, load, losses, metrics, of_the_run, trainer, weights
@@ -13,6 +14,7 @@ from test_resume import Copying, resumed
 
 from gradlab.base.option import Invalid
 from gradlab.data.stream import Stream
+from gradlab.update.model_loss import ModelLoss
 
 NET = ("model=custom", "model.target=streams:Net", "optimizer=sgd", "data=custom", "data.target=streams:augmented")
 TEXT = (
@@ -107,3 +109,35 @@ def test_workers_read_what_the_run_itself_reads(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         trainer(tmp_path, *NET, "data.batch_size=4", *fields).run()
+
+
+@pytest.mark.parametrize(("shifted", "counts"), [(False, "labels"), (True, "next_labels")])
+def test_a_loss_of_the_models_own_is_exact_under_accumulation(tmp_path: Path, shifted: bool, counts: str) -> None:
+    """What its mean counts is measured; a micro-batch that counts nothing adds nothing, and no NaN."""
+    fields = (*TEXT, "loss=model", f"+model.kwargs.shifted={shifted}", "trainer.epochs=2")
+    runs = [
+        trainer(tmp_path / str(size), *fields, f"data.batch_size={size}", f"accumulation.steps={steps}")
+        for size, steps in ((22, 1), (1, 22))
+    ]
+    for run in runs:
+        run.run()
+        assert isinstance(run.loss, ModelLoss) and run.loss.counts == counts and run.loss.exact
+    assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "22"), rel=1e-5)
+    assert torch.allclose(weights(runs[1].module), weights(runs[0].module), atol=1e-6)
+
+
+def test_tokens_in_a_file_are_read_as_windows_of_it(tmp_path: Path) -> None:
+    tokens = (np.arange(101) * 7 % 50).astype("uint16")
+    tokens.tofile(tmp_path / "train.bin")
+    np.save(tmp_path / "val.npy", tokens[:31])
+    files = (f"data.path={tmp_path}/train.bin", f"data.test_path={tmp_path}/val.npy", "data.vocabulary=50")
+    model = ("model=transformer", "model.layers=1", "model.width=16", "trainer.epochs=1")
+    run = trainer(tmp_path / "run", *model, "data=tokens", *files, "data.length=10", "data.batch_size=4")
+    run.run()
+    x, y = run.data.train.batch(torch.tensor([0, 9]))
+    assert x.tolist() == [tokens[:10].tolist(), tokens[90:100].tolist()] and y[1].tolist() == tokens[91:101].tolist()
+    assert len(run.data.train) == 10 and run.data.test is not None and len(run.data.test) == 3
+    with pytest.raises(Invalid, match=r"a target of the samples .* is 49, but the model has 40 outputs"):
+        trainer(
+            tmp_path / "few", *model, "data=tokens", *files, "data.length=10", "data.batch_size=4", "data.vocabulary=40"
+        ).run()

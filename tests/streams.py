@@ -96,3 +96,25 @@ class Net(nn.Sequential):
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+
+
+class Endless(torch.utils.data.IterableDataset[tuple[Tensor, int]]):
+    """A stream of augmented samples, without a length."""
+
+    def __init__(self, samples: int) -> None:
+        self.inner, self.epoch = Augmented(samples), 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        for i in torch.randperm(len(self.inner)).tolist():
+            yield self.inner[i]
+
+
+def loaders(stream: bool = False, samples: int = 22) -> Any:
+    """A user's own DataLoader, or a stream."""
+    if stream:
+        return Endless(samples), Endless(10)
+    load = torch.utils.data.DataLoader
+    return load(Augmented(samples), batch_size=4, shuffle=True), load(Augmented(10, noise=0.0), batch_size=8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -59,16 +59,41 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
     """What the block draws on the CPU depends on the seed alone, and what follows it draws as if it had not been."""
-    numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
-    before = torch.get_rng_state(), random.getstate(), numpy.get_state() if numpy else None
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every device
-    random.seed(seed)
-    if numpy:
-        numpy.seed(seed)
-    try:
+    with apart(seed)():
         yield
-    finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        if numpy:
-            numpy.set_state(before[2])
+
+
+def apart(seed: int) -> Callable[[], AbstractContextManager[None]]:
+    """Contexts whose blocks draw on the CPU from generators of their own, one block where the last one ended."""
+    own: list[tuple[Any, ...]] = []
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        before = states()
+        if own:
+            set_states(own.pop())
+        else:
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every device
+            random.seed(seed)
+            if "numpy" in sys.modules:
+                sys.modules["numpy"].random.seed(seed)
+        try:
+            yield
+        finally:
+            own.append(states())
+            set_states(before)
+
+    return block
+
+
+def states() -> tuple[Any, ...]:
+    """Those of the CPU's generators."""
+    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+    return torch.get_rng_state(), random.getstate(), numpy
+
+
+def set_states(given: tuple[Any, ...]) -> None:
+    torch.set_rng_state(given[0])
+    random.setstate(given[1])
+    if given[2] is not None:
+        sys.modules["numpy"].random.set_state(given[2])

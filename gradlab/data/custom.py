@@ -12,9 +12,10 @@ from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, TensorSplit, at_least
+from gradlab.data.loader import Loader, own_length
 from gradlab.data.meeting import DIMENSIONS, INTEGER, Meeting, kind_of_targets
 from gradlab.data.meeting import kind_of_inputs as any_kind
-from gradlab.data.reader import Fault, Reader, stacked, tensors
+from gradlab.data.reader import Fault, Reader, leave_signals, stacked, tensors
 from gradlab.data.spec import Spec
 from gradlab.data.stream import Loading, Stream
 from gradlab.data.tree import leaves
@@ -54,6 +55,8 @@ class CustomData(Data):
     """Whether batches are read into memory from which a GPU copies at once; null: where there is one."""
     collate: str = ""
     """What makes a batch of a list of samples, as "package.module:function"; empty: PyTorch's own, which stacks."""
+    batches: Optional[int] = None
+    """Batches of an epoch, where a set is a loader or a stream; null: all, of one that knows how many."""
     labels: Optional[str] = None
     """Key of the targets, where a batch is a mapping; null: labels, targets, target or label."""
 
@@ -67,6 +70,7 @@ class CustomData(Data):
         at_least("outputs", self.outputs, 1)
         at_least("workers", self.workers, 0)
         at_least("prefetch", self.prefetch, 1)
+        at_least("batches", self.batches, 1)
         require(
             not self.collate or ":" in self.collate, "collate", self.collate, 'of the form "package.module:function"'
         )
@@ -99,6 +103,8 @@ class CustomData(Data):
         """Why a set is streamed; empty where it is kept on the device."""
         if self.stream is not None:
             return "as data.stream says" if self.stream else ""
+        if is_loader(samples):
+            return "in its own order"
         if self.workers or self.collate or self.labels:
             return "as data.workers, data.collate and data.labels ask"
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__") and len(samples)):
@@ -120,7 +126,11 @@ class CustomData(Data):
     def streamed(self, train: Any, test: Any, device: torch.device, why: str) -> Splits:
         """Splits that are read as they are needed."""
         for part in (train, test):
-            if part is not None and not (hasattr(part, "__len__") and hasattr(part, "__getitem__") and len(part)):
+            if (
+                part is not None
+                and not is_loader(part)
+                and not (hasattr(part, "__len__") and hasattr(part, "__getitem__") and len(part))
+            ):
                 what = "has no sample" if hasattr(part, "__getitem__") else "has no length and items"
                 raise Invalid(
                     "target", self.target, f"a set must have a length and items; {type(part).__name__} {what}"
@@ -132,22 +142,56 @@ class CustomData(Data):
         meeting = Meeting(self.inputs, self.targets, self.labels)
         pin = device.type == "cuda" if self.pin_memory is None else self.pin_memory
         loading = Loading(self.workers, self.prefetch, pin and device.type == "cuda")
-        made = [
-            Stream(Reader(part, collate), device, meeting, loading, self.target) if part is not None else None
-            for part in (train, test)
-        ]
-        reader = Reader(train, collate)
-        key = 0, tuple(range(min(2, len(train))))
-        (_, batch), (_, again) = reader[key], reader[key]
-        if isinstance(batch, Fault):
-            raise Invalid("target", self.target, f"{batch.why}{self.hint(batch.why)}")
+        made: list[Stream] = []
+        for part in (train, test) if test is not None else (train,):
+            if is_loader(part):
+                made.append(self.loader(part, device, meeting, loading, collate, training=not made))
+            else:
+                made.append(Stream(Reader(part, collate), device, meeting, loading, self.target))
         notes = [f"data={self.target}: samples are read anew in every epoch, {why}"]
-        if not alike(batch, again):
+        if isinstance(made[0], Loader):
+            self.batch_size = 1  # what has a place in an epoch is a batch of the loader
+            first = [next((batch for _, batch in made[0].batches(0)), None) for _ in range(2)]
+            if first[0] is None:
+                raise Invalid("target", self.target, "the loader has no batch")
+            notes.append(
+                f"data={self.target}: the best constant answer is not known; a resumed run reads again to its place"
+            )
+        else:
+            key = 0, tuple(range(min(2, len(train))))
+            first = [made[0].reader[key][1] for _ in range(2)]
+        if isinstance(first[0], Fault):
+            raise Invalid("target", self.target, f"{first[0].why}{self.hint(first[0].why)}")
+        if not alike(*first):
             notes.append(f"data={self.target}: samples draw from a generator of their own: no resumed run repeats them")
-        outputs = self.outputs or len(getattr(train, "classes", ()))
-        spec = meeting.settle(batch, outputs)
-        assert made[0] is not None
-        return Splits(made[0], made[1], spec, "custom", notes)
+        spec = meeting.settle(first[0], self.outputs or len(getattr(getattr(train, "dataset", train), "classes", ())))
+        return Splits(made[0], made[1] if test is not None else None, spec, "custom", notes)
+
+    def loader(
+        self, given: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any, training: bool
+    ) -> Loader:
+        """A loader, or a stream of samples in batches of batch_size."""
+        if self.without:
+            raise Invalid("without", list(self.without), "not with a loader, whose samples have no places")
+        if isinstance(given, torch.utils.data.IterableDataset):
+            given = torch.utils.data.DataLoader(
+                given,
+                self.batch_size,
+                collate_fn=collate,
+                num_workers=self.workers,
+                prefetch_factor=self.prefetch if self.workers else None,
+                worker_init_fn=leave_signals,
+            )
+        elif self.workers or self.collate:
+            raise Invalid("workers", self.workers, "and data.collate are of no use for a DataLoader, which has its own")
+        if isinstance(getattr(given, "sampler", None), torch.utils.data.distributed.DistributedSampler):
+            raise Invalid("target", self.target, "must not divide samples among ranks: its batches are divided here")
+        length = self.batches or own_length(given)
+        if training and length is None:
+            raise Invalid("batches", None, f"must be given: {type(given).__name__} does not know how many there are")
+        return Loader(
+            Reader(given, collate), device, meeting, loading, self.target, length=length if training else None
+        )
 
     def hint(self, why: str) -> str:
         return "" if self.collate or "stack" not in why else ": pad them in a function that data.collate names"
@@ -216,6 +260,12 @@ def kind_of_inputs(x: torch.Tensor) -> str:
     if (kind := any_kind(x)) == "batch":
         raise Invalid("inputs", None, f"an input has shape {tuple(x.shape[1:])}, but must have 1, 2 or 3 dimensions")
     return kind
+
+
+def is_loader(samples: Any) -> bool:
+    """Whether a set is a DataLoader or a stream of samples, and not read by place."""
+    data = torch.utils.data
+    return isinstance(samples, data.DataLoader | data.IterableDataset)
 
 
 def alike(a: Any, b: Any) -> bool:

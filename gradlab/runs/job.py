@@ -15,6 +15,7 @@ from gradlab.base.option import Invalid
 from gradlab.config.remedy import summary
 from gradlab.config.schema import Config, choices
 from gradlab.data.check import pieces
+from gradlab.data.loader import Loader
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.inspection import Inspection
@@ -200,7 +201,7 @@ class Job(Sink):
     def constant(self, name: str) -> float | None:
         """Loss of the best constant answer on a split of the data; None where that is not known."""
         split = getattr(self.trainer.data, name)
-        if split is None or not len(split):
+        if split is None or not len(split) or isinstance(split, Loader):
             return None
         run = self.trainer
         known = run.loss.best_constant(name, lambda: (targets for _, targets in pieces(split)))

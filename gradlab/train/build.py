@@ -18,11 +18,13 @@ from gradlab.base.option import Invalid
 from gradlab.config.schema import Config, prefixed
 from gradlab.data.base import IGNORE, Splits
 from gradlab.data.check import check, pieces
+from gradlab.data.loader import Loader
 from gradlab.data.stream import streamed
 from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint
+from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss
 from gradlab.update.step import Update, trained_names
 
@@ -79,6 +81,8 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
     for split in (data.train, data.test):
         if (stream := streamed(split)) is not None:
             stream.begin(config.seed, loss.takes, loss.filled)
+    if isinstance(data.train, Loader) and isinstance(config.accumulation, Target):
+        raise Invalid("accumulation", "target", "not with a loader, whose batches have sizes of their own")
     with group("data"):
         check(data, config.data.batch_size, getattr(loss, "ignore_index", IGNORE))
     with group("loss"):
@@ -142,7 +146,8 @@ def build_model(
         begin_from(config.init_from, model, device, world)
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
+    if not isinstance(data.train, Loader):
+        check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
     return model, called
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
 import torch
 
 from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.data.base import Split
 from gradlab.data.order import window
+from gradlab.data.stream import TOGETHER, some, streamed
 from gradlab.data.tree import leaves
 from gradlab.diagnosis.constant_answer import constant_answer
 from gradlab.diagnosis.inspection import Inspection, inspect_model
@@ -33,7 +38,11 @@ def inspect(trainer: TrainerState) -> Inspection | None:
     after = randomness.random_state()
     (first, *_), _ = trainer.window_of(trainer.latest)
     order = trainer.order(trainer.latest.epoch)[:LOOKED]
-    batches = [first, *(trainer.data.train.batch(part) for part in order.split(trainer.config.data.batch_size))]
+    if trainer.stream is not None:
+        others: Iterable[Any] = islice(some(trainer.data.train), LOOKED // TOGETHER)
+    else:
+        others = (trainer.data.train.batch(part) for part in order.split(trainer.config.data.batch_size))
+    batches = [first, *others]
     found = inspect_model(
         trainer.module,
         trainer.loss,
@@ -55,8 +64,11 @@ def find_constant_answer(trainer: TrainerState, split: Split) -> float | None:
     """Loss of the best constant answer on a split, where the loss is a function of the user's own."""
     size, after = trainer.config.data.batch_size, randomness.random_state()
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[: BATCHES * size]
-    batches = [split.batch(index.to(split.device)) for index in torch.split(order, size) if len(index) == size]
-    batches = batches or [split.batch(order.to(split.device))]
+    if streamed(split):
+        batches = list(some(split))
+    else:
+        batches = [split.batch(index.to(split.device)) for index in torch.split(order, size) if len(index) == size]
+        batches = batches or [split.batch(order.to(split.device))]
     trainer.module.eval()
     with torch.no_grad(), trainer.update.precision.arithmetic(), trainer.update.precision.autocast():
         outputs = trainer.module(batches[0][0])

@@ -12,6 +12,7 @@ from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.config.schema import Config
 from gradlab.data.base import Remaining, Split, Splits
+from gradlab.data.loader import Loader
 from gradlab.data.order import epoch_order, window
 from gradlab.data.reader import Key
 from gradlab.data.stream import places, streamed
@@ -104,14 +105,19 @@ class TrainerState:
     def order(self, epoch: int) -> torch.Tensor:
         """(N,) the order of an epoch's samples."""
         if self.order_of is None or self.order_of[0] != epoch:
-            order = epoch_order(self.samples, self.config.seed, epoch)
+            order = self.new_order(epoch)
             self.order_of = epoch, order if self.stream else order.to(self.device)
         return self.order_of[1]
+
+    def new_order(self, epoch: int) -> torch.Tensor:
+        if isinstance(self.stream, Loader):
+            return torch.arange(self.samples)
+        return epoch_order(self.samples, self.config.seed, epoch)
 
     def keys(self, epoch: int, cursor: int) -> Iterator[Key]:
         """What this rank reads of a stream from there to the end of the run, a micro-batch after the other."""
         for each in range(epoch, self.config.trainer.epochs):
-            order = epoch_order(self.samples, self.config.seed, each)
+            order = self.new_order(each)
             place = (order, cursor if each == epoch else 0, self.config.data.batch_size, self.samples)
             for index in window(*place, self.world.rank, self.world.size)[0]:
                 yield each, places(self.data.train, index if index.numel() else order[:1])

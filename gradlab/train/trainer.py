@@ -16,6 +16,7 @@ from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.config.schema import Config
 from gradlab.data.base import Splits
+from gradlab.data.tree import samples
 from gradlab.measure.attempt import FIELDS, Attempt, HostCopy, pack
 from gradlab.measure.record import totals
 from gradlab.pitfalls.impact import Impact
@@ -147,7 +148,10 @@ class Trainer(TrainerState):
         record = self.observed.record(self.update.attempts + 1) or NOTHING
         stats, impact = self.impact(batches, record) if self.impact else (self.update(batches, record), {})
         layers = HostCopy(record.pack()) if record is not NOTHING else None
-        where = (self.epoch, self.cursor, steps, following - self.cursor)
+        taken = following - self.cursor
+        if self.stream is not None:  # a loader's places are of batches
+            taken = sum(samples(b.inputs) for b in batches if b.counts) * self.world.size
+        where = (self.epoch, self.cursor, steps, taken)
         measured = HostCopy(pack(stats))
         self.under_way.append(Attempt(*where, random, precision, measured, record, layers, impact, batches))
         self.cursor = following

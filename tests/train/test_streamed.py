@@ -141,3 +141,35 @@ def test_tokens_in_a_file_are_read_as_windows_of_it(tmp_path: Path) -> None:
         trainer(
             tmp_path / "few", *model, "data=tokens", *files, "data.length=10", "data.batch_size=4", "data.vocabulary=40"
         ).run()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_loader_is_read_in_its_own_order_and_resumed_at_its_place(tmp_path: Path, stream: bool) -> None:
+    made = ("data.target=streams:loaders", f"+data.kwargs.stream={stream}", "data.batch_size=4", "data.batches=6")
+    fields = (*NET, *made, "+model.kwargs.dropout=0.2", "accumulation.steps=4", "trainer.epochs=2")
+    fields += ("trainer.checkpoint_every=1", "data.outputs=3")
+    whole = trainer(tmp_path / "whole", *fields, cls=Copying)
+    given = seen(whole)
+    assert whole.run().attempts == 4
+    trained = [x for x in given if len(x) in (4, 2)]
+    assert {len(x) for x in trained[:6]} == {4, 2} and whole.data.test is not None
+    assert not torch.equal(trained[0], trained[6]), "another order in another epoch"
+    expected, lines = of_the_run(load(tmp_path / "whole")), metrics(tmp_path / "whole")
+    for folder in sorted(tmp_path.glob("killed_*"))[1:]:
+        resumed(folder, *fields).run()
+        assert differences(of_the_run(load(folder)), expected) == [], folder.name
+        assert differences(metrics(folder), lines) == [], folder.name
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (("+data.kwargs.stream=true",), r"^data.batches=None: must be given: DataLoader does not know how many"),
+        (("data.batches=9",), r"^data.batches=9: batches of an epoch were expected, but streams:loaders ended before"),
+        (("data.workers=1",), r"^data.workers=1: and data.collate are of no use for a DataLoader"),
+        (("accumulation=target",), r"^accumulation=target: not with a loader"),
+    ],
+)
+def test_what_does_not_fit_a_loader_is_said_in_a_line(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        trainer(tmp_path, *NET, "data.target=streams:loaders", "data.outputs=3", *fields).run()

@@ -154,9 +154,9 @@ class CustomData(Data):
             first = [next((batch for _, batch in made[0].batches(0)), None) for _ in range(2)]
             if first[0] is None:
                 raise Invalid("target", self.target, "the loader has no batch")
-            notes.append(
-                f"data={self.target}: the best constant answer is not known; a resumed run reads again to its place"
-            )
+            notes.append("the best constant answer of a loader is not known; a resumed run reads again to its place")
+            if getattr(train, "persistent_workers", False):
+                notes.append("persistent_workers: what workers draw after the first epoch is not repeated when resumed")
         else:
             key = 0, tuple(range(min(2, len(train))))
             first = [made[0].reader[key][1] for _ in range(2)]

@@ -195,7 +195,8 @@ def build_update(
     config: Config, model: torch.nn.Module, loss: Loss, samples: int, device: torch.device, world: World
 ) -> Update:
     """The update of a wrapped model."""
-    schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
+    with group("schedule"):
+        schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
     with group("optimizer"):
         optimizer = config.optimizer.build(model.parameters(), trained_names(model))
     precision = config.precision.build(device)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Optional
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
 
 import torch
 
-from gradlab.base.option import option, require
+from gradlab.base.importing import load_object
+from gradlab.base.option import Invalid, option, require
 
 
 @dataclass
@@ -24,12 +26,12 @@ class Schedule:
         return self
 
 
-def positive(updates: int | torch.Tensor) -> int | torch.Tensor:
+def positive(updates: float | torch.Tensor) -> float | torch.Tensor:
     """At least 1."""
     return updates.clamp(min=1) if isinstance(updates, torch.Tensor) else max(updates, 1)
 
 
-def ramp(update: torch.Tensor, updates: int | torch.Tensor) -> torch.Tensor:
+def ramp(update: torch.Tensor, updates: float | torch.Tensor) -> torch.Tensor:
     """Linear warm-up that reaches 1 at the last of `updates` updates; its first is not 0."""
     return ((update.double() + 1) / positive(updates)).clamp(max=1.0)
 
@@ -78,10 +80,13 @@ class WarmupCosine(Schedule):
     def resolve(self, total: int) -> Schedule:
         return self if self.updates else replace(self, updates=max(total, 1))
 
-    def factor(self, update: torch.Tensor) -> torch.Tensor:
+    def length(self) -> int:
         if self.updates is None:
-            raise ValueError("warmup_cosine needs its length: resolve(total) first")
-        done = ((update.double() + 1 - self.warmup) / positive(self.updates - self.warmup)).clamp(0.0, 1.0)
+            raise ValueError("the schedule needs its length: resolve(total) first")
+        return self.updates
+
+    def factor(self, update: torch.Tensor) -> torch.Tensor:
+        done = ((update.double() + 1 - self.warmup) / positive(self.length() - self.warmup)).clamp(0.0, 1.0)
         cosine = self.min_factor + (1 - self.min_factor) * 0.5 * (1 + torch.cos(math.pi * done))
         return ramp(update, self.warmup) * cosine
 
@@ -102,3 +107,126 @@ class StepDecay(Schedule):
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         return self.gamma ** (update // self.every).double()
+
+
+def half_cosine(done: torch.Tensor) -> torch.Tensor:
+    """From 1 at 0 down to 0 at 1."""
+    return 0.5 * (1 + torch.cos(math.pi * done))
+
+
+@option("schedule", "wsd")
+@dataclass
+class WarmupStableDecay(WarmupCosine):
+    """Linear warm-up, the full rate, and a linear decay to min_factor over the last updates (Hu et al. 2024, WSD)."""
+
+    min_factor: float = 0.0
+    decay: float = 0.2
+    """Part of the run that is the decay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.decay <= 1, "decay", self.decay, "in [0, 1]")
+
+    def factor(self, update: torch.Tensor) -> torch.Tensor:
+        total = self.length()
+        left = ((total - update.double()) / positive(total * self.decay)).clamp(0.0, 1.0)
+        return ramp(update, self.warmup) * (self.min_factor + (1 - self.min_factor) * left)
+
+
+@option("schedule", "inverse_sqrt")
+@dataclass
+class InverseSqrt(Warmup):
+    """Linear warm-up, then 1 / sqrt(update) (Vaswani et al. 2017); the whole rate at the end of the warm-up."""
+
+    def factor(self, update: torch.Tensor) -> torch.Tensor:
+        warmup = positive(self.warmup)
+        return ramp(update, warmup) * ((update.double() + 1) / warmup).clamp(min=1.0).rsqrt()
+
+
+@option("schedule", "restarts")
+@dataclass
+class Restarts(Schedule):
+    """Half cosines down to min_factor, each `growth` times as long as the last (SGDR, Loshchilov and Hutter 2017)."""
+
+    period: int = 1000
+    """Updates of the first."""
+    growth: int = 1
+    """Factor on the length of the next."""
+    min_factor: float = 0.0
+    """Lowest rate as a fraction of the full one."""
+
+    def __post_init__(self) -> None:
+        require(self.period >= 1, "period", self.period, ">= 1")
+        require(self.growth >= 1, "growth", self.growth, ">= 1")
+        require(0 <= self.min_factor <= 1, "min_factor", self.min_factor, "in [0, 1]")
+
+    def factor(self, update: torch.Tensor) -> torch.Tensor:
+        periods = update.double() / self.period
+        done = periods % 1
+        if self.growth > 1:  # before cycle n lie (growth^n - 1) / (growth - 1) periods; a hair more, since logs round
+            cycle = (torch.log1p(periods * (self.growth - 1)) / math.log(self.growth) + 1e-9).floor()
+            length = torch.tensor(float(self.growth), dtype=torch.float64, device=update.device) ** cycle
+            done = (periods - (length - 1) / (self.growth - 1)) / length
+        return self.min_factor + (1 - self.min_factor) * half_cosine(done)
+
+
+@option("schedule", "one_cycle")
+@dataclass
+class OneCycle(Schedule):
+    """A half cosine up from start_factor to the full rate, then one down to min_factor (Smith and Topin 2018)."""
+
+    rise: float = 0.3
+    """Part of the run until the full rate."""
+    updates: Optional[int] = None
+    """Updates of the cycle; null: the length of the run."""
+    start_factor: float = 0.04
+    """First rate as a fraction of the full one."""
+    min_factor: float = 4e-6
+    """Last rate as a fraction of the full one."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.rise < 1, "rise", self.rise, "in (0, 1)")
+        require(self.updates is None or self.updates >= 2, "updates", self.updates, "null or >= 2")
+        require(0 <= self.start_factor <= 1, "start_factor", self.start_factor, "in [0, 1]")
+        require(0 <= self.min_factor <= 1, "min_factor", self.min_factor, "in [0, 1]")
+
+    def resolve(self, total: int) -> Schedule:
+        return self if self.updates else replace(self, updates=max(total, 2))
+
+    def factor(self, update: torch.Tensor) -> torch.Tensor:
+        if self.updates is None:
+            raise ValueError("one_cycle needs its length: resolve(total) first")
+        top = torch.as_tensor(self.rise * self.updates - 1, device=update.device).clamp(min=1e-9)  # as in PyTorch
+        up = self.start_factor + (1 - self.start_factor) * half_cosine(1 - (update.double() / top).clamp(max=1))
+        down = half_cosine(((update.double() - top) / (self.updates - 1 - top)).clamp(0.0, 1.0))
+        return torch.where(update <= top, up, self.min_factor + (1 - self.min_factor) * down)
+
+
+@option("schedule", "custom")
+@dataclass
+class CustomSchedule(Schedule):
+    """A function of (update, total), two whole numbers: the factor on the rate after `update` applied updates."""
+
+    target: str = ""
+    """The function, as "package.module:function"; the working directory is searched too."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of each call."""
+
+    def __post_init__(self) -> None:
+        require(":" in self.target, "target", self.target, 'of the form "package.module:function"')
+
+    def resolve(self, total: int) -> Schedule:
+        self.function: Callable[..., Any] = load_object("target", self.target)
+        self.total = total
+        self.factor(torch.zeros((), dtype=torch.int64))
+        return self
+
+    def factor(self, update: torch.Tensor) -> torch.Tensor:
+        """On CUDA it waits for the device."""
+        try:
+            made = [float(self.function(i, self.total, **self.kwargs)) for i in update.flatten().tolist()]
+        except (TypeError, ValueError) as error:
+            raise Invalid("target", self.target, f"fails: {' '.join(str(error).split())}") from error
+        for value in made:
+            require(0 <= value < math.inf, "target", f"{self.target} -> {value}", ">= 0 and finite")
+        return torch.tensor(made, dtype=torch.float64, device=update.device).reshape(update.shape)

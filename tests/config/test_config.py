@@ -24,7 +24,13 @@ CONF = conf_dir()
 GROUPS = sorted({group for group, _ in OPTIONS} - {"rule"})
 OF_GROUPS = [(group, name) for group, name in OPTIONS if group in GROUPS]
 MODELS = schema.options("model")
-TARGET = {"optimizer": "torch.optim:NAdam", "model": "nets:Net", "data": "sets:make", "loss": "losses:focal"}
+TARGET = {
+    "optimizer": "torch.optim:NAdam",
+    "model": "nets:Net",
+    "data": "sets:make",
+    "loss": "losses:focal",
+    "schedule": "math:fmod",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

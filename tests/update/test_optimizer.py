@@ -115,6 +115,7 @@ CASES = {
         "precision=fp16",
         "precision.init_scale=1e12",
     ),
+    "one cycle": ("schedule=one_cycle", "schedule.updates=12"),
     "state in groups": ("optimizer=custom", "optimizer.target=nets:Counting"),
 }
 

@@ -1,14 +1,26 @@
 """Schedules, accumulation and noise: plain functions of the number of applied updates."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from gradlab.base.option import Invalid
+from gradlab.sweep.vectorized.lane_values import stack_options
 from gradlab.update.accumulation import Fixed, Ramp, Target
 from gradlab.update.noise import GaussianNoise
-from gradlab.update.schedule import Constant, StepDecay, Warmup, WarmupCosine
+from gradlab.update.schedule import (
+    Constant,
+    CustomSchedule,
+    InverseSqrt,
+    OneCycle,
+    Restarts,
+    StepDecay,
+    Warmup,
+    WarmupCosine,
+    WarmupStableDecay,
+)
 
 
 def factors(schedule, count: int) -> list[float]:
@@ -42,6 +54,71 @@ def test_cosine_equals_torch() -> None:
         assert value == pytest.approx(optimizer.param_groups[0]["lr"])
         optimizer.step()
         reference.step()
+
+
+SGDR = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts
+REFERENCES = {
+    "one cycle": (OneCycle().resolve(40), lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 1.0, total_steps=40), 40),
+    "restarts": (Restarts(7, 1, 0.1), lambda o: SGDR(o, 7, 1, 0.1), 30),
+    "growing restarts": (Restarts(3, 2), lambda o: SGDR(o, 3, 2), 400),
+    "growing threefold": (Restarts(5, 3), lambda o: SGDR(o, 5, 3), 800),
+    "inverse sqrt": (
+        InverseSqrt(9),
+        lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda u: min((u + 1) / 9, 3 * (u + 1) ** -0.5)),
+        50,
+    ),
+    "wsd": (
+        WarmupStableDecay(4, decay=0.25).resolve(40),
+        lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda u: min((u + 1) / 4, 1, (40 - u) / 10)),
+        40,
+    ),
+    "custom": (
+        CustomSchedule("math:fmod").resolve(7),
+        lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda u: math.fmod(u, 7)),
+        20,
+    ),
+}
+
+
+@pytest.mark.parametrize(("schedule", "reference", "count"), REFERENCES.values(), ids=REFERENCES)
+def test_schedules_equal_torch(schedule: Any, reference: Any, count: int) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+    theirs, expected = reference(optimizer), []
+    for i in range(count):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if i + 1 < count:
+            theirs.step()
+    assert factors(schedule, count) == pytest.approx(expected, abs=1e-12)
+
+
+LANES = [
+    [WarmupStableDecay(4, 20, 0.1), WarmupStableDecay(7, 40, 0.0)],
+    [InverseSqrt(4), InverseSqrt(0)],
+    [Restarts(5, 2, 0.1), Restarts(5, 2, 0.3)],
+    [OneCycle(updates=20), OneCycle(updates=33, min_factor=0.5)],
+]
+
+
+@pytest.mark.parametrize("options", LANES, ids=lambda options: type(options[0]).__name__)
+def test_lanes_have_the_rates_of_runs_alone(options: list[Any]) -> None:
+    stacked = stack_options(options, torch.device("cpu"))
+    for update in range(45):
+        rates = stacked.factor(torch.tensor([update, update])).tolist()
+        assert rates == [option.factor(torch.tensor(update)).item() for option in options]
+
+
+def test_a_schedule_by_name_that_fails_is_told_in_a_line() -> None:
+    for target, why in {
+        "math:log": "fails: ",
+        "operator:neg": "fails: ",
+        "nets:x": "nets has no x",
+        "x": "of the",
+    }.items():
+        with pytest.raises(Invalid, match=f"target={target}: .*{why}"):
+            CustomSchedule(target).resolve(7)
+    with pytest.raises(Invalid, match=r"operator:sub -> -7.0: must be >= 0 and finite"):
+        CustomSchedule("operator:sub").resolve(7)
 
 
 def test_accumulation_follows_the_world_and_names_the_nearest_possible() -> None:

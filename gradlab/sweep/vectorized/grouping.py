@@ -9,6 +9,7 @@ from typing import Any
 from gradlab.config.schema import Config
 from gradlab.sweep.vectorized.planning import PlannedJob
 from gradlab.update.optimizer import OptimizerOption
+from gradlab.update.schedule import CustomSchedule
 
 LANE_VALUES: dict[str, tuple[str, ...]] = {
     "optimizer": ("lr", "weight_decay", "momentum", "beta1", "beta2", "eps"),
@@ -46,6 +47,8 @@ def alone(config: Config) -> str | None:
         return "model.activation_checkpointing=true"
     if config.optimizer.groups:
         return "optimizer.groups"
+    if isinstance(config.schedule, CustomSchedule):
+        return "schedule=custom is a function of one run's updates"
     if type(config.optimizer).move_ is OptimizerOption.move_:
         return "the optimizer has no rule for many runs at once"
     if config.trainer.compile:

@@ -97,6 +97,12 @@ class FinishedRun:
         """Whether its first and its last losses are two windows, and so can be compared."""
         return self.history.losses.count >= 2 * self.window and not self.opposed
 
+    @property
+    def last_loss(self) -> float:
+        """What the loss came to: the median of the last ones, of a run that failed the very last."""
+        losses = self.history.losses
+        return losses.latest[-1] if self.status == "failed" and losses.count else losses.final
+
     def rose(self, factor: float) -> bool:
         """Whether the final loss is more than `factor` times the first, or that of the best constant answer.
 

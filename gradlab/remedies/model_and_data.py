@@ -11,7 +11,7 @@ from typing import Any
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import LARGE_RATIO
+from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO
 from gradlab.remedies.proposal import Proposal, code, named, values
 
 SIZES = (0.2, 4.0)
@@ -100,11 +100,12 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
+    ordinary = " of ordinary size" * (SMALL_RATIO <= e.usual_ratio <= LARGE_RATIO)
     yield code(
         "targets",
         "check that inputs and targets belong together (no shuffle or shift of one alone), that inputs are of size 1, "
         "and that outputs and targets have one shape in the loss",
-        f"after {e.attempts} updates of ordinary size the loss is no better than that of a constant answer",
+        f"after {e.attempts} updates{ordinary} the loss is no better than that of a constant answer",
     )
 
 

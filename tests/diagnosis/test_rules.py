@@ -98,6 +98,14 @@ def test_exploding_needs_the_blow_up_to_end_the_run() -> None:
     assert verdict([*survived, line(200, math.nan, math.nan, True)], "failed", error="no").verdict == "nan_loss"
 
 
+def test_what_exploding_says_is_of_the_time_since_it_began() -> None:
+    """Not of a spike that the run survived before; and a failed run came to its very last loss."""
+    calm, spike = [line(i, 1.0) for i in range(60)], [line(60, 1.0, 1e9)]
+    again = [*calm, *spike, *(line(70 + i, 1.0) for i in range(60)), line(140, 3.0, 40.0), line(141, 7e5, 50.0)]
+    sentence = verdict(again, "failed", error="no").sentence
+    assert "left its usual 1 at update 140, and reached 50; the loss went from 1 to 7e+05" in sentence
+
+
 def test_scale_collapse_ended_the_run_and_its_evidence_has_the_start_of_the_fall() -> None:
     lines = [line(i, 2.0, scale=65536.0) for i in range(1, 60)]
     lines += [line(i, math.nan, math.nan, True, 65536 * 0.5 ** (i - 59)) for i in range(60, 100)]

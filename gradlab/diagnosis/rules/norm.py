@@ -47,6 +47,7 @@ class Exploding(Rule):
     def begin(self) -> None:
         self.at: int | None = None
         self.usual = math.nan  # before it was left
+        self.reached = math.nan  # since then
         self.calm = 0
         self.first: dict[str, Any] = {}
 
@@ -59,8 +60,9 @@ class Exploding(Rule):
             known = history.norms.without(norm)  # those before
             factor = self.growth if len(known) >= history.window else self.growth**2
             if known and norm > factor * median(known):
-                self.at, self.usual, self.calm = line["attempt"], median(known), 0
+                self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
             return
+        self.reached = max(self.reached, norm)
         self.calm = self.calm + 1 if norm <= self.growth * self.usual else 0
         if self.calm >= history.window:
             self.at = None  # a spike that the run survived
@@ -71,12 +73,12 @@ class Exploding(Rule):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause
-        course = f"the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
+        course = f"the loss went from {h.losses.initial:.3g} to {run.last_loss:.3g}"
         if self.at is not None:
             sentence = (
-                f"the gradient norm left its usual {self.usual:.3g} at update {self.at}, and reached {h.largest:.3g}"
+                f"the gradient norm left its usual {self.usual:.3g} at update {self.at}, and reached {self.reached:.3g}"
             )
-            return self.found("critical", f"{sentence}; {course}", self.at, largest=h.largest, usual=self.usual)
+            return self.found("critical", f"{sentence}; {course}", self.at, largest=self.reached, usual=self.usual)
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
         if h.attempts > h.window or not (moved > self.step or by_the_weights(run)):
             return None

@@ -70,6 +70,19 @@ def padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": fill("labels", -100)}
 
 
+def lengths(samples: list[dict[str, Any]]) -> list[int]:
+    return [len(s["input_ids"]) for s in samples]
+
+
+def elements(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of each token, and 0 where there is none."""
+    return F.cross_entropy(outputs.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100)
+
+
+def counted(batch: dict[str, Tensor]) -> Tensor:
+    return (batch["labels"] != -100).sum()
+
+
 class Tagger(nn.Module):
     """Keywords -> logits of each token, and the mean loss where it is given labels, as Hugging Face's models do."""
 

@@ -57,6 +57,9 @@ class CustomData(Data):
     """What makes a batch of a list of samples, as "package.module:function"; empty: PyTorch's own, which stacks."""
     batches: Optional[int] = None
     """Batches of an epoch, where a set is a loader or a stream; null: all, of one that knows how many."""
+    lengths: str = ""
+    """What returns the length of each sample of the training set that it is given, as "package.module:function": then
+    samples of like lengths are in one micro-batch, and little is padded."""
     labels: Optional[str] = None
     """Key of the targets, where a batch is a mapping; null: labels, targets, target or label."""
 
@@ -71,10 +74,10 @@ class CustomData(Data):
         at_least("workers", self.workers, 0)
         at_least("prefetch", self.prefetch, 1)
         at_least("batches", self.batches, 1)
-        require(
-            not self.collate or ":" in self.collate, "collate", self.collate, 'of the form "package.module:function"'
-        )
-        for name in ("workers", "collate", "labels"):
+        for name in ("collate", "lengths"):
+            given = getattr(self, name)
+            require(not given or ":" in given, name, given, 'of the form "package.module:function"')
+        for name in ("workers", "collate", "labels", "lengths"):
             if self.stream is False and getattr(self, name):
                 raise Invalid("stream", False, f"cannot be given together with {name}, of data that is streamed")
 
@@ -105,8 +108,8 @@ class CustomData(Data):
             return "as data.stream says" if self.stream else ""
         if is_loader(samples):
             return "in its own order"
-        if self.workers or self.collate or self.labels:
-            return "as data.workers, data.collate and data.labels ask"
+        if self.workers or self.collate or self.labels or self.lengths:
+            return "as data.workers, data.collate, data.labels and data.lengths ask"
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__") and len(samples)):
             return ""  # `stack` says what is wrong
         if isinstance(samples, tuple) or hasattr(samples, "tensors"):
@@ -158,6 +161,7 @@ class CustomData(Data):
             if getattr(train, "persistent_workers", False):
                 notes.append("persistent_workers: what workers draw after the first epoch is not repeated when resumed")
         else:
+            made[0].lengths = self.measured(train)
             key = 0, tuple(range(min(2, len(train))))
             first = [made[0].reader[key][1] for _ in range(2)]
         if isinstance(first[0], Fault):
@@ -166,6 +170,16 @@ class CustomData(Data):
             notes.append(f"data={self.target}: samples draw from a generator of their own: no resumed run repeats them")
         spec = meeting.settle(first[0], self.outputs or len(getattr(getattr(train, "dataset", train), "classes", ())))
         return Splits(made[0], made[1] if test is not None else None, spec, "custom", notes)
+
+    def measured(self, samples: Any) -> torch.Tensor | None:
+        """(N,) the length of each sample, where they are asked for."""
+        if not self.lengths:
+            return None
+        found = torch.as_tensor(load_object("lengths", self.lengths)(samples))
+        if found.shape != (len(samples),):
+            why = f"must return one number for each of the {len(samples)} samples, but returned {tuple(found.shape)}"
+            raise Invalid("lengths", self.lengths, why)
+        return found
 
     def loader(
         self, given: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any, training: bool
@@ -182,7 +196,7 @@ class CustomData(Data):
                 prefetch_factor=self.prefetch if self.workers else None,
                 worker_init_fn=leave_signals,
             )
-        elif self.workers or self.collate:
+        elif self.workers or self.collate or self.lengths:
             raise Invalid("workers", self.workers, "and data.collate are of no use for a DataLoader, which has its own")
         if isinstance(getattr(given, "sampler", None), torch.utils.data.distributed.DistributedSampler):
             raise Invalid("target", self.target, "must not divide samples among ranks: its batches are divided here")

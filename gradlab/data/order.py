@@ -6,6 +6,9 @@ import hashlib
 
 import torch
 
+POOL = 64
+"""Micro-steps among whose samples those of like lengths are looked for."""
+
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
     """(N,) int64 on the CPU: a permutation of the samples that depends on nothing but the arguments."""
@@ -16,6 +19,20 @@ def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
         for half in (digest[:4], digest[4:])
     )
     return first[second]
+
+
+def bucketed(order: torch.Tensor, lengths: torch.Tensor, size: int, seed: int, epoch: int) -> torch.Tensor:
+    """The same samples with those of like lengths in one micro-step of `size`; micro-steps come in random order.
+
+    Within each pool of POOL micro-steps the samples are sorted by length. The last, smaller micro-step stays the last.
+    """
+    steps = [
+        step
+        for pool in order[: len(order) // size * size].split(POOL * size)
+        for step in pool[lengths[pool].argsort(stable=True)].split(size)
+    ]
+    mixed = epoch_order(len(steps), seed, -1 - epoch).tolist()
+    return torch.cat([*(steps[i] for i in mixed), order[len(steps) * size :]])
 
 
 def window(

@@ -39,6 +39,8 @@ class Stream:
     """Of the data, for messages."""
     classes: int = 0
     """Classes that the model tells apart; 0: not known."""
+    lengths: torch.Tensor | None = None  # (N,)
+    """Of the samples, where like ones are to be together."""
 
     @property
     def device(self) -> torch.device:

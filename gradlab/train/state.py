@@ -13,7 +13,7 @@ from gradlab.base.distributed import World
 from gradlab.config.schema import Config
 from gradlab.data.base import Remaining, Split, Splits
 from gradlab.data.loader import Loader
-from gradlab.data.order import epoch_order, window
+from gradlab.data.order import bucketed, epoch_order, window
 from gradlab.data.reader import Key
 from gradlab.data.stream import places, streamed
 from gradlab.measure.attempt import Attempt
@@ -112,7 +112,11 @@ class TrainerState:
     def new_order(self, epoch: int) -> torch.Tensor:
         if isinstance(self.stream, Loader):
             return torch.arange(self.samples)
-        return epoch_order(self.samples, self.config.seed, epoch)
+        order = epoch_order(self.samples, self.config.seed, epoch)
+        if self.stream is None or self.stream.lengths is None:
+            return order
+        lengths = self.stream.lengths[list(places(self.data.train, torch.arange(self.samples)))]
+        return bucketed(order, lengths, self.config.data.batch_size * self.world.size, self.config.seed, epoch)
 
     def keys(self, epoch: int, cursor: int) -> Iterator[Key]:
         """What this rank reads of a stream from there to the end of the run, a micro-batch after the other."""

@@ -259,6 +259,10 @@ class CustomLoss(Loss):
     """Keyword arguments of each call."""
     outputs: str = "logits"
     """What the function gets of a model=custom: its logits, or all that it returns."""
+    counts: str = ""
+    """A function of the targets, as "package.module:function": the number of losses of a micro-batch, as of tokens that
+    are not padding, by which it is weighted; empty: its samples. The loss is then a mean over these, or a tensor of any
+    shape, which is summed."""
 
     takes: ClassVar[str] = "batch"
     mean = False
@@ -267,6 +271,8 @@ class CustomLoss(Loss):
         super().__post_init__()
         require(":" in self.target, "target", self.target, 'of the form "package.module:function"')
         one_of("outputs", self.outputs, ("logits", "all"))
+        if self.counts:
+            require(":" in self.counts, "counts", self.counts, 'of the form "package.module:function"')
         self.whole_output = self.outputs == "all"
 
     @property
@@ -278,19 +284,24 @@ class CustomLoss(Loss):
         self.function: Callable[..., torch.Tensor] = load_object("target", self.target)
         if not callable(self.function):
             raise Invalid("target", self.target, f"must name a function, but is {type(self.function).__name__}")
+        self.number: Callable[..., Any] | None = load_object("counts", self.counts) if self.counts else None
         self.single = spec.single
         return self
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses = self.function(outputs, targets[:, 0] if self.single else targets, **self.kwargs)
         number = samples(targets)
-        if not isinstance(losses, torch.Tensor) or losses.shape not in ((), (number,)):
+        if not isinstance(losses, torch.Tensor) or (losses.shape not in ((), (number,)) and self.number is None):
             gives = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             message = f"{self.target} must return a tensor of shape {(number,)} or (), but returned {gives}"
-            raise Invalid("loss", "custom", message)
+            more = "; of any shape with loss.counts, the function that counts them" if losses is not None else ""
+            raise Invalid("loss", "custom", message + more)
         losses = at_least_fp32(losses)
-        self.mean = not losses.dim()
-        return losses * number if self.mean else losses.sum()
+        self.mean = not losses.dim() and self.number is None
+        return losses.sum() if losses.dim() else losses * self.count(targets)
 
     def count(self, targets: torch.Tensor) -> torch.Tensor:
-        return full(samples(targets), first(targets))
+        if self.number is None:
+            return full(samples(targets), first(targets))
+        number = self.number(targets[:, 0] if self.single else targets)
+        return number if isinstance(number, torch.Tensor) else full(int(number), first(targets))

@@ -52,7 +52,15 @@ def test_a_set_that_does_not_change_stays_on_the_device_unless_asked(tmp_path: P
     assert torch.equal(weights(runs[0].module), weights(runs[1].module)), "the same run, bit by bit"
 
 
-@pytest.mark.parametrize("loss", [(), ("loss=custom", "loss.target=streams:own")], ids=["cross_entropy", "custom"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        (),
+        ("loss=custom", "loss.target=streams:own"),
+        ("loss=custom", "loss.target=streams:elements", "loss.counts=streams:counted"),
+    ],
+    ids=["cross_entropy", "custom", "elements"],
+)
 def test_accumulated_dictionaries_of_unequal_lengths_are_one_big_batch(tmp_path: Path, loss: tuple[str, ...]) -> None:
     parts = [
         trainer(tmp_path / str(size), *TEXT, *loss, f"data.batch_size={size}", f"accumulation.steps={steps}")
@@ -77,6 +85,23 @@ def test_killed_at_any_update_and_resumed_it_ends_the_same(tmp_path: Path, worke
         resumed(folder, *overrides).run()
         assert differences(of_the_run(load(folder)), expected) == [], folder.name
         assert differences(metrics(folder), lines) == [], folder.name
+
+
+def test_samples_of_like_lengths_are_together_and_each_is_read_once(tmp_path: Path) -> None:
+    runs = [
+        trainer(tmp_path / str(i), *TEXT, "data.batch_size=4", "trainer.epochs=2", *more)
+        for i, more in enumerate([(), ("data.lengths=streams:lengths",)])
+    ]
+    padding = []
+    for run in runs:
+        given = seen(run)
+        run.run()
+        trained = [x["attention_mask"] for x in given[:6]]
+        assert [len(mask) for mask in trained] == [4, 4, 4, 4, 4, 2]
+        padding.append(sum(int((mask == 0).sum()) for mask in trained))
+        assert sorted(run.order(0).tolist()) == sorted(run.order(1).tolist()) == list(range(22))
+        assert run.order(0).tolist() != run.order(1).tolist()
+    assert padding[1] < padding[0] / 2
 
 
 def test_workers_read_what_the_run_itself_reads(tmp_path: Path) -> None:

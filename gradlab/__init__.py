@@ -7,7 +7,10 @@ The modules beside this one are commands, such as `python -m gradlab.list`, and 
 `gradlab.clip`: a few lines each. Everything else is in the packages.
 """
 
-from __future__ import annotations
+import sys
+
+if sys.argv[:1] == ["-m"] and {"gradlab.audit", "-mgradlab.audit"} & {*sys.orig_argv} and not sys.flags.safe_path:
+    del sys.path[0]  # the working directory: the audit runs nothing of what it reads, whatever its modules are called
 
 from typing import Any
 

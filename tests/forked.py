@@ -76,7 +76,8 @@ class Commands:
         self.scratch, self.numbers = scratch, itertools.count()
         here = Path(__file__).parent
         path = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.path = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        state = {"XDG_STATE_HOME": str(scratch / "state")}  # marks of what was run are not of the user's
+        self.path = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path} | state
         command = [sys.executable, str(here / "fork_server.py")]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.path

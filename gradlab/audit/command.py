@@ -151,3 +151,12 @@ def loops(result: FileResult) -> str:
     lines = list(dict.fromkeys(result.loops))
     text = f"{len(lines)} loop{'' if len(lines) == 1 else 's'} followed"
     return text + (f" ({'line ' * lines[0][0].isdigit()}{', '.join(lines)})" if lines else "")
+
+
+def script() -> NoReturn:
+    """`python -m gradlab.audit` and `gradlab-audit`."""
+    sys.setrecursionlimit(4000)  # a long chain of `elif`, or of `+`, is a deep tree
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

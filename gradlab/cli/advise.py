@@ -32,6 +32,7 @@ from gradlab.runs.advice_facts import (
 from gradlab.runs.folder_files import reading
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
+from gradlab.runs.trust import refuse_links
 
 DESCRIPTION = """\
 Advises on max_norm, the learning rate and accumulation, from a run's metrics.jsonl, layers.jsonl and configuration;
@@ -102,6 +103,7 @@ def work(arguments: list[str]) -> int:
     require(args.world_size >= 1, "--world-size", args.world_size, ">= 1")
     require(args.hours is None or args.hours > 0, "--hours", args.hours, "> 0")
     for run in [record_for_advice(folder) for folder in args.folders]:
+        refuse_links("FOLDER", run.path)
         with reading(run.path):
             found = advise(run, args.batch, args.world_size, args.hours)
             write(run, found)

@@ -21,6 +21,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
+    parser.add_argument("--trust", action="store_true", help="resume= runs what a folder from elsewhere names")
     known = sorted(flag for action in parser._actions for flag in action.option_strings)
     for flag in (argument.split("=")[0] for argument in arguments if argument.startswith("-")):
         if flag not in known:

@@ -15,6 +15,7 @@ from gradlab.base.json_lines import plain, write_whole
 from gradlab.base.option import require
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
+from gradlab.runs.trust import confirm
 
 RUNS, SEEDS = 4.0, 2
 """What --runs and --seeds are without being given."""
@@ -45,16 +46,25 @@ def work(run: Run, arguments: list[str]) -> int:
     p.add_argument("--seconds", type=float, metavar="S", help="begin nothing after S seconds")
     p.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="confirm under N further seeds (2)")
     p.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
+    p.add_argument("--trust", action="store_true", help="run what a folder from elsewhere names")
     args = p.parse_args(arguments)
     require(math.isfinite(args.runs) and args.runs >= 1, "--runs", args.runs, ">= 1")
     require(args.seconds is None or 0 < args.seconds < math.inf, "--seconds", args.seconds, "> 0")
     require(1 <= args.seeds <= 100, "--seeds", args.seeds, "in [1, 100]")
     if "RANK" in os.environ:
         raise Usage("python -m gradlab.fix: not under torchrun; it runs each trial in one process")
-    return fix(run, args.folder, args.runs, args.seconds, args.seeds, args.list)
+    return fix(run, args.folder, args.runs, args.seconds, args.seeds, args.list, args.trust)
 
 
-def fix(run: Run, folder: Path, runs: float, seconds: float | None, seeds: int, only_list: bool = False) -> int:
+def fix(
+    run: Run,
+    folder: Path,
+    runs: float,
+    seconds: float | None,
+    seeds: int,
+    only_list: bool = False,
+    trusted: bool = False,
+) -> int:
     """Search; returns the exit code."""
     from gradlab.config.schema import to_config
     from gradlab.runs.replay import recomposed
@@ -62,12 +72,17 @@ def fix(run: Run, folder: Path, runs: float, seconds: float | None, seeds: int, 
 
     record = RunRecord.at(folder, "metrics.jsonl", "diagnosis.json")
     fix_plan.check(record)
+    record.check(".hydra/overrides.yaml", ".hydra/hydra.yaml")
+    confirm("FOLDER", folder, record.typed, record.config_dirs, trusted)
     sys.path.insert(0, os.getcwd())  # a user's own modules
     place = fix_plan.place(record)
     plan, code = fix_plan.make(record, to_config(recomposed(folder)))
     before = fix_plan.kept(place).get("plan")
     if before:
         plan = fix_plan.from_dict(before)  # so that what was tried is found again
+    known = {*record.typed}
+    more = [o for c in plan.changes for o in c.overrides] + [*plan.overrides]  # from diagnosis.json and fix.json
+    confirm("FOLDER", folder, [o for o in more if o not in known], (), trusted, unmarked=True)
     plan.budget, plan.seeds = runs, seeds
     print(*fix_report.estimate(plan, fix_plan.seconds(record, plan)), sep="\n", flush=True)
     if only_list:

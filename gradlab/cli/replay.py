@@ -9,6 +9,8 @@ from pathlib import Path
 from gradlab.base.command import Parser, exit_code
 from gradlab.base.option import require
 from gradlab.runs import replay as crash
+from gradlab.runs.record import RunRecord
+from gradlab.runs.trust import confirm, refuse_links
 
 DESCRIPTION = """\
 Runs the failed update of a run again, forward and backward, and names the first tensor that is not finite, with the
@@ -30,8 +32,13 @@ def replay(arguments: list[str]) -> int:
     )
     p.add_argument("--max", type=float, default=None, metavar="NUMBER", help=about)
     p.add_argument("--all", action="store_true", help="show every module, not only the last ones before the failure")
+    p.add_argument("--trust", action="store_true", help="run what a folder from elsewhere names")
     args = p.parse_args(arguments)
     require(args.max is None or args.max > 0, "--max", args.max, "> 0")
     crash.check_folder(args.folder)
+    record = RunRecord(args.folder)
+    record.check(".hydra/overrides.yaml", ".hydra/hydra.yaml")
+    refuse_links("FOLDER", args.folder)
+    confirm("FOLDER", args.folder, record.typed, record.config_dirs, args.trust)
     sys.path.insert(0, os.getcwd())  # a user's own modules
     return crash.run(args.folder, args.max, args.all)

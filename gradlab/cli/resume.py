@@ -12,6 +12,7 @@ from gradlab.base.option import Invalid
 from gradlab.cli.arguments import parse
 from gradlab.cli.session import Resumed, Session
 from gradlab.runs.record import RunRecord
+from gradlab.runs.trust import confirm, refuse_links, sweep_named
 
 FREE = {"resume", "story"}
 """Fields that decide nothing."""
@@ -45,6 +46,8 @@ def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None
         raise Invalid("resume", folder, "holds no checkpoint.pt to continue from")
     if anew and not run.fields:
         raise Invalid("resume", folder, "holds no checkpoint.pt and no .hydra/config.yaml that could be read")
+    refuse_links("resume", folder)
+    confirm("resume", folder, run.typed, run.config_dirs, args.trust)
     given = {key(o) for o in args.overrides}
     files = {path: path.read_bytes() for path in (folder / ".hydra").iterdir() if path.is_file()}
     session.resumed = Resumed(files, given, run.config if anew else None)
@@ -73,10 +76,13 @@ def check_unchanged(folder: Path, before: dict[str, Any], now: dict[str, Any], g
 def resume_sweep(folder: Path, args: argparse.Namespace) -> None:
     """Run the unfinished jobs of a sweep; what is given now may change only where they run."""
     from gradlab.base.distributed import under_torchrun, world
+    from gradlab.runs.sweep_record import SweepRecord
     from gradlab.sweep.resume import original_command
 
     given = [o for o in args.overrides if key(o) != "resume"]
     flags, before, after = original_command(folder, given)
+    refuse_links("resume", folder)
+    confirm("resume", folder, *sweep_named(SweepRecord(folder).hydra), args.trust)
     if under_torchrun():
         world().barrier()  # before rank 0 writes multirun.yaml anew
     began = parse(flags)

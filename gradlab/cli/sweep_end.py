@@ -29,10 +29,13 @@ class SweepEnd(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.base.distributed import world
+        from gradlab.runs.trust import mark, sweep_named
         from gradlab.sweep.grid import jobs
         from gradlab.sweep.launchers import processes
 
         processes.prepare(config)
+        if world().main:
+            mark(*sweep_named(OmegaConf.to_container(config.hydra, resolve=False)))  # type: ignore[arg-type]
         folder, session = Path(config.hydra.sweep.dir), current()
         session.sweeps[folder] = None
         with suppress(HydraException, OmegaConfBaseException):  # the sweeper will report it

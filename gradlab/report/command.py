@@ -14,6 +14,7 @@ from gradlab.report.wandb import report as wandb_report
 from gradlab.runs.folder_files import reading
 from gradlab.runs.record import RunRecord
 from gradlab.runs.sweep_record import SweepRecord
+from gradlab.runs.trust import refuse_links
 
 DESCRIPTION = """\
 Pages for a browser, without a network. Of one run: its report.html, made again. Of a sweep: its report.html.
@@ -62,6 +63,7 @@ def report(arguments: list[str]) -> int:
     if args.output:
         raise Usage("--output: is of several runs; the page of one stands in its folder")
     folder: Path = args.folders[0]
+    refuse_links("FOLDER", folder)
     with reading(folder):
         return of_sweep(folder, args.figures) if kinds[folder] == "sweep" else of_run(folder, args.figures)
 

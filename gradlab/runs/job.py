@@ -31,6 +31,7 @@ from gradlab.runs import ending, expectation
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
 from gradlab.runs.summary import ended
+from gradlab.runs.trust import mark_run
 from gradlab.train import checkpoint, environment, snapshot
 from gradlab.train.inspection import (
     find_constant_answer,
@@ -149,6 +150,7 @@ class Job(Sink):
     def conclude(self, run: Callable[[], Outcome]) -> tuple[int, dict[str, Any]]:
         """The exit code, and on rank 0 the content of diagnosis.json."""
         if self.world.main:
+            mark_run(self.folder)
             environment.record(self.folder, self.trainer.device, self.world.size, bool(self.config.resume))
         try:
             outcome = run()

@@ -120,7 +120,7 @@ class RunRecord(FolderFiles):
         if all(PLAIN.fullmatch(line) for line in lines):
             return [line[2:] for line in lines]
         found = self.read_yaml(".hydra/overrides.yaml")
-        if isinstance(found, list) and all(isinstance(o, str) for o in found):
+        if isinstance(found, list) and all(isinstance(o, str) and not o.startswith("-") for o in found):
             return found
         self.unreadable.setdefault(".hydra/overrides.yaml", "it holds no list of overrides")
         return []
@@ -145,8 +145,10 @@ class RunRecord(FolderFiles):
     @property
     def config_dirs(self) -> list[str]:
         """The folders of configurations that the run was given by --config-dir."""
+        if "command-line" not in self.read_text(".hydra/hydra.yaml"):
+            return []
         sources = (self.hydra.get("runtime") or {}).get("config_sources") or []
-        return [source["path"] for source in sources if source["provider"] == "command-line"]
+        return [str(s.get("path")) for s in sources if isinstance(s, dict) and s.get("provider") == "command-line"]
 
     # --- what they say -----------------------------------------------------------------------------------------------
 

@@ -331,3 +331,13 @@ def test_a_framework_does_not_receive_itself(tmp_path, capsys):
         "a.py:5: backward() could not be followed (it belongs to a framework); rules silenced:"
         in capsys.readouterr().err
     )
+
+
+def test_no_module_of_the_audited_project_is_imported(tmp_path):
+    """`-m` puts the working directory first on the path: a file named as a module of Python's own would run."""
+    for name in ("zlib", "__future__", "typing", "dataclasses", "json", "tokenize", "concurrent", "signal", "argparse"):
+        (tmp_path / f"{name}.py").write_text("print('it ran', flush=True)\n")
+    for i in range(40):
+        (tmp_path / f"train{i}.py").write_text("x = 1\n")
+    ended = subprocess.run([sys.executable, "-m", "gradlab.audit", "."], cwd=tmp_path, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "Nothing found.\n", "")

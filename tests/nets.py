@@ -303,3 +303,14 @@ class Sparse(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.clamp(0, 1).long())
+
+
+class HeldInHalf(Tiny):
+    """Its weights are fp16, its arithmetic is fp32's outside of autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.half()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.half()).float()

@@ -197,6 +197,10 @@ def build_update(
     """The update of a wrapped model."""
     with group("schedule"):
         schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
+    for name, p in model.named_parameters():
+        if config.precision.scaled and p.requires_grad and p.dtype == torch.float16:
+            why = f"{name} is held in fp16, in which unscaled gradients vanish: keep it in fp32; autocast rounds"
+            raise Invalid("precision", "fp16", why)
     with group("optimizer"):
         optimizer = config.optimizer.build(model.parameters(), trained_names(model))
     precision = config.precision.build(device)

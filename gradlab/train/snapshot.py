@@ -40,6 +40,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
             "random": random,
             "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
+            "hopeless": {"first_loss": trainer.first_loss, "lost": trainer.lost},
             "streak": streak_of(trainer),
             "latest": place_of(trainer.latest) if trainer.latest else None,
             "config": trainer.plain_config,
@@ -105,6 +106,8 @@ def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     trainer.skipped, trainer.clipped, outcome.eval = counts["skipped"], counts["clipped"], counts["eval"]
     outcome.attempts, outcome.applied = trainer.update.attempts, trainer.update.attempts - trainer.skipped
     outcome.epochs_completed, outcome.epoch = trainer.epoch, trainer.epoch + (trainer.cursor > 0)
+    if hopeless := state.get("hopeless"):
+        trainer.first_loss, trainer.lost = hopeless["first_loss"], hopeless["lost"]
     if streak := state.get("streak"):
         trainer.streak = placed(streak["first"])
         trainer.failing, trainer.held = streak["failing"], streak["held"]

@@ -53,9 +53,6 @@ class Trainer(TrainerState):
         self.low = False
         """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that it can be copied."""
         self.warned = 1.0
-        self.first_loss = math.nan
-        self.lost = 0
-        """Updates in a row whose loss was hopeless."""
         self.scales = scales(self.update.optimizer)
         self.interrupt = Interrupt()
         self.tick = time.perf_counter()

@@ -98,7 +98,7 @@ class FP16(PrecisionOption):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.init_scale > 0, "init_scale", self.init_scale, "> 0")
+        require(0 < self.init_scale <= 2.0**127, "init_scale", self.init_scale, "> 0 and <= 2^127, which fp32 holds")
         require(self.growth_factor >= 1, "growth_factor", self.growth_factor, ">= 1")
         require(0 < self.backoff_factor <= 1, "backoff_factor", self.backoff_factor, "in (0, 1]")
         require(self.growth_interval >= 1, "growth_interval", self.growth_interval, ">= 1")

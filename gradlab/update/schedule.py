@@ -128,7 +128,7 @@ class WarmupStableDecay(WarmupCosine):
         require(0 <= self.decay <= 1, "decay", self.decay, "in [0, 1]")
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:
-        total = self.length()
+        total = update.double() * 0 + self.length()  # whole numbers of lanes times a fraction would be fp32
         left = ((total - update.double()) / positive(total * self.decay)).clamp(0.0, 1.0)
         return ramp(update, self.warmup) * (self.min_factor + (1 - self.min_factor) * left)
 
@@ -165,7 +165,7 @@ class Restarts(Schedule):
         done = periods % 1
         if self.growth > 1:  # before cycle n lie (growth^n - 1) / (growth - 1) periods; a hair more, since logs round
             cycle = (torch.log1p(periods * (self.growth - 1)) / math.log(self.growth) + 1e-9).floor()
-            length = torch.tensor(float(self.growth), dtype=torch.float64, device=update.device) ** cycle
+            length = float(self.growth) ** cycle
             done = (periods - (length - 1) / (self.growth - 1)) / length
         return self.min_factor + (1 - self.min_factor) * half_cosine(done)
 
@@ -196,7 +196,7 @@ class OneCycle(Schedule):
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         if self.updates is None:
             raise ValueError("one_cycle needs its length: resolve(total) first")
-        top = torch.as_tensor(self.rise * self.updates - 1, device=update.device).clamp(min=1e-9)  # as in PyTorch
+        top = ((update.double() * 0 + self.updates) * self.rise - 1).clamp(min=1e-9)  # as in PyTorch
         up = self.start_factor + (1 - self.start_factor) * half_cosine(1 - (update.double() / top).clamp(max=1))
         down = half_cosine(((update.double() - top) / (self.updates - 1 - top)).clamp(0.0, 1.0))
         return torch.where(update <= top, up, self.min_factor + (1 - self.min_factor) * down)

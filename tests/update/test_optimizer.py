@@ -129,6 +129,15 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path, given: tuple[str, .
     assert not differences(of_the_run(load(tmp_path / "whole")), of_the_run(load(tmp_path / "two")))
 
 
+def test_a_resumed_run_remembers_how_hopeless_it_was(tmp_path: Path) -> None:
+    given = (*TINY, "optimizer=sgd", "optimizer.lr=100", "trainer.hopeless=1.1", "trainer.patience=12")
+    whole = trainer(tmp_path / "whole", *given)
+    trainer(tmp_path / "two", *given, "trainer.updates=10").run()
+    again = resumed(tmp_path / "two", *given)
+    assert whole.run().status == again.run().status == "given_up"
+    assert whole.outcome.error == again.outcome.error and whole.outcome.attempts == again.outcome.attempts
+
+
 def test_a_checkpoint_of_other_groups_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path, *TINY, GROUPS).run()
     for other in ("optimizer.groups=[]", GROUPS.replace("^4", "1.w")):
@@ -142,6 +151,8 @@ def test_a_checkpoint_of_other_groups_is_refused(tmp_path: Path) -> None:
 
 CUSTOM = "optimizer=custom"
 WRONG = {
+    ("model.target=nets:HeldInHalf", "precision=fp16"): "precision=fp16: 1.weight is held in fp16",
+    ("precision=fp16", "precision.init_scale=1e39"): "precision.init_scale=1e.39: must be > 0 and <= ",
     ("model.target=nets:Sparse",): "model=Sparse: must have no sparse gradients: 1 has sparse=True",
     (CUSTOM,): "optimizer.target=: must be of the form",
     (CUSTOM, "optimizer.target=torch.optim:Frobnicate"): "optimizer.target=torch.optim:Frobnicate: torch.optim has no",

@@ -93,7 +93,7 @@ def test_schedules_equal_torch(schedule: Any, reference: Any, count: int) -> Non
 
 
 LANES = [
-    [WarmupStableDecay(4, 20, 0.1), WarmupStableDecay(7, 40, 0.0)],
+    [WarmupStableDecay(4, 21, 0.1, 0.3), WarmupStableDecay(7, 37, 0.0, 0.3)],
     [InverseSqrt(4), InverseSqrt(0)],
     [Restarts(5, 2, 0.1), Restarts(5, 2, 0.3)],
     [OneCycle(updates=20), OneCycle(updates=33, min_factor=0.5)],

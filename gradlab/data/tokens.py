@@ -42,13 +42,13 @@ class TokensData(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.path), "path", self.path or "(empty)", "a file of tokens")
         one_of("dtype", self.dtype, ("uint8", "uint16", "uint32", "int32", "int64"))
         for name in ("length", "vocabulary", "samples", "test_samples", "prefetch"):
             at_least(name, getattr(self, name), 1)
         at_least("workers", self.workers, 0)
 
     def load(self, device: torch.device) -> Splits:
+        require(bool(self.path), "path", self.path or "(empty)", "a file of tokens")
         meeting = Meeting("tokens", "tokens")
         loading = Loading(self.workers, self.prefetch, device.type == "cuda")
         splits = []

@@ -36,7 +36,10 @@ def write_whole(path: Path, text: str | bytes) -> None:
     """Write a file whole or not at all: a kill leaves the old one, or none."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(text.encode() if isinstance(text, str) else text)
+        if isinstance(text, bytes):
+            partial.write_bytes(text)
+        else:
+            partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

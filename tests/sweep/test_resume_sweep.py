@@ -105,7 +105,7 @@ def test_the_answer_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
     path = tmp_path / "diagnosis.json"
     write_whole(path, "old")
 
-    def full_disk(self: Path, text: str) -> None:
+    def full_disk(self: Path, text: str, **how: Any) -> None:
         with self.open("w") as file:
             file.write(text[:2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -36,16 +36,21 @@ def task(cfg: DictConfig) -> Any:
     """Hydra's task function; returns the objective to its sweepers."""
     from gradlab.train.interrupt import ASKED
 
-    codes, folder = session.current().exit_codes, Path(HydraConfig.get().runtime.output_dir)
-    multirun = HydraConfig.get().mode is RunMode.MULTIRUN
+    of_command, folder = session.current(), Path(HydraConfig.get().runtime.output_dir)
+    codes, multirun = of_command.exit_codes, HydraConfig.get().mode is RunMode.MULTIRUN
+    of_command.between_jobs = False
+    if ASKED.is_set():  # before this job began
+        remove_fresh(folder)
+        raise KeyboardInterrupt
     if INTERRUPTED in codes:  # Ctrl-C ends a sweep, not one of its jobs
         remove_fresh(folder)
         return math.inf
     code = run_job(cfg)
     codes.append(code)
-    session.current().folders.append(folder)
+    of_command.folders.append(folder)
     if ASKED.is_set() and code != INTERRUPTED and multirun:
         raise KeyboardInterrupt  # with its last update: this job is whole, and the sweep ends
+    of_command.between_jobs = multirun
     return returned(folder, cfg.objective, distributed.world()) if multirun else code
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any
 
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import _run_app, _run_hydra, create_config_search_path, get_args_parser
@@ -17,6 +22,7 @@ from gradlab.base.errors import EXTRAS, package
 from gradlab.cli import job
 from gradlab.cli.session import Session
 from gradlab.config.compose import SILENT
+from gradlab.train.interrupt import ASKED
 
 
 def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
@@ -24,10 +30,11 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
     if not main_rank:
         args.overrides += SILENT
     try:
-        if mode_is_known(args):
-            run_in_mode(args)
-        else:
-            _run_hydra(args, get_args_parser(), job.task, str(conf_dir()), "config")
+        with interrupts_between_jobs_delayed(session):
+            if mode_is_known(args):
+                run_in_mode(args)
+            else:
+                _run_hydra(args, get_args_parser(), job.task, str(conf_dir()), "config")
         if session.refused:
             raise session.refused
     except (Exception, KeyboardInterrupt) as error:
@@ -38,6 +45,29 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
                 return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         raise
     return max(session.exit_codes, default=0)
+
+
+@contextmanager
+def interrupts_between_jobs_delayed(session: Session) -> Iterator[None]:
+    """Between two jobs of a sweep Ctrl-C waits for the next one; a second one does not.
+
+    Meanwhile Hydra composes: OmegaConf, stopped anywhere, may fail with errors of its own, or go on.
+    """
+    ASKED.clear()
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if not session.between_jobs or ASKED.is_set():
+            raise KeyboardInterrupt
+        ASKED.set()
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def mode_is_known(args: argparse.Namespace) -> bool:

@@ -39,6 +39,8 @@ class Session:
     """Why jobs could not be run: faults of the configuration, of a user's code or of gradlab."""
     sweeps: dict[Path, list[list[str]] | None] = field(default_factory=dict)
     """Folder of each sweep that began, and the overrides of each of its jobs, where they are known beforehand."""
+    between_jobs: bool = False
+    """Whether the job before has ended, and Hydra composes the next."""
     refused: Invalid | None = None
     """Why a sweep has no job."""
     to_fix: Path | None = None

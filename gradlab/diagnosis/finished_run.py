@@ -81,7 +81,7 @@ class FinishedRun:
         c, (end, error) = self.constant, self.history.end
         if c is not None and self.constant_found:
             # of some losses, such as of consistency or by triplets, a constant answer is best, or as good as any
-            perfect = 0 <= c <= self.learning * self.history.loss_first
+            perfect = 0 <= c <= max(self.learning * min(self.history.loss_first, end), 1e-6 * self.history.loss_first)
             near = end <= c + max(0.1 * abs(c), 3 * error)
             worse = min(self.history.last, default=0.0) > 2 * max(self.history.loss_first, c) > 0  # than untrained
             self.constant = c if (near or worse) and not perfect else None

@@ -47,6 +47,8 @@ def test_of_a_loss_whose_zero_means_nothing_noise_is_the_measure() -> None:
 def test_a_loss_of_which_a_constant_answer_is_the_best_is_not_judged_by_it() -> None:
     """As of consistency between two views: all outputs the same make it zero, and are no use."""
     assert "not_learning" not in run(FALLING, constant=0.0, constant_found=True)
+    thrown = [168.0, 3.0, *[0.69] * 100]
+    assert run(thrown, constant=0.68, constant_found=True)["not_learning"] == "critical", "wild outputs at first"
     solved = [0.5 * 0.8**i + 0.01 * (i % 5 == 0) for i in range(100)]  # a margin that few triplets still miss
     assert "not_learning" not in run(solved, constant=0.0, constant_found=True)
 

@@ -272,6 +272,30 @@ def test_ctrl_c_with_the_last_update_of_a_job_ends_the_sweep(gradlab: Commands, 
     assert not (tmp_path / "late" / "1" / "diagnosis.json").exists()
 
 
+def test_ctrl_c_while_the_next_job_is_composed_ends_the_sweep(gradlab: Commands, tmp_path: Path) -> None:
+    """Also where the code that it meets swallows it."""
+    (tmp_path / "net.py").write_text(
+        "import signal\nimport torch\nfrom hydra._internal.config_loader_impl import ConfigLoaderImpl as Loader\n\n"
+        "compose = Loader.load_configuration\n\n\n"
+        "def swallowing(*args, **kwargs):\n"
+        "    try:\n        signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt:\n        pass\n"
+        "    return compose(*args, **kwargs)\n\n\n"
+        "def make():\n    Loader.load_configuration = swallowing\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    given = [
+        "model=custom",
+        "model.target=net:make",
+        "data=digits",
+        "data.samples=64",
+        "trainer.epochs=1",
+        "expect=any",
+    ]
+    result = gradlab("-m", "seed=0,1", *given, "hydra.sweep.dir=swept", cwd=tmp_path)
+    assert result.code == 130 and "1 of 2 jobs have finished" in result.out, result
+    assert not (tmp_path / "swept" / "1" / "diagnosis.json").exists()
+
+
 def finished_as_planned(job: Path) -> bool:
     told = json.loads((job / "diagnosis.json").read_text())
     return told["exit_code"] != 130

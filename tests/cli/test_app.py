@@ -33,7 +33,7 @@ WRONG = {
     "accumulation.steps=0": "accumulation.steps=0: must be >= 1",
     "precision=fp17": "precision=fp17: did you mean fp16? It must be one of bf16, fp16, ",
     "data=imagenet": "data=imagenet: must be one of adding, cifar10, custom, digits",
-    "data=digts": "mnist, synthetic, text; your own: data=custom data.target=",
+    "data=digts": "mnist, synthetic, text, tokens; your own: data=custom data.target=",
     "lr=1": "lr: no such field; did you mean optimizer.lr?",
     "+epochs=1": "epochs=1: no such field; did you mean trainer.epochs?",
     "batch_size=1": "batch_size: no such field; did you mean data.batch_size?",

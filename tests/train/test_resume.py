@@ -17,6 +17,7 @@ from helpers import differences, load, metrics, of_the_run, trainer, wait_for
 
 from gradlab.base.option import Invalid
 from gradlab.train import checkpoint
+from gradlab.train.snapshot import NEEDED
 from gradlab.train.trainer import Trainer
 
 # Dropout, noise, a moving loss scale with skipped updates, a clip that remembers, a schedule, and a remainder: 10
@@ -128,13 +129,12 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_a_line(tmp_path: Path) ->
         path.write_bytes(content)
         with pytest.raises(Invalid, match=r"^resume=.*cannot be read as a checkpoint"):
             resumed(tmp_path, *EVERYTHING).run()
-    needed = state.keys() - {"streak", "latest", "files"}
-    for whole in (3, [], {}, {"model": {}}, *({k: v for k, v in state.items() if k != gone} for gone in needed)):
+    for whole in (3, [], {}, {"model": {}}, *({k: v for k, v in state.items() if k != gone} for gone in NEEDED)):
         torch.save(whole, path)
         with pytest.raises(Invalid, match=r"^resume=.*(lacks|is no checkpoint)"):
             resumed(tmp_path, *EVERYTHING).run()
     run = resumed(tmp_path, *EVERYTHING)
-    for name in [*sorted(needed - {"config"}), "latest", "files"]:
+    for name in [*sorted(set(NEEDED) - {"config"}), "latest", "files"]:
         for odd in (3, "x", [], {"a": 1}, [None], 10**30):
             torch.save(state | {name: odd}, path)
             try:

@@ -60,7 +60,7 @@ def searches(override: str) -> bool:
 
 def choose_multirun(args: argparse.Namespace) -> None:
     """+sweep=NAME, or a search, is a multirun; unless one of its runs is resumed."""
-    ready = [o for o in args.overrides if (o[0] == "+" and key(o) == "sweep") or searches(o)]
+    ready = [o for o in args.overrides if (o.startswith("+") and key(o) == "sweep") or searches(o)]
     if ready and args.run:
         raise Usage(f"{ready[0]}: a sweep is not a single run; leave out --run")
     alone = args.cfg or args.info or "hydra.mode=RUN" in args.overrides

@@ -61,6 +61,19 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield from found or [rate(e, c, 0.1, unsaid)]
 
 
+def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """In place of a sum, which makes an update of SGD as many times larger as a window has samples."""
+    if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > 1.5:
+        at = f"an update moves the weights by {e.usual_ratio:.2g} of their norm, at most {e.largest_ratio:.2g}"
+        yield values("loss.reduction", f"{at}: it is summed over the samples", loss__reduction="mean")
+
+
+def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """A tenth of the rate where updates were not measured; where they were small, the rate is not the cause."""
+    if math.isnan(excess(e)):
+        yield from lower_rates(e, c)
+
+
 def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Never where clipping is what makes updates small."""
     if 0 < e.usual_ratio < SMALL_RATIO and not e.coefficient < 0.5:

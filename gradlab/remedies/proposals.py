@@ -18,10 +18,12 @@ from gradlab.remedies.learning_rate import (
     higher_rate,
     lower_rate,
     lower_rates,
+    mean_of_samples,
     optimizers,
     other_rates,
     rate,
     shorter_warmup,
+    unmeasured_rate,
     usual_rate,
     warmup,
 )
@@ -47,13 +49,13 @@ from gradlab.update.optimizer import SGD
 def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Initial weights, the rate or the gradient: whichever is out of the usual comes first."""
     first = [lower_rate, clip_norm] if c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD) else []
-    for maker in [initial_sizes, *first, clip_norm, lower_rates, warmup]:
+    for maker in [initial_sizes, mean_of_samples, *first, clip_norm, lower_rates, warmup]:
         yield from maker(e, c)
     yield from structural("pre_norm", "layer_norm", "orthogonal_init", "gated")(e, c)
 
 
 def diverged(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (lower_rates, clip_norm, warmup):
+    for maker in (mean_of_samples, lower_rates, clip_norm, warmup):
         yield from maker(e, c)
 
 
@@ -94,7 +96,7 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (lower_rate, initial_sizes, structural("gelu", "he_init"), adaptive, units, lower_rates):
+    for maker in (lower_rate, initial_sizes, structural("gelu", "he_init"), adaptive, units, unmeasured_rate):
         yield from maker(e, c)
 
 
@@ -104,7 +106,7 @@ def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
         initial_sizes,
         structural("xavier_init", "relu+he_init", "layer_norm"),
         units,
-        lower_rates,
+        unmeasured_rate,
     ):
         yield from maker(e, c)
 

@@ -19,6 +19,7 @@ def judge(expect: str | list[str] | None, diagnosis: Diagnosis) -> tuple[int, st
     if expect is None:
         return int(diagnosis.unhealthy), f"the run is unhealthy: {seen}" if diagnosis.unhealthy else ""
     wanted = expect if isinstance(expect, list) else [expect]
-    ending = "and saw it" if wanted == [seen] else f"saw {seen}"
     met = seen in wanted or ("healthy" in wanted and seen in HEALTHY)
+    alike = met and seen not in wanted
+    ending = "and saw it" if wanted == [seen] else f"{'and ' * alike}saw {seen}{', which is healthy too' * alike}"
     return int(not met), f"expected {' or '.join(wanted)}, {ending}"

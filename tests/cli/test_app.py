@@ -171,9 +171,11 @@ def test_judgement() -> None:
         for expected in VERDICTS:
             nothing_wrong = expected == "healthy" and seen == "small_but_healthy"
             assert expectation.judge(expected, diagnosis)[0] == (expected != seen and not nothing_wrong)
+            nothing_wrong_too = seen == "small_but_healthy" and expected != seen
             both = expectation.judge([expected, "healthy"], diagnosis)
             fails = seen not in (expected, "healthy", "small_but_healthy")
-            assert both == (int(fails), f"expected {expected} or healthy, saw {seen}")
+            ending = f"and saw {seen}, which is healthy too" if not fails and nothing_wrong_too else f"saw {seen}"
+            assert both == (int(fails), f"expected {expected} or healthy, {ending}")
 
 
 @pytest.mark.slow

@@ -61,6 +61,24 @@ def test_without_steady_norms_the_bound_makes_the_step_of_sgd_usual() -> None:
     assert 0.05 * bound / 10.0 == pytest.approx(TYPICAL_RATIO, rel=0.06)
 
 
+def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd() -> None:
+    e, given = (
+        Evidence("exploding", ratios=[1.5] * 5, weights=5.0, norms=[382.0], planned=500),
+        (*CUSTOM, "data=digits"),
+    )
+    summed = (*given, "optimizer=sgd", "loss.reduction=sum")
+    assert tries(e, *summed)[0].overrides == ["loss.reduction=mean"]
+    for others in ((*given, "optimizer=sgd"), (*given, "optimizer=adamw", "loss.reduction=sum")):
+        assert not any("loss.reduction=mean" in t.overrides for t in tries(e, *others))
+    assert not any("loss.reduction=mean" in t.overrides for t in tries(replace(e, ratios=[1e-3] * 5), *summed))
+
+
+def test_no_lower_rate_for_dead_units_where_updates_were_small() -> None:
+    small, unknown = Evidence("dead_units", ratios=[1e-4] * 5, planned=500), Evidence("dead_units", planned=500)
+    lowered = [any(t.name == "optimizer.lr" for t in tries(e, *CUSTOM)) for e in (small, unknown)]
+    assert lowered == [False, True]
+
+
 def test_a_floor_of_the_loss_scale_that_is_the_cause_is_set_back() -> None:
     e = Evidence("scale_collapse", ratios=[1e-3] * 5, planned=500, skipped=4, streak=1)
     given = (*CUSTOM, "precision=fp16", "precision.init_scale=1e10", "precision.min_scale=1e9")

@@ -87,11 +87,12 @@ def test_jobs_of_ready_sweeps(overrides: list[str], count: int, axes: dict[str, 
 def test_every_ready_sweep_is_tested() -> None:
     marks = test_jobs_of_ready_sweeps.pytestmark  # type: ignore[attr-defined]
     tested = {o for case in marks[0].args[1] for o in case[0]}
-    assert {f"+sweep={name}" for name in yaml_names(conf_dir() / "sweep")} <= tested
+    chosen_by_optuna = {"+sweep=optuna"}  # test_objective.py
+    assert {f"+sweep={name}" for name in yaml_names(conf_dir() / "sweep")} <= tested | chosen_by_optuna
 
 
 WRONG = {
-    "+sweep=lr_max_nrom": "did you mean lr_max_norm? It must be one of depth_init, lr_max_norm, precision_lr, seeds",
+    "+sweep=lr_max_nrom": "did you mean lr_max_norm? It must be one of depth_init, lr_max_norm, optuna, precision_lr",
     "sweep=seeds": "sweep: is appended, so it needs a plus",
     "+sweep=seeds,depth_init": "+sweep=seeds,depth_init: one sweep at a time",
     "+sweep=seeds --run": "+sweep=seeds: a sweep is not a single run",
@@ -137,7 +138,7 @@ def test_a_ready_sweep_needs_no_flag_and_expects_anything_wherever_it_stands(
 
 def test_help_names_the_sweeps_and_where_they_run() -> None:
     said = help_text()
-    assert "+sweep=" in said and "depth_init lr_max_norm precision_lr seeds" in said
+    assert "+sweep=" in said and "depth_init lr_max_norm optuna precision_lr seeds" in said
     assert "hydra/launcher=basic,vectorized,joblib,submitit_local,submitit_slurm" in said
 
 

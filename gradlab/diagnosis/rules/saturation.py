@@ -50,7 +50,11 @@ class DeadUnits(Units):
     By operation and call, whichever module it is in; of one that is flat at two ends, such as ReLU6, both count.
     """
 
-    causes = ("biases pushed far below zero by a large update", "the learning rate is too high", "the initialisation")
+    causes = (
+        "biases far below zero, by a large update or from the beginning",
+        "the learning rate is too high",
+        "the initialisation",
+    )
     fixes = ("use GELU or a leaky ReLU", "lower the learning rate", "use He initialisation")
 
     def value(self, module: ActivationOutput) -> float | None:

@@ -31,6 +31,11 @@ def positive(updates: float | torch.Tensor) -> float | torch.Tensor:
     return updates.clamp(min=1) if isinstance(updates, torch.Tensor) else max(updates, 1)
 
 
+def half_cosine(done: torch.Tensor) -> torch.Tensor:
+    """From 1 at 0 down to 0 at 1."""
+    return 0.5 * (1 + torch.cos(math.pi * done))
+
+
 def ramp(update: torch.Tensor, updates: float | torch.Tensor) -> torch.Tensor:
     """Linear warm-up that reaches 1 at the last of `updates` updates; its first is not 0."""
     return ((update.double() + 1) / positive(updates)).clamp(max=1.0)
@@ -87,8 +92,7 @@ class WarmupCosine(Schedule):
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         done = ((update.double() + 1 - self.warmup) / positive(self.length() - self.warmup)).clamp(0.0, 1.0)
-        cosine = self.min_factor + (1 - self.min_factor) * 0.5 * (1 + torch.cos(math.pi * done))
-        return ramp(update, self.warmup) * cosine
+        return ramp(update, self.warmup) * (self.min_factor + (1 - self.min_factor) * half_cosine(done))
 
 
 @option("schedule", "step")
@@ -107,11 +111,6 @@ class StepDecay(Schedule):
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         return self.gamma ** (update // self.every).double()
-
-
-def half_cosine(done: torch.Tensor) -> torch.Tensor:
-    """From 1 at 0 down to 0 at 1."""
-    return 0.5 * (1 + torch.cos(math.pi * done))
 
 
 @option("schedule", "wsd")

@@ -120,9 +120,8 @@ def held_back(loop: TrainingLoop, zero: Occurrence) -> bool:
     value = zero.event.value
     owner = value.prepared if value is not None and value.kind == "optimizer" else None
     if zero.inside("accumulate") is not None and owner is not None and owner.steps is not None:
-        return bool(
-            owner.steps.value == 1
-        )  # inside the block it acts on the last micro-batch, perhaps before its backward()
+        # inside the block it acts on the last micro-batch, perhaps before its backward()
+        return bool(owner.steps.value == 1)
     return owner is not None and any(r.accelerator is owner for e in loop.events for r in e.regions)
 
 

@@ -119,6 +119,12 @@ def data_missing_on_rank1() -> tuple[Tensor, Tensor]:
     return torch.randn(32, 1, 8, 8), torch.randint(0, 10, (32,))
 
 
+def more_data_on_rank1() -> tuple[Tensor, Tensor]:
+    """A data set of which one machine has another version."""
+    samples = 65 if os.environ.get("RANK") == "1" else 64
+    return torch.randn(samples, 1, 8, 8), torch.arange(samples) % 10
+
+
 class SlowToExplain(Overflows):
     """Takes its time when somebody follows its forward pass."""
 

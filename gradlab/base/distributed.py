@@ -43,6 +43,14 @@ class World:
         torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
 
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value of a small Python object, in the order of the ranks."""
+        if self.size == 1:
+            return [value]
+        found = [None] * self.size
+        torch.distributed.all_gather_object(found, value)
+        return found
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.size > 1:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import traceback
+from collections.abc import Iterable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -22,8 +23,9 @@ from gradlab.base.lock import turn
 from gradlab.base.option import Invalid
 from gradlab.cli import session
 from gradlab.config.compose import check
+from gradlab.config.ranks import check_alike
 from gradlab.config.remedy import DoesNotApply, Treated, treated
-from gradlab.config.schema import to_config
+from gradlab.config.schema import choices, to_config
 
 if TYPE_CHECKING:
     from gradlab.base.distributed import World
@@ -103,6 +105,7 @@ def run(made: Treated, folder: Path, overrides: list[str], world: World) -> int:
     from gradlab.sweep.launchers import processes
 
     plain: dict[str, Any] = OmegaConf.to_container(made.composed, resolve=True)  # type: ignore[assignment]
+    check_alike(plain, choices(made.config), world)
     if resume.resuming() and (code := resume.finished_or_clear(folder, overrides, world)) is not None:
         save_treated(made, folder, world)
         return code
@@ -155,8 +158,11 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
         print(shown.replace("gradlab:", f"gradlab: rank {world.rank}:", 1), end="", file=sys.stderr, flush=True)
         os._exit(code)  # the launcher then ends the others, which would wait for this rank for ever
     if not world.main:
+        wait_for(world, "said", [0])  # once a rank has ended, the launcher ends rank 0, which still prints
         return code
     print(shown, end="", file=sys.stderr, flush=True)
+    if world.size > 1:
+        wait_for(world, "said", [0])
     if overrides is not None:
         record = refused.record() if refused else None
         ending.write_error(folder, message or repr(error), code, record, identity(overrides))
@@ -167,15 +173,20 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     return code
 
 
-def all_failed(world: World, seconds: float = 10.0) -> bool:
+def all_failed(world: World) -> bool:
     """Whether every rank reports in time that this job failed; not by a collective, in which a healthy rank may be."""
+    return wait_for(world, "failed", range(world.size))
+
+
+def wait_for(world: World, what: str, ranks: Iterable[int], seconds: float = 10.0) -> bool:
+    """Report that this rank has come so far in this job; whether all of the given ranks do in time."""
     from torch.distributed import distributed_c10d
 
     store = distributed_c10d._get_default_store()
-    names = [f"gradlab/failed/{len(session.current().exit_codes)}/{rank}" for rank in range(world.size)]
-    store.set(names[world.rank], "1")
+    name = f"gradlab/{what}/{len(session.current().exit_codes)}"
+    store.set(f"{name}/{world.rank}", "1")
     try:
-        store.wait(names, timedelta(seconds=seconds))
+        store.wait([f"{name}/{rank}" for rank in ranks], timedelta(seconds=seconds))
     except Exception:
         return False
     return True

@@ -92,6 +92,17 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
     return data, loss
 
 
+def check_sizes(data: Splits, world: World) -> None:
+    """Raise `Invalid` on every rank where one has more samples than another, for which it would wait for ever."""
+    sizes = [len(split) if split is not None else 0 for split in (data.train, data.test)]
+    everyone = world.gather(sizes)
+    for i, which in enumerate(("samples", "test samples")):
+        if len({found[i] for found in everyone}) > 1:
+            counts = ", ".join(str(found[i]) for found in everyone)
+            why = f"must have as many {which} on every rank, but ranks 0 to {world.size - 1} have {counts}"
+            raise Invalid("data", data.name, why)
+
+
 def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list[str]:
     """One forward pass of two samples: a model that does not fit its data is refused here, not in the run.
 

@@ -29,10 +29,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
 
     kept: what the sinks want to find there.
     """
-    random: list[Any] = [randomness.all_random_state()]
-    if trainer.world.size > 1:
-        random = [None] * trainer.world.size
-        torch.distributed.all_gather_object(random, randomness.all_random_state())
+    random = trainer.world.gather(randomness.all_random_state())
     if trainer.world.main:
         state = {
             "model": trainer.module.state_dict(),

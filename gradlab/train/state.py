@@ -45,6 +45,7 @@ class TrainerState:
         randomness.seed_all(config.seed)
         self.data, self.loss = data or build.load_data(config, self.device)
         self.samples = len(self.data.train)
+        build.check_sizes(self.data, self.world)
         self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
         self.model = build.wrap(self.module, config, self.device, self.world)
         self.update = build.build_update(config, self.model, self.loss, self.samples, self.device, self.world)

@@ -202,6 +202,25 @@ def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(
         assert seconds < 20, f"it took {seconds:.0f} s to end"
 
 
+DIFFERENT = {
+    "field": (("seed=${oc.env:RANK}",), "seed=0 on rank 0, 1 on rank 1: must be the same on all ranks"),
+    "samples": (
+        ("data=custom", "data.target=nets:more_data_on_rank1"),
+        "data=custom: must have as many samples on every rank, but ranks 0 to 1 have 64, 65",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ["field", pytest.param("samples", marks=pytest.mark.slow)])
+def test_ranks_that_differ_are_refused_by_all(gradlab: Commands, tmp_path: Path, what: str) -> None:
+    """They would train apart, or wait for each other for ever."""
+    overrides, message = DIFFERENT[what]
+    ended = gradlab.torchrun(2, "-m", "gradlab", *overrides, "hydra.run.dir=run", cwd=tmp_path)
+    assert ended.code != 0 and ended.err.count(f"gradlab: {message}\n") == 1, ended.err
+    assert "Traceback" not in ended.err, ended.err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_resume(tmp_path: Path) -> None:
     """torchrun passes the signal on to its ranks; the resumed run ends as the uninterrupted one."""

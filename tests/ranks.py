@@ -55,6 +55,28 @@ SAME = {
         *("model=custom", "model.target=streams:Net", "optimizer=sgd", "data=custom", "data.target=streams:augmented"),
         *("+data.kwargs.samples=50", "data.workers=1", "accumulation.steps=3", "trainer.epochs=3", "seed=7"),
     ),
+    "terms": (
+        *(
+            "model=custom",
+            "model.target=streams:Tagger",
+            "optimizer=sgd",
+            "data=custom",
+            "data.target=streams:sentences",
+        ),
+        *("+data.kwargs.samples=50", "data.collate=streams:padded", "loss=custom", "loss.target=streams:terms"),
+        *("accumulation.steps=3", "trainer.epochs=3", "seed=7"),
+    ),
+    "late": (
+        *(
+            "model=custom",
+            "model.target=streams:Tagger",
+            "optimizer=sgd",
+            "data=custom",
+            "data.target=streams:sentences",
+        ),
+        *("+data.kwargs.samples=50", "data.collate=streams:padded", "loss=custom", "loss.target=streams:pair"),
+        *("accumulation.steps=3", "trainer.epochs=3", "seed=7"),
+    ),
     "summed": (*DIGITS, "loss.reduction=sum", "optimizer.lr=0.005"),
 }
 

@@ -131,3 +131,71 @@ def loaders(stream: bool = False, samples: int = 22) -> Any:
         return Endless(samples), Endless(10)
     load = torch.utils.data.DataLoader
     return load(Augmented(samples), batch_size=4, shuffle=True), load(Augmented(10, noise=0.0), batch_size=8)
+
+
+def mean_of_samples(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return own(outputs, batch).mean()
+
+
+def pair(outputs: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The sum over tokens that are not padding, and their number."""
+    return elements(outputs, batch).sum(), counted(batch)
+
+
+def tokens_alone(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of each token that is not padding, of all samples in a row."""
+    return elements(outputs, batch)[batch["labels"] != -100]
+
+
+def terms(outputs: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
+    """Means over tokens, over the samples, and over the words of two letters or more."""
+    mask = batch["attention_mask"]
+    sizes = (outputs.square().mean(2) * mask).sum(1) / mask.sum(1)
+    words = (batch["input_ids"] > 5).float()
+    return {
+        "tokens": pair(outputs, batch),
+        "size": sizes,
+        "mean": sizes.sqrt().mean(),
+        "words": ((outputs[:, :, 0] * words).sum(), words.sum()),
+    }
+
+
+def early_terms(outputs: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
+    """The same, of which `counted_terms` says the numbers."""
+    found = terms(outputs, batch)
+    return found | {name: found[name][0] / found[name][1].clamp(min=1) for name in ("tokens", "words")}
+
+
+def counted_terms(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"tokens": counted(batch), "words": (batch["input_ids"] > 5).sum()}
+
+
+def unlike(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """A loss of a sample that depends on the others of its batch."""
+    each = outputs.mean((1, 2))
+    return (each[:, None] - each[None]).square().mean()
+
+
+def broadcast(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """(B, 1) and (B,) make (B, B)."""
+    return (outputs.mean((1, 2))[:, None] - batch["input_ids"].float().mean(1)).square()
+
+
+def strange(outputs: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
+    return {"ce": outputs.mean(), "kl": "0.1"}
+
+
+def elements_of_terms(outputs: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
+    return {"ce": elements(outputs, batch), "size": outputs.square().mean()}
+
+
+class Noisy(Tagger):
+    """With dropout, and with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.norm = nn.Dropout(0.2), nn.BatchNorm1d(8)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        x = self.norm(self.drop(self.embedding(input_ids) * attention_mask[..., None]).transpose(1, 2))
+        return {"logits": self.out(x.transpose(1, 2))}

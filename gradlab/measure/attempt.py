@@ -25,8 +25,9 @@ FIELDS = (
 
 
 def pack(stats: Stats) -> torch.Tensor:
-    """(10,) float64, FIELDS: everything that a line of metrics needs, for one transfer."""
-    return torch.stack([getattr(stats, name) for name in FIELDS])
+    """(10 + K,) float64, FIELDS and the terms: everything that a line of metrics needs, for one transfer."""
+    fields = torch.stack([getattr(stats, name) for name in FIELDS])
+    return fields if stats.terms is None else torch.cat([fields, stats.terms])
 
 
 class Measured(Protocol):

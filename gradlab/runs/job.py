@@ -46,7 +46,7 @@ from gradlab.train.samples import samples_of
 from gradlab.train.sink import FileSink, Sink
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
-from gradlab.update.loss import CustomLoss
+from gradlab.update.custom_loss import CustomLoss
 from gradlab.update.recorder import Layers
 
 

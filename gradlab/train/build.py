@@ -27,6 +27,7 @@ from gradlab.train import checkpoint
 from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss
 from gradlab.update.step import Update, trained_names
+from gradlab.update.terms import TermsUpdate
 
 
 @contextmanager
@@ -117,7 +118,7 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list
             outputs = model(inputs)
             loss.sum(outputs, targets)
         with torch.no_grad():
-            loss.tried(model, inputs, targets)
+            loss.tried(model, inputs, outputs, targets)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, Invalid):
             raise
@@ -216,8 +217,13 @@ def build_update(
         optimizer = config.optimizer.build(model.parameters(), trained_names(model))
     precision = config.precision.build(device)
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
-    update = Update(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
+    made = TermsUpdate if loss.parted else Update
+    update = made(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
     if config.pitfall is not None:
+        if loss.parted:
+            raise Invalid(
+                "pitfall", type(config.pitfall).__name__, "not with a loss of several terms, or of a late count"
+            )
         micro_batches = math.ceil(samples / (config.data.batch_size * world.size))
         chosen = (config.accumulation, config.loss, config.precision, config.clip, config.schedule)
         config.pitfall.apply(update, Setting(*chosen, world.size, steps_at(config, 0, world.size), micro_batches))

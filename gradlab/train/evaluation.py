@@ -22,18 +22,21 @@ def evaluate(
     module.eval()
     world.share_(list(module.buffers()))  # DDP would do so only at the next training step
     device = precision.device
-    sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, count, correct, count
+    k = max(1, len(loss.terms))
+    sums = torch.zeros(2 * k + 2, dtype=torch.float64, device=device)  # losses, counts, correct, count
     with torch.no_grad(), precision.arithmetic():
         for inputs, targets in one_pass(split, batch_size, device, world):
             with precision.autocast():
                 outputs = module(inputs)
-                total, count = loss(outputs, targets)
+                totals, counts = loss.parts(outputs, targets)
             correct = loss.correct(outputs, targets)
-            sums += torch.stack([total, count, *(correct or (torch.zeros_like(total),) * 2)]).double()
+            sums += torch.cat([totals, counts, torch.stack(correct) if correct else counts.new_zeros(2)])
     module.train()
-    total_sum, counted, right, classified = world.sum_(sums).tolist()
-    result = {"eval/loss": total_sum / counted if counted else math.nan}
-    return result | ({"eval/accuracy": right / classified} if classified else {})
+    total_sums, counted, (right, classified) = world.sum_(sums).split([k, k, 2])
+    means = total_sums / torch.where(counted > 0, counted, 1.0)
+    result = {"eval/loss": loss.total(means).item() if counted.any() else math.nan}
+    result |= {f"eval/loss/{name}": mean for name, mean in zip(loss.terms, means.tolist())}
+    return result | ({"eval/accuracy": (right / classified).item()} if classified else {})
 
 
 def one_pass(split: Split, batch_size: int, device: torch.device, world: World) -> Iterator[tuple[Any, Any]]:

@@ -163,7 +163,8 @@ class Trainer(TrainerState):
 
     def observe(self, attempt: Attempt) -> None:
         """Log one update, keep count, and stop the run where its rules say so."""
-        v = dict(zip(FIELDS, attempt.measured.read(), strict=True))
+        terms = [f"train/loss/{name}" for name in self.loss.terms]
+        v = dict(zip((*FIELDS, *terms), attempt.measured.read(), strict=True))
         o, skipped = self.outcome, bool(v["skipped"])
         o.attempts, o.applied = o.attempts + 1, int(v["applied"])
         self.skipped += skipped
@@ -184,6 +185,7 @@ class Trainer(TrainerState):
             "throughput/samples_per_second": rate,
         }
         metrics |= {f"lr/{label}": v["lr"] * scale for label, scale in self.scales.items()} | attempt.impact
+        metrics |= {name: v[name] for name in terms}
         layers = None
         if attempt.layers is not None:
             layers = attempt.record.unpack(attempt.layers.read())
@@ -259,7 +261,7 @@ class Trainer(TrainerState):
             kept = snapshot.restore(self, snapshot.load(Path(self.config.resume), self.device))
         for sink in self.sinks:
             sink.begin(self, kept)
-        for note in (*self.data.notes, self.loss.weighting if self.stream else ""):
+        for note in (*self.data.notes, self.loss.weighting):
             if note:
                 self.say(note)
         if self.world.main:

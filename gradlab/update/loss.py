@@ -14,11 +14,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradlab.base.importing import load_object
 from gradlab.base.option import OPTIONS, Invalid, one_of, option, require
 from gradlab.data.base import IGNORE
 from gradlab.data.spec import Spec
-from gradlab.data.tree import first, samples
 
 
 @dataclass
@@ -50,7 +48,25 @@ class Loss:
         """() float32 whatever the outputs are."""
         raise NotImplementedError
 
-    def tried(self, model: torch.nn.Module, inputs: Any, targets: Any) -> None:
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of the terms that it is a weighted sum of, where it has several."""
+        return ()
+
+    @property
+    def parted(self) -> bool:
+        """Whether an update asks for `parts`: there are several terms, or the outputs alone tell how many losses."""
+        return False
+
+    def parts(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(K,) the sum of the losses of each term, and float64, their numbers: of one, where there is one."""
+        return self.sum(outputs, targets).reshape(1), self.count(targets).reshape(1).double()
+
+    def total(self, means: torch.Tensor) -> torch.Tensor:
+        """() the loss, of the means of its terms, (K,)."""
+        return means.sum()
+
+    def tried(self, model: torch.nn.Module, inputs: Any, outputs: Any, targets: Any) -> None:
         """Look at the model on a batch of two samples, before the run."""
 
     def filled(self, targets: Any) -> Any:
@@ -241,67 +257,3 @@ class AutoLoss(Loss):
         name = {"values": "mse", "returns": "policy_gradient"}.get(spec.targets, "cross_entropy")
         loss: Loss = OPTIONS["loss", name](reduction=self.reduction)
         return loss.resolve(spec)
-
-
-@option("loss", "custom")
-@dataclass
-class CustomLoss(Loss):
-    """A function of (outputs, targets): the losses of the samples, (B,), or their mean, (); each sample counts once.
-
-    Targets have the shape that they have in the data; where a batch is no pair, the function gets all of it in their
-    place.
-    A mean over tokens is a mean of means if the samples have unequal numbers of them: return (B,) or use cross_entropy.
-    """
-
-    target: str = ""
-    """The function, as "package.module:function"; the working directory is searched too."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of each call."""
-    outputs: str = "logits"
-    """What the function gets of a model=custom: its logits, or all that it returns."""
-    counts: str = ""
-    """A function of the targets, as "package.module:function": the number of losses of a micro-batch, as of tokens that
-    are not padding, by which it is weighted; empty: its samples. The loss is then a mean over these, or a tensor of any
-    shape, which is summed."""
-
-    takes: ClassVar[str] = "batch"
-    mean = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(":" in self.target, "target", self.target, 'of the form "package.module:function"')
-        one_of("outputs", self.outputs, ("logits", "all"))
-        if self.counts:
-            require(":" in self.counts, "counts", self.counts, 'of the form "package.module:function"')
-        self.whole_output = self.outputs == "all"
-
-    @property
-    def weighting(self) -> str:
-        mean = f"loss={self.target} returns a mean: micro-batches are weighted by their numbers of samples"
-        return mean if self.mean else ""
-
-    def resolve(self, spec: Spec) -> CustomLoss:
-        self.function: Callable[..., torch.Tensor] = load_object("target", self.target)
-        if not callable(self.function):
-            raise Invalid("target", self.target, f"must name a function, but is {type(self.function).__name__}")
-        self.number: Callable[..., Any] | None = load_object("counts", self.counts) if self.counts else None
-        self.single = spec.single
-        return self
-
-    def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        losses = self.function(outputs, targets[:, 0] if self.single else targets, **self.kwargs)
-        number = samples(targets)
-        if not isinstance(losses, torch.Tensor) or (losses.shape not in ((), (number,)) and self.number is None):
-            gives = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            message = f"{self.target} must return a tensor of shape {(number,)} or (), but returned {gives}"
-            more = "; of any shape with loss.counts, the function that counts them" if losses is not None else ""
-            raise Invalid("loss", "custom", message + more)
-        losses = at_least_fp32(losses)
-        self.mean = not losses.dim() and self.number is None
-        return losses.sum() if losses.dim() else losses * self.count(targets)
-
-    def count(self, targets: torch.Tensor) -> torch.Tensor:
-        if self.number is None:
-            return full(samples(targets), first(targets))
-        number = self.number(targets[:, 0] if self.single else targets)
-        return number if isinstance(number, torch.Tensor) else full(int(number), first(targets))

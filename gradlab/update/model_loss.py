@@ -75,7 +75,7 @@ class ModelLoss(Loss):
         made.view(-1)[-1] = torch.where(self.count(targets) > 0, last, last.clamp(min=0))
         return made
 
-    def tried(self, model: torch.nn.Module, inputs: Any, targets: Any) -> None:
+    def tried(self, model: torch.nn.Module, inputs: Any, outputs: Any, targets: Any) -> None:
         """Measure what the mean is over, where there are labels of several steps: the first step of one sample counts.
 
         inputs, targets: of two samples.

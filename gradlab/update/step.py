@@ -54,6 +54,8 @@ class Stats(NamedTuple):
     lr: torch.Tensor
     applied: torch.Tensor
     """Updates applied so far, this one included if it was."""
+    terms: torch.Tensor | None = None
+    """(K,) means of the terms of the loss, where it has several."""
 
 
 class Update:
@@ -95,6 +97,7 @@ class Update:
         self.clip_state = clip.init(device)
         self.counted = torch.ones((), dtype=torch.int64, device=device)
         """The losses of the window under way, on all ranks."""
+        self.terms: torch.Tensor | None = None
 
     def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
         """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
@@ -125,6 +128,7 @@ class Update:
             empty=self.counted == 0,
             lr=lr,
             applied=self.applied,
+            terms=self.terms if self.loss.terms else None,
         )
 
     def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:
@@ -155,10 +159,14 @@ class Update:
         batch, local = window[i], i + 1 < len(window) and self.world.size > 1
         with self.model.no_sync() if local else nullcontext(), self.precision.arithmetic():
             with self.precision.autocast():
-                loss = self.loss.sum(self.model(batch.inputs), batch.targets)
+                loss = self.losses(batch)
             loss = loss if batch.counts else loss * 0.0
             (loss * weight).backward()
         return loss.detach()
+
+    def losses(self, batch: MicroBatch) -> torch.Tensor:
+        """() the sum of the losses of a micro-batch."""
+        return self.loss.sum(self.model(batch.inputs), batch.targets)
 
     def unscale(self) -> None:
         if self.precision.loss_scale is not None:

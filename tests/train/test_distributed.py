@@ -107,7 +107,7 @@ def test_noise_and_clipping_act_on_the_gradient_of_all_ranks(tmp_path: Path, two
         assert rank["weights"].numpy() == pytest.approx(weights(one.module).numpy(), abs=5e-6)
 
 
-@pytest.mark.parametrize("name", ["summed", "unused", "streamed"])
+@pytest.mark.parametrize("name", ["summed", "unused", "streamed", "terms", "late"])
 def test_a_summed_loss_unused_parameters_and_streamed_data_are_as_on_one_rank(
     tmp_path: Path, two: Any, four: Any, name: str
 ) -> None:

@@ -1,0 +1,76 @@
+"""The update of a loss with several terms, or whose number of losses only its outputs tell: each mean is exact.
+
+K terms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradlab.base.randomness import random_state, set_random_state
+from gradlab.update.custom_loss import or_one
+from gradlab.update.recorder import NOTHING, Recorder
+from gradlab.update.step import MicroBatch, Stats, Update
+
+
+class TermsUpdate(Update):
+    """The loss is the weighted sum of the means of its terms, each over all its losses of the window, on all ranks."""
+
+    loss: Any
+    ahead: torch.Tensor | None = None
+    """(K,) the numbers of this rank's losses, where they were counted before."""
+
+    def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
+        if self.loss.ahead:
+            self.ahead = self.counted_ahead(window)
+        return super().__call__(window, recorder)
+
+    def counted_ahead(self, window: Sequence[MicroBatch]) -> torch.Tensor:
+        """(K,) by a forward pass without gradients; what it draws the next one draws again."""
+        self.save_buffers()
+        state, counts = random_state(), torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
+        with torch.no_grad(), self.precision.arithmetic(), self.precision.autocast():
+            for batch in window:
+                if batch.counts:
+                    counts += self.loss.parts(self.module(batch.inputs), batch.targets)[1]
+        set_random_state(state)
+        if self.has_buffers:
+            torch._foreach_copy_(list(self.module.buffers()), self.saved_buffers)
+        return counts
+
+    def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:
+        """As of one term, each with the number of its losses.
+
+        Where that of the only one is not known before, the gradient is corrected by how many there were.
+        """
+        expected = torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
+        for batch in window:
+            if batch.counts and self.ahead is None:
+                expected += self.loss.expected(batch.targets)
+        expected = or_one(self.world.sum_(expected if self.ahead is None else self.ahead))
+        self.factors = self.loss.weighted(1 / torch.as_tensor(self.loss.divisor(expected)).expand_as(expected))
+        self.sums, self.found = torch.zeros_like(expected), torch.zeros_like(expected)
+        for i in range(len(window)):
+            self.backward(window, i, self.precision.scale * self.world.size)
+        self.sums, self.found = self.world.sum_(torch.stack([self.sums, self.found]))
+        self.counted = self.found.sum()
+        if self.loss.late and self.loss.reduction == "mean":
+            self.correct(expected / or_one(self.found))
+        self.terms = self.sums / or_one(self.found)
+        return torch.where(self.counted > 0, self.loss.total(self.terms), torch.nan)
+
+    def losses(self, batch: MicroBatch) -> torch.Tensor:
+        """() the sum of the losses of each term, over how many there are of them in the window, weighted."""
+        sums, counts = self.loss.parts(self.model(batch.inputs), batch.targets)
+        self.sums += sums.detach() if batch.counts else 0.0
+        self.found += counts if batch.counts else 0.0
+        weighted: torch.Tensor = (sums * self.factors).sum()
+        return weighted.to(sums.dtype)
+
+    def correct(self, factor: torch.Tensor) -> None:
+        """Multiply all gradients."""
+        grads = [p.grad for p in self.params if p.grad is not None]
+        torch._foreach_mul_(grads, factor.to(torch.float32).reshape(()))

@@ -35,8 +35,6 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
                 run_in_mode(args)
             else:
                 _run_hydra(args, get_args_parser(), job.task, str(conf_dir()), "config")
-        if session.refused:
-            raise session.refused
     except (Exception, KeyboardInterrupt) as error:
         for folder in session.sweeps if main_rank else ():
             if folder.is_dir() and {p.name for p in folder.iterdir()} <= {"multirun.yaml"}:
@@ -44,6 +42,8 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
             elif ended_early(error, folder):
                 return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         raise
+    finally:
+        session.stop_watching()
     return max(session.exit_codes, default=0)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gradlab.base.option import Invalid
+if TYPE_CHECKING:
+    from gradlab.sweep.progress import SweepWatch
 
 
 @dataclass
@@ -41,12 +42,17 @@ class Session:
     """Folder of each sweep that began, and the overrides of each of its jobs, where they are known beforehand."""
     between_jobs: bool = False
     """Whether the job before has ended, and Hydra composes the next."""
-    refused: Invalid | None = None
-    """Why a sweep has no job."""
+    watch: SweepWatch | None = None
+    """Says how far the sweep is."""
     to_fix: Path | None = None
     """The run that `fix=true` asks to fix, should it be unhealthy."""
     resumed: Resumed | None = None
     """The run that is resumed."""
+
+    def stop_watching(self) -> None:
+        """Say no more how far the sweep is."""
+        if self.watch is not None:
+            self.watch.stop()
 
 
 _CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)

@@ -32,26 +32,29 @@ class SweepEnd(Callback):
         from gradlab.runs.trust import mark, sweep_named
         from gradlab.sweep.grid import jobs
         from gradlab.sweep.launchers import processes
+        from gradlab.sweep.progress import SweepWatch
 
         processes.prepare(config)
         if world().main:
             mark(*sweep_named(OmegaConf.to_container(config.hydra, resolve=False)))  # type: ignore[arg-type]
+        launcher = config.hydra.runtime.choices["hydra/launcher"]
         folder, session = Path(config.hydra.sweep.dir), current()
         session.sweeps[folder] = None
-        with suppress(HydraException, OmegaConfBaseException):  # the sweeper will report it
-            try:
-                session.sweeps[folder] = jobs.planned(config)
-            except Invalid as error:  # Hydra would make a warning of it
-                session.refused = error
-        if session.sweeps[folder] is None and session.refused is None and world().main:
+        with suppress(HydraException, OmegaConfBaseException, Invalid):  # the sweeper will report it
+            session.sweeps[folder] = jobs.planned(config)
+        planned = session.sweeps[folder]
+        if world().main and launcher != "vectorized":  # which says more
+            session.watch = SweepWatch(folder, None if planned is None else len(planned))
+        if planned is None and world().main:
             folder.mkdir(parents=True, exist_ok=True)  # sweepers of others do not write what resuming needs
             OmegaConf.save(config, folder / "multirun.yaml")
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.base.distributed import world
 
-        if current().refused or not world().main:
+        if not world().main:
             return
+        current().stop_watching()
         try:
             conclude(Path(config.hydra.sweep.dir))
         except Exception as error:  # Hydra would make a warning of it, and 0 of the exit code

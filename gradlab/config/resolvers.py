@@ -10,6 +10,8 @@ from omegaconf import DictConfig
 from gradlab.base.option import require
 
 _shipped = overrides_parser.create_functions
+MOST = 100_000
+"""Values of a field, and jobs of a sweep."""
 DIGITS = 4
 """Significant digits of a point, as long as they keep all points distinct."""
 
@@ -20,6 +22,8 @@ def points(start: float, stop: float, num: int) -> list[float]:
         raise ValueError(f"logspace({start},{stop},{num}): both ends must be > 0 and finite")
     if num < 1:
         raise ValueError(f"logspace({start},{stop},{num}): there must be at least one point")
+    if num > MOST:
+        raise ValueError(f"logspace({start},{stop},{num}): there must be at most {MOST:,} points")
     exact = [start * (stop / start) ** (i / max(num - 1, 1)) for i in range(num)]
     rounded = [float(f"{x:.{DIGITS}g}") for x in exact]
     return rounded if len(set(rounded)) == num else exact

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from gradlab.base.option import one_of, option, require
+from gradlab.base.option import MOST_AT_ONCE, one_of, option, require
 
 
 @option("trainer", "default")
@@ -47,6 +47,7 @@ class TrainerOption:
         require(self.hopeless is None or self.hopeless > 1, "hopeless", self.hopeless, "null or > 1")
         require(self.patience >= 1, "patience", self.patience, ">= 1")
         require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
-        require(self.threads is None or self.threads >= 1, "threads", self.threads, "null or >= 1")
+        few = self.threads is None or 1 <= self.threads <= MOST_AT_ONCE
+        require(few, "threads", self.threads, f"null or in [1, {MOST_AT_ONCE}]")
         one_of("device", self.device, ("auto", "cpu", "cuda"))
         one_of("progress", self.progress, ("auto", "live", "plain", "none"))

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import torch
 
 from gradlab.base.importing import load_object
-from gradlab.base.option import Invalid, one_of, option, require
+from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, option, require
 from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, TensorSplit, at_least
 from gradlab.data.loader import Loader, own_length
@@ -71,7 +71,7 @@ class CustomData(Data):
         if self.targets is not None:
             one_of("targets", self.targets, ("classes", "tokens", "values"))
         at_least("outputs", self.outputs, 1)
-        at_least("workers", self.workers, 0)
+        require(0 <= self.workers <= MOST_AT_ONCE, "workers", self.workers, f"in [0, {MOST_AT_ONCE}]")
         at_least("prefetch", self.prefetch, 1)
         at_least("batches", self.batches, 1)
         for name in ("collate", "lengths"):

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from gradlab.base.option import Invalid, one_of, option, require
+from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, option, require
 from gradlab.data.base import Data, Splits, at_least
 from gradlab.data.meeting import Meeting
 from gradlab.data.reader import Reader, stacked
@@ -45,7 +45,7 @@ class TokensData(Data):
         one_of("dtype", self.dtype, ("uint8", "uint16", "uint32", "int32", "int64"))
         for name in ("length", "vocabulary", "samples", "test_samples", "prefetch"):
             at_least(name, getattr(self, name), 1)
-        at_least("workers", self.workers, 0)
+        require(0 <= self.workers <= MOST_AT_ONCE, "workers", self.workers, f"in [0, {MOST_AT_ONCE}]")
 
     def load(self, device: torch.device) -> Splits:
         require(bool(self.path), "path", self.path or "(empty)", "a file of tokens")

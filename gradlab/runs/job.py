@@ -151,7 +151,8 @@ class Job(Sink):
         """The exit code, and on rank 0 the content of diagnosis.json."""
         if self.world.main:
             mark_run(self.folder)
-            environment.record(self.folder, self.trainer.device, self.world.size, bool(self.config.resume))
+            t = self.trainer
+            environment.record(self.folder, t.device, self.world.size, bool(self.config.resume), t.planned)
         try:
             outcome = run()
             diagnosis, overflow = self.diagnose(outcome)

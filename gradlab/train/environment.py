@@ -22,10 +22,13 @@ SECONDS = 2.0
 """That git may take for an answer."""
 
 
-def record(folder: Path, device: Any, world_size: int = 1, resumed: bool = False) -> None:
-    """Write environment.json; what a resumed run ran on before stands under `before`. A full disk costs it alone."""
+def record(folder: Path, device: Any, world_size: int = 1, resumed: bool = False, planned: int = 0) -> None:
+    """Write environment.json; what a resumed run ran on before stands under `before`. A full disk costs it alone.
+
+    planned: updates.
+    """
     path = folder / "environment.json"
-    content = described(str(device), world_size, os.getcwd(), str(PACKAGE))
+    content = described(str(device), world_size, os.getcwd(), str(PACKAGE)) | {"planned": planned}
     with suppress(OSError, ValueError):
         if resumed and path.is_file():
             content = content | {"before": json.loads(path.read_text())}

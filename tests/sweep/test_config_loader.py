@@ -206,7 +206,7 @@ def test_what_the_sweeper_checks_is_composed_by_the_same_way(
 
 
 def test_a_grid_costs_its_values_and_not_its_jobs(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value is checked once; of a job that is planned only what differs from the one before is done again."""
+    """One number of a field is checked for all; of a job that is planned only what differs is done again."""
     grid = [[f"optimizer.lr={i}", f"model.gain={j}", "model.init=he"] for i in range(1, 11) for j in range(1, 11)]
     master, composer, calls = begun(loader, tmp_path), SweepConfigLoader(loader), Counter[str]()
 
@@ -223,7 +223,10 @@ def test_a_grid_costs_its_values_and_not_its_jobs(loader: Any, tmp_path: Path, m
     monkeypatch.setattr(job_config.OmegaConf, "to_object", staticmethod(counted("to_object", OmegaConf.to_object)))
     for job in grid:
         composer.load_sweep_config(master, job)
-    assert 0 < calls["update"] <= 2 * 2 * 20, "twice each, in two configurations, for 20 values"
+    assert not calls, "numbers that are checked take the place of numbers"
+    for other in ("optimizer.lr=abc", "optimizer.lr=null", "optimizer.lr=[1]"):
+        with pytest.raises(HydraException):
+            composer.load_sweep_config(master, [other, *grid[0][1:]])
     calls.clear()
     for number, job in enumerate(grid):
         planned = composer.compose(master, job)
@@ -232,3 +235,13 @@ def test_a_grid_costs_its_values_and_not_its_jobs(loader: Any, tmp_path: Path, m
         assert (config.optimizer.lr, config.model.gain) == (plain["optimizer"]["lr"], plain["model"]["gain"])  # type: ignore
         assert [f"optimizer.lr={config.optimizer.lr:g}", f"model.gain={config.model.gain:g}"] == job[:2]  # type: ignore
     assert calls["fill_hydra"] == 0 and calls["update"] <= 2 * (100 + 2 * 10) and calls["to_object"] < 200
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-3", "+3", "1_000", "007", "1.5", "-1.5e-3", "1e5", "1.", ".5", "0.1e400", "1e"]
+)
+def test_a_number_is_read_as_hydra_reads_it(composer: SweepConfigLoader, text: str) -> None:
+    wanted = composer.parser.parse_override(f"optimizer.lr={text}")
+    composer.parsed("optimizer.lr=7"), composer.parsed("optimizer.lr=0.7")
+    got = composer.parsed(f"optimizer.lr={text}")
+    assert (got.value(), type(got.value()), got.input_line) == (wanted.value(), type(wanted.value()), wanted.input_line)

@@ -102,6 +102,12 @@ WRONG = {
     "-m optimizer.lr=logspace(1,2,0)": "there must be at least one point",
     "-m optimizer.lr=logspace(1,2)": "missing a required argument: 'num'",
     "optimizer.lr=logspace(1,2,3)": "several values need --multirun",
+    "-m seed=range(0,1000000000)": "seed=range(0,1000000000): must hold at most 100,000 values",
+    "-m seed=shuffle(range(0,1000000000)) hydra/launcher=vectorized": "must hold at most 100,000 values",
+    "hydra/sweeper=boundary seed=range(0,1000000000)": "must hold at most 100,000 values",
+    "-m seed=range(0,999) clip.max_norm=range(0,999)": "there would be 998,001 jobs with seed, clip.max_norm",
+    "-m optimizer.lr=logspace(1,2,100000000)": "there must be at most 100,000 points",
+    "trainer.threads=100000": "trainer.threads=100000: must be null or in [1, 1024]",
     "hydra/launcher=jobib": "hydra/launcher=jobib: did you mean joblib? It must be one of ",
 }
 

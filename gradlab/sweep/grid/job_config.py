@@ -54,6 +54,8 @@ class JobConfig:
         its: Any = OmegaConf.to_container(self.hydra, resolve=False)
         self.overrides: Sequence[str] = its["hydra"]["overrides"]["task"]
         self.name: str = its["hydra"]["job"]["override_dirname"]
+        self.dirname: dict[str, Any] = its["hydra"]["job"]["config"]["override_dirname"]
+        """How that name is made."""
         self.number, self.filled = 0, True
         self.reads_hydra = "${hydra" in repr(raw)
         self.sweep_dir = self.common_dir()

@@ -31,7 +31,7 @@ from gradlab.sweep.grid.job_config import plain_value
 from gradlab.sweep.vectorized.grouping import groups
 from gradlab.sweep.vectorized.options import VectorizedOption
 from gradlab.sweep.vectorized.planning import PlannedJob, plan, refuse
-from gradlab.sweep.vectorized.progress import PLAIN_SECONDS, SweepProgress
+from gradlab.sweep.vectorized.progress import FIRST_SECONDS, SweepProgress
 from gradlab.sweep.vectorized.workers import Chunk, Workers
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def launch(context: SweepContext, job_overrides: Sequence[Sequence[str]], first:
             for i, overrides in enumerate(job_overrides):
                 job = plan(context.loader, context.config, list(overrides), first + i, codes, folders)
                 planned += [job] if job else []
-                if time.monotonic() - printed > PLAIN_SECONDS:
+                if time.monotonic() - printed > FIRST_SECONDS:
                     printed = time.monotonic()
                     print(f"{i + 1} of {len(job_overrides)} jobs composed", flush=True)
             Launch(context, planned, codes).run()

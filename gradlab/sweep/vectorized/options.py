@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional  # (omegaconf reads it)
 
-from gradlab.base.option import require
+from gradlab.base.option import MOST_AT_ONCE, require
 
 
 @dataclass
@@ -23,7 +23,7 @@ class VectorizedOption:
     def check(self) -> None:
         """Raises `Invalid`. Not in `__post_init__`: the sweeper checks the jobs first."""
         for name, fits, allowed in (
-            ("workers", self.workers is None or self.workers >= 0, "null or >= 0"),
+            ("workers", self.workers is None or 0 <= self.workers <= MOST_AT_ONCE, f"null or in [0, {MOST_AT_ONCE}]"),
             ("lanes", self.lanes is None or self.lanes >= 1, "null or >= 1"),
             ("memory", self.memory is None or self.memory > 0, "null or > 0"),
         ):

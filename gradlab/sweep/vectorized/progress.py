@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+FIRST_SECONDS = 4.0
+"""Seconds before the first plain line."""
 PLAIN_SECONDS = 10.0
 """Seconds between two plain lines."""
 
@@ -16,7 +18,8 @@ class SweepProgress:
         """updates: of all jobs, if none ends early."""
         self.jobs, self.updates = jobs, max(updates, 1)
         self.done = self.tried = 0
-        self.began = self.last = time.monotonic()
+        self.began = time.monotonic()
+        self.last = self.began + FIRST_SECONDS - PLAIN_SECONDS
         self.live = sys.stdout.isatty()
 
     def made(self, updates: int) -> None:

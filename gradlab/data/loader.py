@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -22,6 +22,7 @@ class Loader(Stream):
 
     length: int | None = None
     """Batches of an epoch; None: as many as there are."""
+    by_batch: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return self.length or 1

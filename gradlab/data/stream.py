@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -42,6 +42,9 @@ class Stream:
     lengths: torch.Tensor | None = None  # (N,)
     """Of the samples, where like ones are to be together."""
 
+    by_batch: ClassVar[bool] = False
+    """Whether a place in an epoch is that of a batch, and not of a sample."""
+
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
@@ -52,6 +55,10 @@ class Stream:
     def begin(self, seed: int, takes: str, filled: Callable[[Any], Any]) -> None:
         """The run's seed, and what its loss takes: see `Meeting`."""
         self.reader.seed, self.meeting.takes, self.meeting.filled = seed, takes, filled
+
+    def sample(self, key: Key) -> tuple[Key, Any]:
+        """The samples of these places, as they were read."""
+        return self.reader[key]
 
     def batch(self, index: torch.Tensor) -> tuple[Any, Any]:
         """Inputs and targets of the samples, read here and now, as in the first epoch."""
@@ -121,6 +128,11 @@ def streamed(split: Any) -> Stream | None:
     return found if isinstance(found, Stream) else None
 
 
+def by_batch(split: Any) -> bool:
+    """Whether a place in an epoch of a split is that of a batch."""
+    return (stream := streamed(split)) is not None and stream.by_batch
+
+
 def places(split: Any, index: torch.Tensor) -> tuple[int, ...]:
     """The places in the stream of samples of a split of it."""
     kept = getattr(split, "kept", None)
@@ -131,8 +143,8 @@ def some(split: Any) -> Iterator[tuple[Any, Any]]:
     """Batches of samples drawn at random, always the same."""
     stream = streamed(split)
     assert stream is not None
-    if not hasattr(stream.reader.dataset, "__getitem__"):
-        yield from islice(stream.epoch(0, 1, 0), 4)
+    if stream.by_batch:
+        yield from islice(stream.epoch(0, 1, 1), 4)
         return
     index = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:SOME]
     for _, batch in stream.read((0, places(split, part)) for part in index.split(TOGETHER)):

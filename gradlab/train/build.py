@@ -18,8 +18,7 @@ from gradlab.base.option import Invalid
 from gradlab.config.schema import Config, prefixed
 from gradlab.data.base import IGNORE, Splits
 from gradlab.data.check import check, pieces
-from gradlab.data.loader import Loader
-from gradlab.data.stream import streamed
+from gradlab.data.stream import by_batch, streamed
 from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
@@ -76,14 +75,17 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
         data.train = config.data.left(data.train)
     if config.loss.takes == "model" and streamed(data.train):
         data.spec = replace(data.spec, inputs="batch")
+    if config.schedule.watched and (data.test is None or not config.trainer.evaluate_every):
+        why = "has no test set" if data.test is None else "is not evaluated: trainer.evaluate_every=0"
+        raise Invalid("schedule", type(config.schedule).__name__.lower(), f"follows the evaluation, but the data {why}")
     with group("loss"):
         loss = config.loss.resolve(data.spec)
         data.spec = replace(data.spec, whole_output=loss.whole_output)
     for split in (data.train, data.test):
         if (stream := streamed(split)) is not None:
             stream.begin(config.seed, loss.takes, loss.filled)
-    if isinstance(data.train, Loader) and isinstance(config.accumulation, Target):
-        raise Invalid("accumulation", "target", "not with a loader, whose batches have sizes of their own")
+    if by_batch(data.train) and isinstance(config.accumulation, Target):
+        raise Invalid("accumulation", "target", "not with a loader or max_tokens: batches have sizes of their own")
     with group("data"):
         check(data, config.data.batch_size, getattr(loss, "ignore_index", IGNORE))
     with group("loss"):
@@ -158,7 +160,7 @@ def build_model(
         begin_from(config.init_from, model, device, world)
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if not isinstance(data.train, Loader):
+    if not by_batch(data.train):
         check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
     return model, called
 

@@ -12,7 +12,7 @@ from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.data.base import Split
 from gradlab.data.order import window
-from gradlab.data.stream import TOGETHER, some, streamed
+from gradlab.data.stream import TOGETHER, by_batch, some, streamed
 from gradlab.data.tree import leaves
 from gradlab.diagnosis.constant_answer import constant_answer
 from gradlab.diagnosis.inspection import Inspection, inspect_model
@@ -115,7 +115,12 @@ def broken_samples(trainer: TrainerState, attempt: Attempt, what: str) -> list[i
     broken: list[int] = []
     for index, batch in zip(parts, attempt.batches):  # a resumed run has kept none
         for tensor in leaves(getattr(batch, what)):
-            if batch.counts and tensor.is_floating_point() and len(tensor) == len(index):
+            if (
+                batch.counts
+                and not by_batch(trainer.data.train)
+                and tensor.is_floating_point()
+                and len(tensor) == len(index)
+            ):
                 whole = torch.isfinite(tensor).reshape(len(tensor), -1).all(1).cpu()
                 broken += index[~whole].tolist()
     return [trainer.place(i) for i in broken]

@@ -244,6 +244,7 @@ class Trainer(TrainerState):
             "epoch": self.outcome.epoch,
         } | measured
         self.outcome.eval.append(result)
+        self.update.schedule.observe(measured)
         self.write(result | {"memory/peak_bytes": peak_memory(self.device)}, None)
         accuracy = f", accuracy {measured['eval/accuracy']:.1%}" if "eval/accuracy" in measured else ""
         loss, epoch, update = measured["eval/loss"], self.outcome.epoch, self.outcome.applied

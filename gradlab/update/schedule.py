@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import torch
 
@@ -20,6 +20,19 @@ class Schedule:
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         """update: (...) integers -> (...) float64 factors."""
         raise NotImplementedError
+
+    watched: ClassVar[bool] = False
+    """Whether it follows the evaluations."""
+
+    def observe(self, measured: Mapping[str, float]) -> None:
+        """An evaluation has ended."""
+
+    def state_dict(self) -> dict[str, float]:
+        """What evaluations have made of it."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Continue with that."""
 
     def resolve(self, total: int) -> Schedule:
         """Fill in what depends on the length of the run, `total` updates."""

@@ -245,6 +245,7 @@ class Update:
             "moved": [moved(now, begun) for now, begun in zip(self.optimizer.param_groups, self.began, strict=True)],
             "precision": self.precision.state_dict(),
             "clip": dict(self.clip_state),
+            "schedule": self.schedule.state_dict(),
             "applied": self.applied.clone(),
             "attempts": self.attempts,
         }
@@ -264,6 +265,7 @@ class Update:
         shapes = [{k: v.shape for k, v in clip.items()} for clip in (state["clip"], self.clip_state)]
         if shapes[0] == shapes[1]:  # another clip starts without a history
             self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
+        self.schedule.load_state_dict(state.get("schedule", {}))
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])
 

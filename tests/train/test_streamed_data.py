@@ -198,3 +198,54 @@ def test_a_loader_is_read_in_its_own_order_and_resumed_at_its_place(tmp_path: Pa
 def test_what_does_not_fit_a_loader_is_said_in_a_line(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         trainer(tmp_path, *NET, "data.target=streams:loaders", "data.outputs=3", *fields).run()
+
+
+BUDGET = (*TEXT, "data.lengths=streams:lengths", "data.max_tokens=16")
+
+
+def test_a_budget_of_tokens_makes_batches_of_each_sample_once(tmp_path: Path) -> None:
+    run, given = trainer(tmp_path / "run", *BUDGET, "accumulation.steps=99", "trainer.epochs=2"), list[Any]()
+    run.module.register_forward_pre_hook(lambda m, args, kwargs: given.append(kwargs["input_ids"]), with_kwargs=True)
+    run.run()
+    masks = given[: len(run.data.train)]
+    assert all(mask.numel() <= 16 for mask in masks) and sum(len(mask) for mask in masks) == 22
+    assert sum(int((mask == 0).sum()) for mask in masks) < 10 and len({len(mask) for mask in masks}) > 2
+    assert [len(mask) for mask in masks] != [len(mask) for mask in given[len(masks) + 2 :][: len(masks)]]
+    whole = trainer(tmp_path / "whole", *TEXT, "data.batch_size=22", "trainer.epochs=2")
+    whole.run()
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+    assert torch.allclose(weights(run.module), weights(whole.module), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (*BUDGET, "accumulation.steps=2", "data.workers=1"),
+        (*NET, "data.batch_size=11", "schedule=plateau", "schedule.patience=0", "schedule.threshold=0.5"),
+    ],
+    ids=["max_tokens", "plateau"],
+)
+def test_killed_and_resumed_budgets_and_plateaus_end_the_same(tmp_path: Path, fields: tuple[str, ...]) -> None:
+    fields = (*fields, "trainer.epochs=4", "trainer.checkpoint_every=1")
+    trainer(tmp_path / "whole", *fields, cls=Copying).run()
+    if "plateau" in str(fields):
+        assert metrics(tmp_path / "whole")[-2]["lr"] == pytest.approx(0.1 * 0.1**2)
+    for folder in sorted(tmp_path.glob("killed_*"))[1::3]:
+        resumed(folder, *fields).run()
+        assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "whole"))) == [], folder.name
+        assert differences(metrics(folder), metrics(tmp_path / "whole")) == [], folder.name
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((*TEXT, "data.max_tokens=16"), r"^data.max_tokens=16: needs data.lengths$"),
+        ((*BUDGET, "data.max_tokens=6"), r"^data.max_tokens=6: is less than the longest sample: sample \d+ has 8$"),
+        ((*BUDGET, "data.without=[1]"), r"^data.max_tokens=16: cannot be given together with without$"),
+        ((*BUDGET, "accumulation=target"), r"^accumulation=target: not with a loader or max_tokens"),
+        ((*NET, "schedule=plateau", "trainer.evaluate_every=0"), r"^schedule=plateau: follows the evaluation, but the"),
+    ],
+)
+def test_budgets_and_plateaus_that_do_not_fit(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        trainer(tmp_path, *fields, "data.batch_size=4").run()

@@ -10,6 +10,7 @@ from gradlab.base.option import Invalid
 from gradlab.sweep.vectorized.lane_values import stack_options
 from gradlab.update.accumulation import Fixed, Ramp, Target
 from gradlab.update.noise import GaussianNoise
+from gradlab.update.plateau import Plateau
 from gradlab.update.schedule import (
     Constant,
     CustomSchedule,
@@ -90,6 +91,34 @@ def test_schedules_equal_torch(schedule: Any, reference: Any, count: int) -> Non
         if i + 1 < count:
             theirs.step()
     assert factors(schedule, count) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plateau_equals_torch(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    values = (torch.rand(60, generator=draw) + torch.linspace(2, 0, 60).clamp(min=1)).tolist()
+    values[7], values[20] = math.nan, math.inf
+    sign, mode = ("-", "max") if seed % 2 else ("", "min")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, mode, factor=0.5, patience=seed, threshold=0.02, cooldown=seed, min_lr=0.01
+    )
+    ours = Plateau(0.5, seed, 0.02, seed, 0.01, f"{sign}eval/x").resolve(60)
+    for value in values:
+        theirs.step(value)
+        ours.observe({"eval/x": value})
+        assert factors(ours, 2) == pytest.approx([optimizer.param_groups[0]["lr"]] * 2)
+    assert 0.01 <= factors(ours, 1)[0] < 1
+
+
+def test_plateau_follows_what_is_measured() -> None:
+    with pytest.raises(Invalid, match=r"^schedule.metric=eval/f1: is not measured here; there are eval/loss$"):
+        Plateau(metric="eval/f1").observe({"eval/loss": 1.0})
+    option = Plateau(patience=0)
+    used = option.resolve(9)
+    for loss in (1.0, 2.0):
+        used.observe({"eval/loss": loss})
+    assert factors(used, 1) == [0.1] and factors(option, 1) == factors(option.resolve(9), 1) == [1]
 
 
 LANES = [

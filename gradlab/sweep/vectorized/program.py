@@ -59,6 +59,8 @@ class Program:
         with build.threads(1):
             with silence():
                 first_two = [self.job(planned) for planned in self.jobs[:2]]
+            if first.schedule.watched:
+                raise Invalid("schedule", "plateau", "follows the evaluations of each job")
             if self.data[1].parted:
                 raise Invalid("loss", "custom", "has several terms, or a count that only its outputs tell")
             self.used, self.kept, self.state = probe(first_two)

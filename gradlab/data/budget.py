@@ -1,0 +1,53 @@
+"""Micro-batches of unequal numbers of samples and about the same number of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from gradlab.data.reader import Key, Reader
+from gradlab.data.stream import Stream
+
+
+def budgeted(lengths: torch.Tensor, most: int) -> list[list[int]]:
+    """Places of samples of like lengths in batches, of each of which number times longest is at most `most`.
+
+    lengths: (N,), none above `most`.
+    """
+    batches: list[list[int]] = [[]]
+    for place in lengths.argsort(stable=True).tolist():  # the longest of a batch is its last
+        if (len(batches[-1]) + 1) * float(lengths[place]) > most:
+            batches.append([])
+        batches[-1].append(place)
+    return batches
+
+
+@dataclass
+class BatchReader(Reader):
+    """Reads batches by their numbers. What a sample draws depends on its own place, as ever."""
+
+    batches: list[list[int]] = field(default_factory=list)
+
+    def __getitem__(self, key: Key) -> tuple[Key, Any]:
+        epoch, numbers = key
+        return key, super().__getitem__((epoch, tuple(place for n in numbers for place in self.batches[n])))[1]
+
+
+@dataclass
+class Budgeted(Stream):
+    """Batches of a map-style data set. A place in an epoch is that of a batch."""
+
+    reader: BatchReader
+    by_batch: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return len(self.reader.batches)
+
+    def sample(self, key: Key) -> tuple[Key, Any]:
+        return Reader.__getitem__(self.reader, key)
+
+    def batch(self, index: torch.Tensor) -> tuple[Any, Any]:
+        """The first samples, as many as are asked for."""
+        return self.met(self.sample((0, tuple(range(len(index))))))

@@ -1,0 +1,213 @@
+"""A set of the user's own that is read as it is needed: samples by place, a loader, or a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+
+from gradlab.base.importing import load_object
+from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, require
+from gradlab.base.randomness import drawn_from
+from gradlab.data.base import Data, Splits, at_least
+from gradlab.data.budget import BatchReader, Budgeted, budgeted
+from gradlab.data.loader import Loader, own_length
+from gradlab.data.meeting import DIMENSIONS, Meeting
+from gradlab.data.reader import Fault, Reader, leave_signals, stacked, tensors
+from gradlab.data.stream import Loading, Stream
+from gradlab.data.tree import leaves
+
+READ_TWICE = 8
+"""Samples that are read twice, to see whether each reading draws anew."""
+
+
+@dataclass
+class StreamedSet(Data):
+    """The fields of `data=custom`, and what makes streams of a set."""
+
+    target: str = ""
+    """What to call, as "package.module:Name"; the working directory is searched too."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments."""
+    inputs: Optional[str] = None
+    """tokens, vectors, images or sequences; null: by their shape and type."""
+    targets: Optional[str] = None
+    """classes, tokens or values; null: by their shape and type."""
+    outputs: Optional[int] = None
+    """Number of classes, or size of the vocabulary; null: one more than the largest in the data."""
+    stream: Optional[bool] = None
+    """Whether samples are read anew in every epoch, and not once; null: where they have to be, or one of the following
+    fields is given."""
+    workers: int = 0
+    """Processes that read ahead, of each rank; 0: the run itself reads."""
+    prefetch: int = 2
+    """Micro-batches that each worker reads ahead."""
+    pin_memory: Optional[bool] = None
+    """Whether batches are read into memory from which a GPU copies at once; null: where there is one."""
+    collate: str = ""
+    """What makes a batch of a list of samples, as "package.module:function"; empty: PyTorch's own, which stacks."""
+    batches: Optional[int] = None
+    """Batches of an epoch, where a set is a loader or a stream; null: all, of one that knows how many."""
+    lengths: str = ""
+    """What returns the length of each sample of a set that it is given, as "package.module:function": then
+    samples of like lengths are in one micro-batch, and little is padded."""
+    max_tokens: Optional[int] = None
+    """Size of a micro-batch in place of batch_size: its samples times the longest of their `lengths`, at most. Its
+    samples are the same in every epoch."""
+    labels: Optional[str] = None
+    """Key of the targets, where a batch is a mapping; null: labels, targets, target or label."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(":" in self.target, "target", self.target, 'of the form "package.module:Name"')
+        if self.inputs is not None:
+            one_of("inputs", self.inputs, tuple(DIMENSIONS))
+        if self.targets is not None:
+            one_of("targets", self.targets, ("classes", "tokens", "values"))
+        at_least("outputs", self.outputs, 1)
+        require(0 <= self.workers <= MOST_AT_ONCE, "workers", self.workers, f"in [0, {MOST_AT_ONCE}]")
+        at_least("prefetch", self.prefetch, 1)
+        at_least("batches", self.batches, 1)
+        at_least("max_tokens", self.max_tokens, 1)
+        if self.max_tokens and (self.without or not self.lengths):
+            why = "cannot be given together with without" if self.lengths else "needs data.lengths"
+            raise Invalid("max_tokens", self.max_tokens, why)
+        for name in ("collate", "lengths"):
+            given = getattr(self, name)
+            require(not given or ":" in given, name, given, 'of the form "package.module:function"')
+        for name in ("workers", "collate", "labels", "lengths"):
+            if self.stream is False and getattr(self, name):
+                raise Invalid("stream", False, f"cannot be given together with {name}, of data that is streamed")
+
+    def streams(self, samples: Any) -> str:
+        """Why a set is streamed; empty where it is kept on the device."""
+        if self.stream is not None:
+            return "as data.stream says" if self.stream else ""
+        if is_loader(samples):
+            return "in its own order"
+        if self.workers or self.collate or self.labels or self.lengths:
+            return "as data.workers, data.collate, data.labels and data.lengths ask"
+        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__") and len(samples)):
+            return ""  # `stack` says what is wrong
+        if isinstance(samples, tuple) or hasattr(samples, "tensors"):
+            return ""
+        with drawn_from(0):
+            try:
+                sample = samples[0]
+                if isinstance(sample, Mapping) or any(isinstance(part, Mapping | tuple) for part in sample):
+                    return "since a sample is no pair of tensors"
+                for i in range(min(READ_TWICE, len(samples))):
+                    if not alike(samples[i], samples[i]):
+                        return "since two readings of a sample differ; data.stream=false keeps the first"
+            except Exception:
+                return ""  # `stack` reads them all, and says what is wrong
+        return ""
+
+    def streamed(self, train: Any, test: Any, device: torch.device, why: str) -> Splits:
+        """Splits that are read as they are needed."""
+        for part in (train, test):
+            if (
+                part is not None
+                and not is_loader(part)
+                and not (hasattr(part, "__len__") and hasattr(part, "__getitem__") and len(part))
+            ):
+                what = "has no sample" if hasattr(part, "__getitem__") else "has no length and items"
+                raise Invalid(
+                    "target", self.target, f"a set must have a length and items; {type(part).__name__} {what}"
+                )
+        collate: Any = load_object("collate", self.collate) if self.collate else stacked
+        if not callable(collate):
+            raise Invalid("collate", self.collate, f"must name a function, but is {type(collate).__name__}")
+        collate = collate() if isinstance(collate, type) else collate
+        meeting = Meeting(self.inputs, self.targets, self.labels)
+        pin = device.type == "cuda" if self.pin_memory is None else self.pin_memory
+        loading = Loading(self.workers, self.prefetch, pin and device.type == "cuda")
+        made: list[Stream] = []
+        for part in (train, test) if test is not None else (train,):
+            if is_loader(part):
+                made.append(self.loader(part, device, meeting, loading, collate, training=not made))
+            else:
+                made.append(self.by_place(part, device, meeting, loading, collate))
+        notes = [f"data={self.target}: samples are read anew in every epoch, {why}"]
+        if isinstance(made[0], Loader):
+            self.batch_size = 1  # what has a place in an epoch is a batch of the loader
+            first = [next((batch for _, batch in made[0].batches(0)), None) for _ in range(2)]
+            if first[0] is None:
+                raise Invalid("target", self.target, "the loader has no batch")
+            notes.append("the best constant answer of a loader is not known; a resumed run reads again to its place")
+            if getattr(train, "persistent_workers", False):
+                notes.append("persistent_workers: what workers draw after the first epoch is not repeated when resumed")
+        else:
+            key = 0, tuple(range(min(2, len(train))))
+            first = [made[0].sample(key)[1] for _ in range(2)]
+        if isinstance(first[0], Fault):
+            raise Invalid("target", self.target, f"{first[0].why}{self.hint(first[0].why)}")
+        if not alike(*first):
+            notes.append(f"data={self.target}: samples draw from a generator of their own: no resumed run repeats them")
+        spec = meeting.settle(first[0], self.outputs or len(getattr(getattr(train, "dataset", train), "classes", ())))
+        return Splits(made[0], made[1] if test is not None else None, spec, "custom", notes)
+
+    def by_place(self, part: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any) -> Stream:
+        """Samples that have places in the set, in batches of batch_size or max_tokens."""
+        place = (device, meeting, loading, self.target)
+        if not self.lengths:
+            return Stream(Reader(part, collate), *place)
+        lengths = self.measured(part)
+        if self.max_tokens is None:
+            return Stream(Reader(part, collate), *place, lengths=lengths)
+        self.batch_size = 1  # what has a place in an epoch is a batch
+        if (longest := int(lengths.max())) > self.max_tokens:
+            which = f"sample {int(lengths.argmax())} has {longest}"
+            raise Invalid("max_tokens", self.max_tokens, f"is less than the longest sample: {which}")
+        return Budgeted(BatchReader(part, collate, batches=budgeted(lengths, self.max_tokens)), *place)
+
+    def measured(self, samples: Any) -> torch.Tensor:
+        """(N,) the length of each sample."""
+        found = torch.as_tensor(load_object("lengths", self.lengths)(samples))
+        if found.shape != (len(samples),):
+            why = f"must return one number for each of the {len(samples)} samples, but returned {tuple(found.shape)}"
+            raise Invalid("lengths", self.lengths, why)
+        return found
+
+    def loader(
+        self, given: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any, training: bool
+    ) -> Loader:
+        """A loader, or a stream of samples in batches of batch_size."""
+        if self.without:
+            raise Invalid("without", list(self.without), "not with a loader, whose samples have no places")
+        if isinstance(given, torch.utils.data.IterableDataset):
+            given = torch.utils.data.DataLoader(
+                given,
+                self.batch_size,
+                collate_fn=collate,
+                num_workers=self.workers,
+                prefetch_factor=self.prefetch if self.workers else None,
+                worker_init_fn=leave_signals,
+            )
+        elif self.workers or self.collate or self.lengths:
+            raise Invalid("workers", self.workers, "and data.collate are of no use for a DataLoader, which has its own")
+        if isinstance(getattr(given, "sampler", None), torch.utils.data.distributed.DistributedSampler):
+            raise Invalid("target", self.target, "must not divide samples among ranks: its batches are divided here")
+        length = self.batches or own_length(given)
+        if training and length is None:
+            raise Invalid("batches", None, f"must be given: {type(given).__name__} does not know how many there are")
+        return Loader(
+            Reader(given, collate), device, meeting, loading, self.target, length=length if training else None
+        )
+
+    def hint(self, why: str) -> str:
+        return "" if self.collate or "stack" not in why else ": pad them in a function that data.collate names"
+
+
+def is_loader(samples: Any) -> bool:
+    """Whether a set is a DataLoader or a stream of samples, and not read by place."""
+    data = torch.utils.data
+    return isinstance(samples, data.DataLoader | data.IterableDataset)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two readings gave the same."""
+    pairs = zip(leaves(tensors(a)), leaves(tensors(b)), strict=True)
+    return all(x.shape == y.shape and torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in pairs)

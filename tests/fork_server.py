@@ -17,8 +17,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from gradlab.config.compose import compose
-
 OTHERS = ("hydra.main", "sklearn.datasets", "torch._dynamo", "torch.distributed")
 """The first optimizer imports torch._dynamo."""
 PACKAGES = ("base", "data", "models", "update", "measure", "diagnosis", "config", "train", "runs", "sweep", "cli")
@@ -26,15 +24,17 @@ PACKAGES = ("base", "data", "models", "update", "measure", "diagnosis", "config"
 
 def load() -> None:
     """Import what commands import, and compose once: Hydra's parsers learn as they read."""
+    gc.disable()
     for name in OTHERS:
         importlib.import_module(name)
     for package in PACKAGES:
         parent = importlib.import_module(f"gradlab.{package}")
         for module in pkgutil.walk_packages(parent.__path__, f"gradlab.{package}."):
             importlib.import_module(module.name)
-    compose(["clip=norm", "seed=1"])
+    importlib.import_module("gradlab.config.compose").compose(["clip=norm", "seed=1"])
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def execute(arguments: list[str]) -> None:

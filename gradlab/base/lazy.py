@@ -1,5 +1,7 @@
 """Put off `import torch` (seconds) until its first use, so that errors in the configuration are reported at once.
 
+And `import torch._dynamo`, as many seconds and 150 MB again, until something is compiled.
+
 `importlib.util.LazyLoader` does not serve: before Python 3.12 the import statement reads `__spec__`, which loads.
 """
 
@@ -15,6 +17,8 @@ from typing import Any
 class _Lazy(ModuleType):
     """Stands in `sys.modules` for a module until an attribute is asked for."""
 
+    __file__ = None  # `inspect` looks for it in every module
+
     def __getattr__(self, attribute: str) -> Any:
         name = self.__name__
         if sys.modules.get(name) is self:
@@ -24,10 +28,33 @@ class _Lazy(ModuleType):
         return getattr(module, attribute)
 
 
+class _LazyDynamo(_Lazy):
+    """What PyTorch's optimizers use of `torch._dynamo`, which without a compiled function does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("torch._dynamo")
+        self.not_compiled: list[Any] = []
+
+    def graph_break(self, msg: str = "") -> None:
+        pass
+
+    def disable(self, fn: Any = None, *args: Any, **options: Any) -> Any:
+        if fn is None or "reason" in options:
+            return self.__getattr__("disable")(fn, *args, **options)
+        self.not_compiled.append(fn)
+        return fn
+
+    def __getattr__(self, attribute: str) -> Any:
+        for function in self.not_compiled:
+            vars(function).pop("__dynamo_disable", None)  # torch._compile holds the answer there: it asks again
+        self.not_compiled = []
+        return super().__getattr__(attribute)
+
+
 def lazy_import(name: str) -> None:
     """From now on `import name` binds a stand-in that loads the module at its first use."""
     if name not in sys.modules:
-        sys.modules[name] = _Lazy(name)
+        sys.modules[name] = _LazyDynamo() if name == "torch._dynamo" else _Lazy(name)
 
 
 def import_uncollected(name: str) -> ModuleType:

@@ -61,6 +61,7 @@ def execute(arguments: list[str]) -> int:
         import_uncollected("torch")
     else:
         lazy_import("torch")  # before anything imports it: most wrong commands are refused without
+        lazy_import("torch._dynamo")
     logging.raiseExceptions = False  # a full disk is reported once, by whoever needs it
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here
     try:

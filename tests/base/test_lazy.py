@@ -1,6 +1,7 @@
 """What is imported once and stays is passed over by the garbage collector, which is left as it was."""
 
 import gc
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,3 +33,39 @@ def test_an_import_is_not_interrupted_by_collections_and_leaves_the_collector_as
     finally:
         gc.enable() if was else gc.disable()
         sys.modules.pop("many_objects", None)
+
+
+OPTIMIZED_THEN_COMPILED = """
+import sys
+from gradlab.base.lazy import lazy_import
+lazy_import("torch")
+lazy_import("torch._dynamo")
+import torch
+
+def trained(model):
+    torch.manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 2)
+start = {name: value.clone() for name, value in model.state_dict().items()}
+plain = trained(model)
+assert "torch._dynamo.eval_frame" not in sys.modules, "an optimizer alone compiles nothing"
+asked = torch.optim.Optimizer.zero_grad.__wrapped__
+assert vars(asked)["__dynamo_disable"] is asked
+model.load_state_dict(start)
+compiled = trained(torch.compile(model, backend="eager"))
+assert all(map(torch.equal, plain, compiled))
+assert "torch._dynamo.eval_frame" in sys.modules and torch._dynamo.eval_frame.__file__
+assert vars(asked)["__dynamo_disable"] is not asked, "the compiler leaves it out, as it does without a stand-in"
+"""
+
+
+def test_the_compiler_is_loaded_once_something_is_compiled() -> None:
+    ended = subprocess.run([sys.executable, "-c", OPTIMIZED_THEN_COMPILED], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -42,6 +42,7 @@ class _LazyDynamo(_Lazy):
         if fn is None or "reason" in options:
             return self.__getattr__("disable")(fn, *args, **options)
         self.not_compiled.append(fn)
+        sys.modules["torch"]._dynamo = self  # type: ignore[attr-defined]  # looked up at every step of an optimizer
         return fn
 
     def __getattr__(self, attribute: str) -> Any:

@@ -9,6 +9,8 @@ import time
 
 from omegaconf import DictConfig
 
+from gradlab.base.lazy import lazy_import
+
 PARENT = os.getppid()
 """The process that started this one."""
 BEGAN: int | None = None
@@ -30,6 +32,7 @@ def enter() -> None:
     """Prepare a launched process for its next job."""
     if not launcher():
         return
+    lazy_import("torch._dynamo")
     if launcher() == "joblib" and not any(t.name == follow.__name__ for t in threading.enumerate()):
         threading.Thread(target=follow, name=follow.__name__, daemon=True).start()
     sys.stdout.isatty = lambda: False  # type: ignore[method-assign]  # jobs side by side would draw over each other

@@ -135,7 +135,7 @@ def test_where_the_weights_are_lost_no_sample_is_named(tmp_path: Path) -> None:
     assert told["verdict"] == "nan_loss" and not told["evidence"]["samples"], told["sentence"]
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.4, 3.0])
+@pytest.mark.parametrize("rate", [0.3, 3.0])
 def test_a_recurrence_that_its_first_updates_throw_explodes(tmp_path: Path, rate: float) -> None:
     """By the update before the one that overflows; numbers that the initial weights make are the model's own."""
     net = ("loss=mse", "model=custom", "model.target=nets:Repeated", "optimizer=sgd", f"optimizer.lr={rate}")

@@ -125,7 +125,9 @@ def test_what_does_not_fit_is_refused() -> None:
         UnstableLoss(kind="sqrt").sum(torch.zeros(4, 1), torch.zeros(4))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] if k in ("sqrt", "exp") else []) for k in KINDS]
+)
 def test_in_training_the_naive_loss_ends_the_run_and_the_stable_form_learns(kind: str, tmp_path: Path) -> None:
     experiment = f"+experiment=nan_loss_{kind}"
     run = trainer(tmp_path / "naive", experiment)

@@ -100,10 +100,17 @@ class CustomData(StreamedSet):
         else:
             outputs = self.outputs or size([split.targets for split in splits])
         vocabulary = size([split.inputs for split in splits]) if inputs == "tokens" else 0
-        if inputs == targets == "tokens":
+        if inputs == targets == "tokens" and any(map(one_language, splits)):
             vocabulary = self.outputs or max(vocabulary, outputs)  # a language model reads what it writes
             outputs = vocabulary
         return Spec(inputs, tuple(first.inputs.shape[1:]), targets, outputs, vocabulary)
+
+
+def one_language(split: TensorSplit) -> bool:
+    """Whether targets are tokens of the inputs, the next or the same, and no tags; those below 0 do not count."""
+    x, y = split.inputs, split.targets
+    pairs = [(x, y), (x[:, 1:], y[:, :-1])] if x.shape == y.shape else []
+    return any(bool((t >= 0).any() and (i == t)[t >= 0].all()) for i, t in pairs)
 
 
 def kind_of_inputs(x: torch.Tensor) -> str:

@@ -378,6 +378,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             def tensor_dataset():
                 tokens = torch.arange(24).view(6, 4)
                 return TensorDataset(tokens, tokens + 1), None
+            def tags(): return tokens_and(lambda t: t % 3)
+            def hidden(): return tokens_and(lambda t: t.where(t % 3 == 0, -100))
+            def tokens_and(targets):
+                tokens = torch.arange(24).view(6, 4)
+                return tokens, targets(tokens)
             def ragged(): return [(torch.zeros(3), 0), (torch.zeros(4), 0)]
             def strings(): return [("a", 0)]
             def stream(): return iter([])
@@ -397,6 +402,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("pictures", Spec("images", (3, 4, 4), "values", 32)),
         ("arrays", Spec("sequences", (7, 2), "values", 1, single=True)),
         ("tensor_dataset", Spec("tokens", (4,), "tokens", 25, 25)),
+        ("hidden", Spec("tokens", (4,), "tokens", 24, 24)),
+        ("tags", Spec("tokens", (4,), "tokens", 3, 24)),
     ],
 )
 def test_kinds_of_custom_data_are_inferred(module: str, name: str, spec: Spec) -> None:
@@ -414,6 +421,8 @@ def test_kinds_of_custom_data_are_inferred(module: str, name: str, spec: Spec) -
 def test_kinds_of_custom_data_can_be_given(module: str) -> None:
     made = CustomData(target=f"{module}:vectors", kwargs={"n": 9}, outputs=10).load(CPU)
     assert len(made.train) == 9 and made.spec.outputs == 10
+    tags = CustomData(target=f"{module}:tags", outputs=5).load(CPU)
+    assert (tags.spec.outputs, tags.spec.vocabulary) == (5, 24)  # of a tagger neither is the other
     told = CustomData(target=f"{module}:tensor_dataset", inputs="vectors", targets="values").load(CPU)
     assert told.spec == Spec("vectors", (4,), "values", 4) and whole(told.train)[0].dtype == torch.float32
 

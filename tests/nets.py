@@ -281,6 +281,11 @@ def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).abs().mean((1, 2, 3))
 
 
+def squared_sum(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Over all samples of the batch, ()."""
+    return (outputs - targets).square().sum()
+
+
 def relative(outputs: Tensor, targets: Tensor) -> Tensor:
     """A loss that a target of 0 makes infinite."""
     return ((outputs - targets) / targets).abs().mean()

@@ -22,7 +22,7 @@ from gradlab.measure.record import Observed
 from gradlab.train import build
 from gradlab.train.feed import Feed
 from gradlab.train.outcome import Outcome
-from gradlab.update.loss import Loss
+from gradlab.update.loss import CustomLoss, Loss
 from gradlab.update.step import MicroBatch
 
 
@@ -79,7 +79,12 @@ class TrainerState:
 
     @property
     def evaluation_batch(self) -> int:
-        """Samples of a forward pass of the evaluation."""
+        """Samples of a forward pass of the evaluation; of training's, where a loss is one number of a whole batch.
+
+        Such a loss may be a sum, or may compare samples, as contrastive ones do: then it depends on how many there are.
+        """
+        if isinstance(self.loss, CustomLoss) and self.loss.mean:
+            return self.config.data.batch_size
         return max(self.config.data.batch_size, 1 if self.stream else 64)
 
     def unseen(self) -> Split | None:

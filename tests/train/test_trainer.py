@@ -336,3 +336,14 @@ def test_targets_of_any_shape_are_a_plain_loop(tmp_path: Path, loss: tuple[str, 
             reference(plain(inputs[index]), targets[index]).backward()
             optimizer.step()
     assert torch.allclose(weights(run.module), weights(plain), rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_of_a_whole_batch_is_evaluated_on_batches_of_the_same_size(tmp_path: Path) -> None:
+    """A sum over a batch is as many times larger as the batch is; training's and the evaluation's are compared."""
+    model = ("model=custom", "model.target=nets:Denoiser", "data=custom", "data.target=nets:noisy_images")
+    still = ("optimizer=sgd", "optimizer.lr=1e-12", "data.batch_size=4", "trainer.epochs=1")
+    run = trainer(tmp_path, *model, "loss=custom", "loss.target=nets:squared_sum", *still)
+    run.data.test = run.data.train
+    outcome = run.run()
+    trained = losses(tmp_path)
+    assert outcome.eval[-1]["eval/loss"] == pytest.approx(sum(trained) / len(trained), rel=1e-5)

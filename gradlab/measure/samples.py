@@ -124,11 +124,20 @@ def over(value: float, usual: float) -> float:
 
 
 def above(value: float, values: list[float]) -> float:
-    """By how many robust standard deviations a value is above others, a twentieth of them at least; 0 where unknown."""
+    """By how many robust standard deviations a value is above others, a twentieth of them at least; 0 where unknown.
+
+    values: of all, it among them or not. Where most are equal, as labels of two classes are, the spread is that of the
+    others that differ: a label of the smaller class is no outlier.
+    """
     if value != value:
         return 0.0
     middle = median(values)
     spread = max(1.4826 * median([abs(v - middle) for v in values]), 0.05 * abs(middle))
+    if not spread:
+        others = [abs(v - middle) for v in values if v != middle]
+        if value in values and value != middle:
+            others.remove(abs(value - middle))
+        spread = median(others) if others else 0.0
     return (value - middle) / spread if spread else math.inf if value > middle else 0.0
 
 

@@ -202,6 +202,36 @@ def test_spikes_that_come_back_are_no_damage() -> None:
         assert {f.code: f.severity for f in told.findings}.get("bad_batch") == code
 
 
+@pytest.mark.parametrize(("hurts", "severity"), [((61,), "info"), (range(21, 300, 20), "warning")])
+def test_of_many_spikes_one_that_is_followed_by_larger_losses_is_chance(hurts: list[int], severity: str) -> None:
+    stream, base = Stream(Thresholds()), 1.0
+    for i in range(1, 301):
+        base = 3.0 if any(0 < i - at < 8 for at in hurts) else 1.0
+        stream.observe(line(i, 90.0 if i % 20 == 1 and i > 20 else base, 1.0) | {"clip/coefficient": 0.5})
+    told = diagnose(
+        stream,
+        samples_of=lambda attempts: {
+            a: ranked([Sample(i, 99 if i == 3 else 1, 1) for i in range(8)]) for a in attempts
+        },
+        clips=True,
+    )
+    found = {f.code: f for f in told.findings}["bad_batch"]
+    assert found.severity == severity
+    assert "gradient norm, clipped, 0.5 where 0.5 is" in found.sentence, "larger ones came before, unclipped"
+
+
+def test_a_label_of_the_smaller_class_is_no_outlier() -> None:
+    labels = [0.0] * 20 + [1.0] * 12
+
+    def failing(targets: list[float]) -> Sample:
+        samples = [Sample(i, 0.3, 1.0, target=t) for i, t in enumerate(targets)]
+        samples[-1].grad_norm = math.nan
+        return ranked(samples)[0]
+
+    assert failing(labels).fails and not failing(labels).unlike
+    assert failing([*labels, 900.0]).unlike and failing([*[0.0] * 31, 900.0]).unlike
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_samples_of_an_update_are_those_that_it_was_made_of(tmp_path: Path, steps: int) -> None:
     config = to_config(composed(*NET, "trainer.epochs=2", f"accumulation.steps={steps}", "data.batch_size=16"))

@@ -1,4 +1,4 @@
-"""Rules over single updates: one whose loss or gradient towers over all before, and what it did to the run."""
+"""Rules over single updates: one whose loss or gradient towers over those before, and what it did to the run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Towering:
 @rule("bad_batch", position=55)
 @dataclass
 class BadBatch(Rule):
-    """One update, of a batch with a sample unlike the others, towers over all before it, and the run suffers from it.
+    """One update, of a batch with a sample unlike the others, towers over those before it, and the run suffers from it.
 
     It towers where its gradient, as it is applied, passes `factor` times the median of the 20 updates before, or its
     loss lies as many times their spread above theirs. The run suffers where the loss, or the evaluation, never comes
@@ -151,12 +151,13 @@ class BadBatch(Rule):
         spike = lasting or guilty[0]
         samples = run.samples.get(spike.attempt, [])
         sentence = (
-            f"update {spike.attempt} towers over all before: loss {spike.loss:.3g} where {spike.before:.3g} is usual"
+            f"update {spike.attempt} towers over those before: loss {spike.loss:.3g} where {spike.before:.3g} is usual"
         )
-        sentence += f", gradient norm {spike.norm:.3g} where {spike.usual:.3g} is"
+        clipped = ", clipped," if run.clips else ""
+        sentence += f", gradient norm{clipped} {spike.norm:.3g} where {spike.usual:.3g} is"
         sentence += f" (and so do {self.count - 1} others)" if self.count > 1 else ""
         sentence += f"; {named(samples)}" if samples else ""
-        severity, damage, lost = self.damage(run, spike, guilty, lasting is not None)
+        severity, damage, lost = self.damage(run, spike, lasting is not None)
         evidence: dict[str, Any] = {
             "loss": spike.loss,
             "norm": spike.norm,
@@ -191,7 +192,7 @@ class BadBatch(Rule):
     def unable(self, run: FinishedRun) -> str | None:
         return "the samples of single updates could not be measured" if self.spikes and not run.samples else None
 
-    def damage(self, run: FinishedRun, spike: Towering, guilty: list[Towering], lasting: bool) -> tuple[str, str, str]:
+    def damage(self, run: FinishedRun, spike: Towering, lasting: bool) -> tuple[str, str, str]:
         """Severity, what the updates did to the run, and the class of a run that is lost by them."""
         h = run.history
         part = self.theirs / self.way if self.way else 0.0
@@ -205,8 +206,9 @@ class BadBatch(Rule):
         if part > self.share:
             severity = "critical" if not run.knows else "warning" if run.improved else "info"
             return severity if run.long else "info", share, ""
-        if (hurt := max(s.hurt for s in guilty)) > self.lost:
-            return "warning", f"the losses after such an update were {hurt:.3g} times those before", ""
+        # of many the largest would be large by chance
+        if (hurt := median(sorted(s.hurt for s in self.spikes))) > self.lost:
+            return "warning", f"the losses after such an update were usually {hurt:.3g} times those before", ""
         return "info", "", ""
 
     def lasts(self, run: FinishedRun, spike: Towering) -> bool:

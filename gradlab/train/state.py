@@ -22,7 +22,8 @@ from gradlab.measure.record import Observed
 from gradlab.train import build
 from gradlab.train.feed import Feed
 from gradlab.train.outcome import Outcome
-from gradlab.update.loss import CustomLoss, Loss
+from gradlab.update.custom_loss import CustomLoss
+from gradlab.update.loss import Loss
 from gradlab.update.step import MicroBatch
 
 
@@ -83,7 +84,7 @@ class TrainerState:
 
         Such a loss may be a sum, or may compare samples, as contrastive ones do: then it depends on how many there are.
         """
-        if isinstance(self.loss, CustomLoss) and self.loss.mean:
+        if isinstance(self.loss, CustomLoss) and ("mean" in self.loss.forms.values() or not self.loss.exact):
             return self.config.data.batch_size
         return max(self.config.data.batch_size, 1 if self.stream else 64)
 

@@ -75,6 +75,7 @@ def apply_rules(
 def judge(loop: TrainingLoop, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult) -> None:
     """Apply the rules to a training loop."""
     cases = scenarios(loop)
+    loop.happening = {id(step.event) for case in cases for step in case.steps}
     silent: dict[int, list[str]] = {}
     for rule in selected.values():
         loop.unresolved.clear()

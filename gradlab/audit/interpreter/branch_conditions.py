@@ -7,7 +7,7 @@ import re
 
 from gradlab.audit.interpreter.canonical_text import canonical, parts, youngest
 from gradlab.audit.interpreter.loop_bounds import changes_once, is_last, since_first
-from gradlab.audit.interpreter.window_periods import OfIteration, arithmetic, counter
+from gradlab.audit.interpreter.window_periods import OfIteration, arithmetic, counter, is_entry
 from gradlab.audit.source.syntax import dotted, kinds, text
 from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, joined, negation
 from gradlab.audit.trace.engine import Engine
@@ -39,7 +39,7 @@ def unfrozen(engine: Engine, node: ast.expr) -> Formula:
         return compare(engine, node)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return comparison(engine, node)
-    if isinstance(node, (ast.Name, ast.Attribute)):
+    if isinstance(node, (ast.Name, ast.Attribute)) or is_entry(node):
         return truthy(engine.value(node), text(node))
     if isinstance(node, ast.Call) and dotted(node.func) == "isinstance" and len(node.args) == 2:
         known = of_class(engine.value(node.args[0]), engine.value(node.args[1]))
@@ -93,7 +93,7 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
         return ("atom", Atom(key, birth, "finite", text=written))
     ends = is_last(engine, node)
     if not modulo and not ends and not by_length and (count := counter(engine, node)) is not None:
-        first = None if periods else since_first(at, used, count[1])
+        first = None if periods else since_first(at, used, count[1], node)
         once = changes_once(engine, node)
         atom = ("atom", Atom(count[0], birth, at=first, subject=subject(engine, node), once=once))
         return negation(atom) if count[1] else atom
@@ -108,7 +108,7 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
         return ("not", ("atom", Atom(key.replace("!=", "=="), birth, subject=subject(engine, node), ends=ends)))
     if ends and isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
         return ("not", ("atom", Atom(key.replace("<", "=="), birth, ends=ends)))
-    first = None if periods else since_first(at, used, False)
+    first = None if periods else since_first(at, used, False, node)
     once = changes_once(engine, node)
     return ("atom", Atom(key, birth, at=first, subject=subject(engine, node), ends=ends, once=once))
 

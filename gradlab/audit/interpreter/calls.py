@@ -16,9 +16,9 @@ from gradlab.audit.knowledge.optimizer_methods import loss_scaler
 from gradlab.audit.knowledge.package_calls import library_call
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
-from gradlab.audit.trace.conditions import Formula, negation
+from gradlab.audit.trace.conditions import Formula
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.event_tree import If, Node
+from gradlab.audit.trace.event_tree import Node, either_of
 from gradlab.audit.trace.iterables import OTHERS, members
 from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Scope, Value, births
@@ -116,11 +116,7 @@ def call_each(site: CallSite, func: ast.Attribute, objects: list[tuple[Formula, 
         happened.append(engine.out)
         engine.out = outer
         results.append((when, result))
-    tests = [when for when, _ in objects]
-    if len(tests) == 2 and tests[1] == negation(tests[0]):
-        engine.out.append(If(tests[0], happened[0], happened[1]))
-    else:
-        engine.out += [If(test, items, []) for test, items in zip(tests, happened)]
+    engine.out += either_of([when for when, _ in objects], happened)
     return choice(results)
 
 

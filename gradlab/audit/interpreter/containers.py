@@ -7,6 +7,7 @@ import re
 
 from gradlab.audit.interpreter.binding import bind
 from gradlab.audit.interpreter.canonical_text import youngest
+from gradlab.audit.interpreter.loops import unrolled
 from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
@@ -30,7 +31,7 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         return items[node.slice.value] if -len(items) <= node.slice.value < len(items) else last
     if value.kind in ("optimizer", "scheduler"):  # a list of them, which one stands for
         return value
-    if value.kind == "group":
+    if value.kind == "group" and not (isinstance(node.slice, ast.Constant) and node.slice.value != "params"):
         return Value("params", of=value.of)
     if value.kind == "dict" and not isinstance(node.slice, ast.Constant) and (found := any_item(engine, node, value)):
         return found
@@ -76,13 +77,12 @@ def sequence(engine: Engine, node: ast.Tuple | ast.List) -> Value:
 def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Value:
     outer, engine.scope = engine.scope, Scope(engine.scope, engine.scope.node, engine.module)
     try:
-        for generator in node.generators:
-            bind(engine, generator.target, element(engine.value(generator.iter)))
-            for test in generator.ifs:
-                engine.value(test)
-        value = engine.value(node.elt)
+        values = elements(engine, node.elt, node.generators)
     finally:
         engine.scope = outer
+    value = values[0]
+    if len(values) > 1 and {v.kind for v in values} <= {"optimizer", "scheduler"}:
+        return several(values)
     if value.kind == "param":
         return value.derived("params", some=value.some or any(generator.ifs for generator in node.generators))
     if value.kind == "gradient":
@@ -93,6 +93,20 @@ def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.Se
     if value.kind == "list" and len(value.items) == 2 and value.items[1].kind in ("optimizer", "scheduler"):
         return several([value])  # pairs for a dictionary, of which one stands for all
     return Value()
+
+
+def elements(engine: Engine, node: ast.expr, generators: list[ast.comprehension]) -> list[Value]:
+    """What a comprehension makes: of each of a few optimizers or models, and of one item of anything else."""
+    if not generators:
+        return [engine.value(node)]
+    first, *others = generators
+    over, found = engine.value(first.iter), []
+    for item in unrolled(over) or [element(over)]:
+        bind(engine, first.target, item)
+        for test in first.ifs:
+            engine.value(test)
+        found += elements(engine, node, others)
+    return found
 
 
 def dictionary_comprehension(engine: Engine, node: ast.DictComp) -> Value:

@@ -9,7 +9,7 @@ from gradlab.audit.source.project import Function, Module
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import events
 from gradlab.audit.trace.tensors import roots_of
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.values import Event, Value
 
 NESTED, PASSES = 60, 40
 """Calls that one forward pass may enter, and forward passes that are entered from one entry point."""
@@ -27,7 +27,10 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
         if len(engine.passes) >= PASSES:
             return made
         engine.passes[key] = None  # a network that calls itself
-        engine.passes[key] = enter_pass(engine, node, root, found, args)
+        engine.passes[key], happened = enter_pass(engine, node, root, found, args)
+        engine.clearing[key] = [e.value for e in happened if e.kind == "zero" and e.owner is None]
+    for cleared in engine.clearing.get(key, ()):
+        engine.emit("zero", node, cleared)
     result = engine.passes[key]
     if result is None:
         return made
@@ -43,17 +46,17 @@ def forward_pass(engine: Engine, node: ast.Call, owner: Value, args: list[Value]
 
 def enter_pass(
     engine: Engine, node: ast.Call, owner: Value, found: tuple[Function, Module], args: list[Value]
-) -> Value | None:
-    """What the method returns; of what happens in it only unstable operations are kept."""
+) -> tuple[Value | None, list[Event]]:
+    """What the method returns and what happens in it, of which only unstable operations are kept."""
     calls, visited, closures = engine.calls, set(engine.visited), list(engine.closures)
     deeper = owner.kind != "criterion"
     engine.calls, engine.depth = max(calls, CALLS - NESTED), engine.depth + deeper
     made: list[Value | None] = []
-    items = engine.collect(lambda: made.append(engine.enter(*found, args, {}, owner, node)))
+    happened = events(engine.collect(lambda: made.append(engine.enter(*found, args, {}, owner, node))))
     engine.calls, engine.depth, engine.closures = calls, engine.depth - deeper, closures
     engine.visited.intersection_update(visited)
-    engine.out += [event for event in events(items) if event.kind == "unstable"]
-    return made[0]
+    engine.out += [event for event in happened if event.kind == "unstable"]
+    return made[0], happened
 
 
 def tokens(engine: Engine, value: Value) -> frozenset[int]:

@@ -6,6 +6,7 @@ import ast
 
 from gradlab.audit.interpreter.binding import bind
 from gradlab.audit.interpreter.parameters import refine
+from gradlab.audit.interpreter.window_periods import is_entry
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.engine import Engine
@@ -83,15 +84,21 @@ def is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
+def is_one(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1
+
+
 def forget_assigned(engine: Engine, node: ast.AST) -> None:
     """Names that the loop counts up are indices; flags that it assigns are not what they were before it."""
     names = engine.scope.names
     for part in walk(node):
-        if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Add) and isinstance(part.target, ast.Name):
-            old = engine.scope.find(part.target.id)
-            one = isinstance(part.value, ast.Constant) and part.value.value == 1
-            if one and (old is None or old.kind in ("number", "unknown", "index")):
-                names[part.target.id] = Value("index", part.target.id)
+        if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Add) and is_one(part.value):
+            named = isinstance(part.target, ast.Name)
+            old = engine.scope.find(part.target.id) if isinstance(part.target, ast.Name) else None
+            if is_entry(part.target):
+                named, old = True, engine.value(part.target)
+            if named and (old is None or old.kind in ("number", "unknown", "index")):
+                bind(engine, part.target, Value("index", ast.unparse(part.target)))
         elif isinstance(part, ast.Assign):
             for target in part.targets:
                 old = names.get(target.id) if isinstance(target, ast.Name) else None

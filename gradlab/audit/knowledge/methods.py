@@ -23,7 +23,7 @@ from gradlab.audit.knowledge.optimizer_methods import optimizer_method, scaler_m
 from gradlab.audit.knowledge.python_functions import dict_method, enter_context
 from gradlab.audit.knowledge.retained_tensors import retain
 from gradlab.audit.knowledge.tensor_methods import gradient_method, parameter_method, tensor_method
-from gradlab.audit.trace.event_tree import If
+from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.tensors import tensor
 from gradlab.audit.trace.values import Value, births
@@ -31,7 +31,21 @@ from gradlab.audit.trace.values import Value, births
 PARAMETERS = {"parameters", "named_parameters", "trainable_parameters"}
 STEPS = ("step", "zero_grad", "first_step", "second_step")
 SAME_MODEL = {
-    *("train", "eval", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "compile", "requires_grad_", "apply")
+    *(
+        "train",
+        "eval",
+        "to",
+        "type",
+        "cuda",
+        "cpu",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "compile",
+        "requires_grad_",
+        "apply",
+    )
 }
 """Methods of a model that return the model."""
 
@@ -53,9 +67,8 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         return enter_context(call, owner)
     if kind == "dict":
         return dict_method(call, owner)
-    if kind == "unknown" and name in SAME_MODEL and owner.given:
-        if name == "half":
-            owner.half = call.node
+    if kind == "unknown" and name in SAME_MODEL and (owner.given or owner.made):
+        cast(call, owner)
         return owner
     if kind == "unknown" and name == "zero_grad":
         call.emit("zero", None, owner=owner)
@@ -95,9 +108,10 @@ def cast(call: CallSite, owner: Value) -> None:
     name, text = call.name, ", ".join(ast.unparse(argument) for argument in call.expressions)
     names = [v.name for v in (*call.args, *call.keywords.values()) if v.kind == "external" and "torch." in v.name]
     text = ", ".join([text, *names])
-    if name == "half" or (name == "to" and re.search(r"float16|\bhalf\b", text) and "bfloat16" not in text):
+    given = text if name in ("to", "type") else ""
+    if name == "half" or (re.search(r"float16|\bhalf\b", given) and "bfloat16" not in given):
         owner.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
-    elif name in ("float", "double", "bfloat16") or (name == "to" and re.search("float", text)):
+    elif name in ("float", "double", "bfloat16") or "float" in given:
         if not call.engine.branches:
             owner.half = None
         owner.always_half = False
@@ -110,11 +124,11 @@ def backward(call: CallSite, owner: Value) -> Value:
     elif owner.kind not in ("tensor", "detached") and any(v.kind == "tensor" or v.opaque for v in call.args):
         call.emit("opaque", owner, name="backward", receives=FRAMEWORK)
     elif owner.choice:
-        for when, value in owner.choice:
-            events = engine.collect(
-                lambda value=value: call.emit("backward", value, perhaps=owner.perhaps_divided)  # type: ignore[misc]
-            )
-            engine.out.append(If(when, events, []))
+        happened = [
+            engine.collect(lambda value=value: call.emit("backward", value, perhaps=owner.perhaps_divided))  # type: ignore[misc]
+            for _, value in owner.choice
+        ]
+        engine.out += either_of([when for when, _ in owner.choice], happened)
     else:
         if owner.kind == "unknown" and not call.args and not owner.framework:
             owner.become_tensor()

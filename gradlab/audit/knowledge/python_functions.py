@@ -44,7 +44,12 @@ def partial(call: CallSite) -> Value | None:
 
 
 def counted(call: CallSite) -> Value:
-    return Value("counted", stop=call.engine.canonical(call.node.args[0]) if len(call.node.args) == 1 else "")
+    """range(n), range(0, n) or range(0, n, m); of any other only that it counts."""
+    first, *others = call.node.args or [ast.Constant(0)]
+    if others and not (isinstance(first, ast.Constant) and first.value == 0):
+        return Value("counted")
+    stop, *stride = [call.engine.canonical(node) for node in others or [first]]
+    return Value("counted", stop=stop, stride="" if stride in ([], ["1"]) else stride[0])
 
 
 def enumerated(call: CallSite) -> Value | None:

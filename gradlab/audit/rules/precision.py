@@ -31,7 +31,7 @@ def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
         off = switched_off(event.regions)
         if model.half or (not off and any(r.kind in ("autocast", "unknown") for r in event.regions)):
             continue
-        cast = any(r.kind == "autocast" and r.when == TRUE for r in loss.inside)
+        cast = any(r.kind == "autocast" and r.when in (TRUE, scaler.enabled) for r in loss.inside)
         if not off and any(r.kind in ("autocast", "no_grad") for e in (event, *loss.chain) for r in e.regions):
             cast = False  # a teacher's, perhaps
         off = off and not any(e.regions and not switched_off(e.regions) for e in loss.chain)

@@ -102,13 +102,16 @@ def nested(loop: TrainingLoop, steps: list[Occurrence], loose: bool = False) -> 
     return all(a <= b or b <= a or (loose and all(positive for _, positive in a ^ b)) for a in guards for b in guards)
 
 
-def uncertain(loop: TrainingLoop, *kinds: str, unused: bool = False) -> bool:
+def uncertain(loop: TrainingLoop, *kinds: str, unused: bool = False, scenario: Scenario | None = None) -> bool:
     """Whether a call that could not be followed received one of these kinds, or the program belongs to a framework.
 
-    unused: only calls whose results nothing uses.
+    unused: only calls whose results nothing uses; scenario: not those that happen in other scenarios alone.
     """
     what = {*kinds, "framework"}
     found = [e for e in loop.events if e.kind == "opaque" and e.receives & what and not (unused and e.used)]
     found = [e for e in found if id(e) not in loop.rejecting]
+    if scenario is not None and found:
+        here = {id(step.event) for step in scenario.steps}
+        found = [e for e in found if id(e) in here or id(e) not in loop.happening | loop.impossible]
     loop.unresolved += found
     return bool(found)

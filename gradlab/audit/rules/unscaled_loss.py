@@ -11,12 +11,12 @@ from gradlab.audit.rules.scaler import both_ways, scaler_of, since_step
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.values import Factor, Value
 
 
 @scenario_rule("GL207")
 def loss_not_scaled(scenario: Scenario) -> Iterator[Hit]:
-    if uncertain(scenario.loop, "scaler", "self", "tensor"):
+    if uncertain(scenario.loop, "scaler", "self", "tensor", scenario=scenario):
         return
     others = any(scaler_of(s) for s in scenario.of("backward"))
     if not others and both_ways(scenario.loop):
@@ -35,11 +35,17 @@ def loss_not_scaled(scenario: Scenario) -> Iterator[Hit]:
 
 
 def unscaled(loop: TrainingLoop, value: Value, others: bool) -> bool:
-    """Whether a loss was not scaled, by a scaler or by hand; others: other losses of the loop are."""
-    factors = [f.text for f in value.factors if f.value.kind != "number" or not others]
-    if value.kind != "tensor" or value.apex or any("scale" in text for text in factors):
+    """Whether a loss, or a term of it, was not scaled, by a scaler or by hand; others: other losses of the loop are."""
+
+    def by_hand(of: Value) -> list[Factor]:
+        return [f for f in of.factors if f.value.kind != "number" or not others]
+
+    if value.kind != "tensor" or value.apex or any("scale" in f.text for f in by_hand(value)):
         return False
-    return not (value.opaque or factors) or not ever_scaled(loop)
+    whole = [f for f in by_hand(value) if all(f not in term.factors for term in value.parts)]
+    terms = value.parts or (value,)
+    plain = not whole and any(not term.opaque and not by_hand(term) for term in terms)
+    return plain or not ever_scaled(loop)
 
 
 def own_loss(scenario: Scenario, step: Occurrence) -> bool:

@@ -35,8 +35,10 @@ def clip_after_step(scenario: Scenario) -> Iterator[Hit]:
                 continue
             before, after = neighbours(scenario, clip, optimizer)
             if before and before[-1].kind == "step" and not any(s.kind == "step" for s in after):
-                if any(s.kind == "backward" for s in before):
+                backward = next((s for s in before if s.kind == "backward"), None)
+                if backward is not None:
                     yield Hit(clip, (before[-1],))
+                    yield Hit(clip, (before[-1], backward), loose=True)  # a flag may pass over it
 
 
 @scenario_rule("GL102")
@@ -48,7 +50,12 @@ def clip_before_backward(scenario: Scenario) -> Iterator[Hit]:
                 continue
             before, after = neighbours(scenario, clip, optimizer)
             empty = no_gradients(scenario, clip, optimizer)
-            if (before and not empty) or not after or after[0].kind != "backward" or uncertain(loop, "tensor"):
+            if (
+                (before and not empty)
+                or not after
+                or after[0].kind != "backward"
+                or uncertain(loop, "tensor", scenario=scenario)
+            ):
                 continue
             if loop.statement is None and len(loop.optimizers()) > 1 and not empty:
                 continue
@@ -92,7 +99,7 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
             between = scenario.steps[scenario.steps.index(before[-1]) : scenario.steps.index(zero)]
             if optimizer.lineage and any(s.kind == "step" for s in between):
                 continue  # one of the project's own after another's: a proximal step, which needs no gradients
-            if zero.event.node is not after[0].event.node and not uncertain(loop, "tensor"):
+            if zero.event.node is not after[0].event.node and not uncertain(loop, "tensor", scenario=scenario):
                 yield Hit(zero, (before[-1], after[0]))
 
 
@@ -105,8 +112,8 @@ def gradients_assigned(scenario: Scenario, zero: Occurrence, step: Occurrence) -
 
 
 def batch_rejected(scenario: Scenario, zero: Occurrence) -> bool:
-    """Whether gradients are set to zero under a flag that may mark a bad batch."""
+    """Whether gradients are set to zero under a flag, or a check of a norm, that may mark a bad batch."""
     loop = scenario.loop
-    flags = {a.key for a in loop.atoms if a.kind == "flag" and a.birth > loop.birth}
+    flags = {a.key for a in loop.atoms if a.kind in ("flag", "finite") and a.birth > loop.birth}
     guards = scenario.own_guards(zero)
     return any(key in guard for guard, _ in guards for key in flags if "is not None" not in key)

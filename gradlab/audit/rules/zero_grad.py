@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from gradlab.audit.rules.ownership import concerns, partial_zero
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
-from gradlab.audit.trace.event_tree import If, Jump, Node
+from gradlab.audit.trace.event_tree import If, Jump, Node, events
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop
-from gradlab.audit.trace.values import Event, Value
+from gradlab.audit.trace.values import Value
 
 
 @scenario_rule("GL305")
@@ -20,9 +20,9 @@ def zero_missing(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     if loop.statement is None and not loop.self_contained:
         return
-    if uncertain(loop, "optimizer", "self", "params", "scaler", "accelerator", "groups"):
+    if uncertain(loop, "optimizer", "self", "params", "scaler", "accelerator", "groups", scenario=scenario):
         return
-    if uncertain(loop, "model", "ddp", unused=True):  # a call whose result is used computes it
+    if uncertain(loop, "model", "ddp", unused=True, scenario=scenario):  # a call whose result is used computes it
         return
     if any(isinstance(item, Jump) and item.kind == "break" for item in loop.body):
         return  # the loop does not go round
@@ -86,10 +86,10 @@ def retries(body: list[Node]) -> bool:
     """Whether a loop is left after a good backward pass: each iteration is another try at one batch."""
     started = False
     for item in body:
-        started = started or (isinstance(item, Event) and item.kind == "backward")
-        if started and isinstance(item, If):
-            if any(isinstance(j, Jump) and j.kind == "break" for j in [*item.then, *item.other]):
-                return True
+        jumps = [*item.then, *item.other] if isinstance(item, If) else [item]
+        if started and any(isinstance(jump, Jump) and jump.kind == "break" for jump in jumps):
+            return True
+        started = started or any(event.kind == "backward" for event in events([item]))
     return False
 
 

@@ -43,6 +43,7 @@ class Engine(ABC):
         self.memo: dict[int, Value] = {}  # result of each call by the id of its node
         self.tokens: set[int] = set()  # roots that stand for unstable operations
         self.passes: dict[tuple[Any, ...], Value | None] = {}  # results of forward passes that were followed
+        self.clearing: dict[tuple[Any, ...], list[Value | None]] = {}  # whose gradients they set to zero
         self.closures: list[Value] = []  # functions defined in those that were entered
         self.tops: dict[int, Scope] = {}  # the names at the top of each module
         self.result: Value | None = None  # of the function at the entry point

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradlab.audit.trace.conditions import Formula
+from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.values import Event, Value
 
 
@@ -48,6 +48,13 @@ class Block:
 
 
 Node = Event | Jump | If | Loop | Block
+
+
+def either_of(tests: list[Formula], items: list[list[Node]]) -> list[Node]:
+    """What happens under each of several conditions; one branch of the other where one is the other's negation."""
+    if len(tests) == 2 and tests[1] == negation(tests[0]):
+        return [If(tests[0], items[0], items[1])]
+    return [If(test, inside, []) for test, inside in zip(tests, items)]
 
 
 def walk(items: Sequence[Node]) -> Iterator[Node]:

@@ -64,7 +64,7 @@ def element(over: Value) -> Value:
         index = Value("index", "i", offset=over.start, of_loop=True)
         return several([index, Value("unknown", "batch") if over.inner.kind != "params" else element(over.inner)])
     if over.kind == "counted":
-        return Value("index", "i", stop=over.stop, of_loop=True)
+        return Value("index", "i", stop=over.stop, stride=over.stride, of_loop=True)
     if over.kind == "list" and over.items:
         return over.items[0]
     if over.kind in ("optimizer", "scheduler", "scaler", "tensor"):

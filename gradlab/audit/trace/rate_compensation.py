@@ -48,7 +48,9 @@ def lengths(loop: TrainingLoop) -> set[str]:
     """The names of the window's length: what counters are compared with, and no counter."""
     keys = [atom.period if atom.period else atom.key for atom in loop.boundary]
     keys += [
-        item.over.stop or "" for item in loop.window_loops if item.over is not None and item.over.kind == "counted"
+        item.over.stop or ""
+        for item in loop.window_loops
+        if item.over is not None and item.over.kind == "counted" and not item.over.stride
     ]
     names = {name.split(".")[-1] for key in [loop.period, *keys] for name in re.findall(r"([A-Za-z_][\w.]*)#", key)}
     return names - (counted(loop.statement.node) if loop.statement is not None else set())

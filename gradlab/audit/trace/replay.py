@@ -173,10 +173,18 @@ def pruned(items: Sequence[Node], kinds: tuple[str, ...] = ()) -> list[Node]:
 
 
 def shared(item: If) -> set[int]:
-    """Ids of the steps and zeros of a branch that the other branch has too, of the same optimizer or model."""
+    """Ids of the steps and zeros of a branch that the other branch has too, of the same optimizer or model.
+
+    One call of backward(), of a loss that may be one or the other, is in both.
+    """
     if item.both is None:
+        kinds = ("step", "zero", "backward")
         sides = [
-            {(e.kind, id(e.value)): id(e) for e in events(side) if e.kind in ("step", "zero") and e.value is not None}
+            {
+                (e.kind, id(e.node if e.kind == "backward" else e.value)): id(e)
+                for e in events(side)
+                if e.kind in kinds and e.value is not None
+            }
             for side in (item.then, item.other)
         ]
         item.both = {side[key] for side in sides for key in sides[0].keys() & sides[1].keys()}

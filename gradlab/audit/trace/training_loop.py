@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gradlab.audit.trace.conditions import WINDOW, Atom, atoms, sync_atom
+from gradlab.audit.trace.conditions import FALSE, TRUE, WINDOW, Atom, atoms, sync_atom
 from gradlab.audit.trace.event_tree import Block, If, Jump, Loop, Node, events, walk
 from gradlab.audit.trace.replay import Occurrence, cases, flipped, follow, pruned
 from gradlab.audit.trace.values import Event, Value
@@ -34,6 +34,7 @@ class TrainingLoop:
     period: str = ""  # the expression of the window's length
     unresolved: list[Event] = field(default_factory=list)  # calls for which a rule is silent
     self_contained: bool = False  # called once a batch by what does nothing else to gradients
+    happening: set[int] = field(default_factory=set)  # ids of the events that happen in any scenario
     compensated: bool = False  # the learning rate or the weight decay makes up for the length of the window
 
     def __post_init__(self) -> None:
@@ -88,6 +89,12 @@ class TrainingLoop:
                     if leaves and not {"backward", "step"} & {e.kind for e in inside}:
                         found |= {id(e) for e in inside}
         return found
+
+    @cached_property
+    def impossible(self) -> set[int]:
+        """Ids of the events in branches whose tests are constants."""
+        tests = [item for item in walk(self.body) if isinstance(item, If) and item.test in (TRUE, FALSE)]
+        return {id(e) for item in tests for e in events(item.other if item.test == TRUE else item.then)}
 
     @cached_property
     def skipping(self) -> set[Atom]:
@@ -229,6 +236,10 @@ class TrainingLoop:
         """Whether the number of the iteration decides an atom."""
         if atom.kind == "last":
             return atom not in self.skipping
+        return self.paced(atom)
+
+    def paced(self, atom: Atom) -> bool:
+        """Whether the length of the window decides an atom, with the number of the iteration."""
         return atom.kind == "period" and bool(self.period) and atom.period == self.period
 
     def truth(self, values: dict[str, bool], k: int) -> Callable[[Atom], bool]:
@@ -237,6 +248,11 @@ class TrainingLoop:
         phase = next((a for a in self.boundary if a.kind == "period" and a.at is not None), None)
         if phase is not None and phase.at is not None:
             ends = phase.at(k) == self.boundary[phase]
+        if any(values.get(key) is truth for key, truth in single(self.period)):
+            compared = "Compare("  # `i % 1 == 0` holds, and `i % 1` does not
+            return lambda atom: self.boundary.get(
+                atom, atom.key.startswith(compared) if self.paced(atom) else values.get(atom.key, False)
+            )
 
         def at(atom: Atom) -> bool:
             if atom.kind == "period" and atom.at is not None and (atom.period == self.period or atom in self.boundary):
@@ -248,6 +264,11 @@ class TrainingLoop:
             return values.get(atom.key, False)
 
         return at
+
+
+def single(period: str) -> list[tuple[str, bool]]:
+    """Conditions on the length of a window, each with the truth that makes every micro-batch an update of its own."""
+    return [(f"Compare({period}, Gt, 1)", False), (f"Compare({period}, ==, 1)", True)] if period else []
 
 
 def unconditional_step(items: Sequence[Node]) -> bool:

@@ -73,6 +73,7 @@ class Value:
     offset: int = 0  # of an index: its value in the first iteration
     of_loop: bool = False  # of an index: the loop itself counts it
     stop: str | None = None  # of an index over range(stop); "" where that is not known
+    stride: str = ""  # of an index over range(0, stop, stride)
     start: int = 0  # of enumerate(): its first number
     inner: Value = UNSET  # of enumerate(): what is enumerated
     items: list[Value] = field(default_factory=list)  # of a list, a dictionary, zip()

@@ -15,6 +15,26 @@ def fit(net, batches, n, plan):
     for x, y in batches:
 """
 CASES = {
+    "a counter in a dictionary, counted at the end": WRAPPED
+    + """
+        last = (plan["step"] + 1) % n == 0
+        with ddp.no_sync() if plan["step"] % n else nullcontext():  # expect: GL502
+            (F.cross_entropy(ddp(x), y) / n).backward()
+        if last:
+            opt.step()
+            opt.zero_grad()
+        plan["step"] += 1
+""",
+    "a counter in a dictionary, counted at the end, asked for rightly": WRAPPED
+    + """
+        last = (plan["step"] + 1) % n == 0
+        with nullcontext() if last else ddp.no_sync():
+            (F.cross_entropy(ddp(x), y) / n).backward()
+        if last:
+            opt.step()
+            opt.zero_grad()
+        plan["step"] += 1
+""",
     "a counter in a dictionary": """
 def fit(net, opt, batches, n):
     state = {"step": 0}

@@ -8,6 +8,27 @@ import pytest
 from audited_snippets import HEAD, expected, findings
 
 CASES = {
+    "in the branch of what is not done": """
+from elsewhere import evaluate_all
+def run(train, clip):
+    for x, y in loader:
+        if train:
+            optimizer.zero_grad()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL102
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        else:
+            apply_all(model, F.cross_entropy(model(x), y))
+""",
+    "a rate and a decay of a group are no parameters": """
+def run(log):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()  # expect: GL305
+        for group in optimizer.param_groups:
+            log.update(lr=group["lr"], decay=group["weight_decay"])
+""",
     "a network of the project with an unknown base returns an output": """
 from elsewhere import BaseEncoder
 

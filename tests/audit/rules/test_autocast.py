@@ -5,7 +5,30 @@ from __future__ import annotations
 import pytest
 from audited_snippets import HEAD, assert_marked, findings
 
+FLAG = """
+def fit(net, opt, config):
+    scaler = torch.amp.GradScaler("cuda", enabled=SCALED)
+    for x, y in loader:
+        opt.zero_grad()
+        FORWARD
+        with torch.autocast("cuda", enabled=CAST):
+            FORWARD
+            loss = F.mse_loss(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+"""
+OUTSIDE = FLAG.replace("FORWARD\n        with", "out = net(x)  # expect: GL208\n        with").replace(
+    "FORWARD", "pass"
+)
+INSIDE = FLAG.replace("FORWARD\n        with", "pass\n        with").replace("FORWARD", "out = net(x)")
+ONE, OTHER_FLAG = 'config["amp"]', 'config["other"]'
 CASES = {
+    "a flag in a dictionary": OUTSIDE.replace("SCALED", ONE).replace("CAST", ONE),
+    "a flag in a dictionary, for the forward pass too": INSIDE.replace("SCALED", ONE).replace("CAST", ONE),
+    "two flags in a dictionary": OUTSIDE.replace("SCALED", ONE)
+    .replace("CAST", OTHER_FLAG)
+    .replace("  # expect: GL208", ""),
     "a scaler that is called": """
 def epoch(net, opt, scaler, n):
     opt.zero_grad()

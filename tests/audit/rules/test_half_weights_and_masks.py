@@ -17,6 +17,42 @@ for x, y in loader:
     scaler.step(opt)
     scaler.update()
 """,
+    "half weights by type": """
+net = nn.Linear(8, 4).cuda().type(torch.float16)  # expect: GL215
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(net(x.half()), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "half weights of a network from elsewhere": """
+from nets import build
+net = build(pretrained=True).cuda(0).half()  # expect: GL215
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(net(x.half()), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
+    "half weights of a network from elsewhere that are float again": """
+from nets import build
+net = build(pretrained=True).half().type(torch.float32)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+""",
     "half weights by to, unscale": """
 net = nn.Linear(8, 4)
 net.to("cuda", torch.float16)  # expect: GL215

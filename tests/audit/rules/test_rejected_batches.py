@@ -6,6 +6,31 @@ import pytest
 from audited_snippets import assert_faults
 
 CASES = {
+    "a norm above a bound: the step is taken with nothing": """
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if torch.isfinite(norm) and norm > 10:
+        optimizer.zero_grad()
+    optimizer.step()
+""",
+    "another try with smaller parts": """
+def update(batch, size):
+    while size:
+        try:
+            optimizer.zero_grad()
+            if len(batch) <= size:
+                F.mse_loss(model(batch), batch).backward()
+            else:
+                for part in batch.split(size):
+                    (F.mse_loss(model(part), part) * len(part) / len(batch)).backward()
+        except RuntimeError:
+            size //= 2
+        else:
+            break
+    optimizer.step()
+""",
     "isfinite loss, zero only in guard": """
 for x, y in loader:
     loss = F.cross_entropy(model(x), y)

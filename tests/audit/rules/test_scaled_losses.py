@@ -25,6 +25,22 @@ def train(nets, optimizers, scaler):
 train([model, judge], [optimizer, second], scaler)
 """
 CASES = {
+    "one of two, a sum with a term of unknown making": """
+        second.zero_grad()
+        scaler.scale(mine).backward()
+        scaler.step(second)
+        first.zero_grad()
+        loss = other + compute(fake) + weight * F.l1_loss(fake, y)
+        loss.backward()  # expect: GL207
+        scaler.step(first)""",
+    "one of two, a sum times a factor of unknown making": """
+        second.zero_grad()
+        scaler.scale(mine).backward()
+        scaler.step(second)
+        first.zero_grad()
+        loss = (other + F.l1_loss(fake, y)) * weight
+        loss.backward()
+        scaler.step(first)""",
     "one of two losses": """
         second.zero_grad()
         mine.backward()  # expect: GL207

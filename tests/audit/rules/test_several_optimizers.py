@@ -13,6 +13,29 @@ class Agent:
         self.two = torch.optim.Adam(self.critic.parameters())
 """
 CASES = {
+    "clipped too early, of a loss that may have a term more": """
+def run(clip, penalty):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if penalty:
+            loss = loss + model[0].weight.pow(2).sum()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect: GL102
+        loss.backward()
+        optimizer.step()
+""",
+    "clipped after the step, where a flag may pass over the backward pass": AGENT
+    + """
+    def run(self, batches, learn, bound):
+        for s, t in batches:
+            self.two.zero_grad()
+            if learn:
+                F.mse_loss(self.critic(s), t).backward()
+            self.two.step()
+            if bound:
+                nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)  # expect: GL101
+""",
     "gradients just set to zero are clipped, after another's update": AGENT
     + """
     def run(self, batches):

@@ -74,6 +74,10 @@ def apply_rules(
 
 def judge(loop: TrainingLoop, selected: dict[str, Rule], found: dict[Key, Finding], result: FileResult) -> None:
     """Apply the rules to a training loop."""
+    if loop.too_large:
+        at = loop.statement.node if loop.statement is not None else next((e.node for e in loop.events), None)
+        result.undecided.append((getattr(at, "lineno", 1), "too many conditions: this loop was not judged"))
+        return
     cases = scenarios(loop)
     loop.happening = {id(step.event) for case in cases for step in case.steps}
     silent: dict[int, list[str]] = {}

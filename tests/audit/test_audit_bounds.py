@@ -13,6 +13,7 @@ from gradlab.audit.source import project
 from gradlab.audit.source.files import read
 from gradlab.audit.trace import training_loop
 from gradlab.audit.trace.replay import ALONE
+from gradlab.audit.trace.training_loop import MOST
 
 TRAIN = """
 from helper import prepare
@@ -78,6 +79,18 @@ def test_flags_beyond_the_limit_are_said_not_to_be_tried_alone(tmp_path):
     flags = "".join(f"        if args.d{i}:\n            optimizer.zero_grad()\n" for i in range(ALONE + 1))
     text = f"def train(args):\n    for x, y in loader:\n{flags}        F.cross_entropy(model(x), y).backward()\n"
     assert any(f"first {ALONE}" in said for _, said in result(tmp_path, text + "        optimizer.step()\n").undecided)
+
+
+@pytest.mark.parametrize(("count", "judged"), [(20, True), (MOST // 2 + 1, False)])
+def test_a_loop_of_too_many_conditions_is_said_not_to_be_judged(count, judged, tmp_path):
+    steps = "".join(
+        f"        if args.d{i} and step % args.k{i} == 0:\n            loss.backward()\n" for i in range(count)
+    )
+    text = "def train(args):\n    for step, (x, y) in enumerate(loader):\n        loss = F.cross_entropy(model(x), y)\n"
+    found = result(tmp_path, text + steps + "        loss.backward()\n        optimizer.step()\n")
+    assert any("not judged" in said for _, said in found.undecided) is not judged
+    assert ("GL305" in {f.code for f in found.findings}) is judged
+    assert not found.lost
 
 
 def test_a_web_of_star_imports_is_searched_once(tmp_path):

@@ -95,17 +95,21 @@ def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.Se
     return Value()
 
 
-def elements(engine: Engine, node: ast.expr, generators: list[ast.comprehension]) -> list[Value]:
-    """What a comprehension makes: of each of a few optimizers or models, and of one item of anything else."""
+def elements(engine: Engine, node: ast.expr, generators: list[ast.comprehension], each: bool = True) -> list[Value]:
+    """What a comprehension makes: of each of a few optimizers or models, and of one item of anything else.
+
+    each: they were not gone through before, by a generator further out.
+    """
     if not generators:
         return [engine.value(node)]
     first, *others = generators
     over, found = engine.value(first.iter), []
-    for item in unrolled(over) or [element(over)]:
+    items = unrolled(over) if each else []
+    for item in items or [element(over)]:
         bind(engine, first.target, item)
         for test in first.ifs:
             engine.value(test)
-        found += elements(engine, node, others)
+        found += elements(engine, node, others, not items and each)
     return found
 
 

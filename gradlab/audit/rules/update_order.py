@@ -12,19 +12,21 @@ from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.values import Value
 
 
-def updates(scenario: Scenario, steps: list[Occurrence], k: int, optimizer: Value) -> list[Occurrence]:
+def updates(scenario: Scenario, k: int, optimizer: Value) -> list[Occurrence]:
     """Backward passes and this optimizer's steps in iteration k."""
-    return [
-        s
-        for s in steps
-        if s.k == k and (s.kind == "backward" or (s.kind == "step" and concerns(scenario.loop, s, optimizer)))
-    ]
+    key = k, id(optimizer)
+    if key not in scenario.updates:
+        both = [s for s in scenario.of("backward", "step") if s.k == k]
+        own = [s for s in both if s.kind == "backward" or concerns(scenario.loop, s, optimizer)]
+        scenario.updates[key] = own
+    return scenario.updates[key]
 
 
 def neighbours(scenario: Scenario, step: Occurrence, optimizer: Value) -> tuple[list[Occurrence], list[Occurrence]]:
     """Backward passes and this optimizer's steps before and after, in the same iteration."""
-    before, after = scenario.before(step), scenario.after(step)
-    return updates(scenario, before, step.k, optimizer), updates(scenario, after, step.k, optimizer)
+    around, at = updates(scenario, step.k, optimizer), scenario.places
+    before = [s for s in around if at[id(s)] < at[id(step)]]
+    return before, [s for s in around if at[id(s)] > at[id(step)]]
 
 
 @scenario_rule("GL101")
@@ -90,8 +92,8 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
             if not concerns(loop, zero, optimizer) or partial_zero(scenario, zero):
                 continue
             before, after = neighbours(scenario, zero, optimizer)
-            after = after or updates(scenario, scenario.steps, zero.k + 1, optimizer)
-            before = before or updates(scenario, scenario.steps, zero.k - 1, optimizer)
+            after = after or updates(scenario, zero.k + 1, optimizer)
+            before = before or updates(scenario, zero.k - 1, optimizer)
             if not (before and before[-1].kind == "backward" and after and after[0].kind == "step"):
                 continue
             if gradients_assigned(scenario, zero, after[0]) or batch_rejected(scenario, zero):

@@ -23,6 +23,8 @@ class Scenario:
     def __init__(self, loop: TrainingLoop, values: dict[str, bool]):
         self.loop, self.values = loop, values
         self.steps: list[Occurrence] = []
+        self.chosen: dict[tuple[str, ...], list[Occurrence]] = {}  # the steps of some kinds
+        self.updates: dict[tuple[int, int], list[Occurrence]] = {}  # of an optimizer, by iteration and its id
         iterations = 2 * loop.window if loop.window > 1 else 2
         for k in range(iterations + (1 if loop.boundary else 0)):
             found, status = loop.iteration(k, loop.truth(values, k))
@@ -49,14 +51,21 @@ class Scenario:
             return not any(key in guard for guard, _ in own for key in keys)
         return bool(self.loop.boundary) and not self.ends(step.k)
 
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """The place of each step, by its id."""
+        return {id(step): i for i, step in enumerate(self.steps)}
+
     def before(self, step: Occurrence) -> list[Occurrence]:
-        return self.steps[: self.steps.index(step)]
+        return self.steps[: self.places[id(step)]]
 
     def after(self, step: Occurrence) -> list[Occurrence]:
-        return self.steps[self.steps.index(step) + 1 :]
+        return self.steps[self.places[id(step)] + 1 :]
 
     def of(self, *kinds: str) -> list[Occurrence]:
-        return [step for step in self.steps if step.kind in kinds]
+        if kinds not in self.chosen:
+            self.chosen[kinds] = [step for step in self.steps if step.kind in kinds]
+        return self.chosen[kinds]
 
     def own_guards(self, step: Occurrence) -> Guards:
         """The conditions that an event has beyond those of the backward pass of its iteration.

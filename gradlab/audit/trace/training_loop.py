@@ -14,6 +14,8 @@ from gradlab.audit.trace.values import Event, Value
 
 LONGEST = 16
 """A window of known length that is longer is replayed as one of WINDOW micro-batches."""
+MOST = 100
+"""A loop with more conditions is not judged: the time grows with their square."""
 GUARD = re.compile(r"skip|check_grad|valid|healthy|pre_step|_ok\b|device(?!s)|cuda", re.I)
 """Names of flags for whether a batch is good enough for a step, or where it is."""
 ACTIONS = ("backward", "step", "zero", "clip", "unscale", "update", "schedule", "scale", "reduce")
@@ -41,6 +43,9 @@ class TrainingLoop:
         self.body = pruned(self.body)
         self.events = events(self.body)
         self.atoms = self.deciding_atoms()
+        self.too_large = len(self.atoms) > MOST
+        if self.too_large:
+            self.body, self.atoms = [], []
         self.alternating = self.keeping_atoms()
         self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills_window(item)]
         self.in_window = {id(event): item for item in self.window_loops for event in events(item.body)}
@@ -110,6 +115,11 @@ class TrainingLoop:
         return atom in self.boundary or atom.kind in ("period", "last", "sync") or "index+" in atom.key
 
     def optimizers(self) -> list[Value]:
+        return self.stepped
+
+    @cached_property
+    def stepped(self) -> list[Value]:
+        """The optimizers that take a step in this loop."""
         found: list[Value] = []
         for event in self.events:
             if event.kind == "step" and event.value is not None and not any(same(event.value, o) for o in found):

@@ -221,6 +221,22 @@ class FinishedRun:
         return self.fits if self.generalizes is None else self.generalizes
 
     @property
+    def forgot(self) -> bool:
+        """Whether losses and evaluations were better than the best constant answer, and are no better at the end.
+
+        Both, since a single one may be luck. Where that answer is not known, than the run's own beginning.
+        """
+        h = self.history
+        found = [v for v in h.evaluations if math.isfinite(v)]
+        if not self.long or not found or not h.first:
+            return False
+        if self.constant is not None and self.eval_constant is not None:
+            was = self.better(h.loss_lowest, self.constant) and self.better(min(found), self.eval_constant)
+            return was and not (self.better(h.end[0], self.constant) or self.better(found[-1], self.eval_constant))
+        better = h.loss_early - max(self.learning * abs(h.loss_early), 3 * h.noise / self.window**0.5)
+        return max(h.loss_lowest, min(found)) < better and min(h.end[0], found[-1]) >= h.loss_early
+
+    @property
     def memorises(self) -> bool:
         """Whether that is so of the training data alone, beyond the noise of the last losses."""
         end, error = self.history.end
@@ -293,7 +309,7 @@ class FinishedRun:
         them up.
         """
         h = self.history
-        if self.decay is None or len(h.weights) < 2 or not self.long or self.knows:
+        if self.decay is None or len(h.weights) < 2 or not self.long or (self.knows and not self.forgot):
             return None
         first, last = h.weights
         pull = self.decay(h.rates, h.applied * h.update_ratios.median, h.slopes.median)

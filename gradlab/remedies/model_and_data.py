@@ -134,7 +134,7 @@ def windows(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def decay(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Weight decay that by itself moves the weights further than an update should, or that took them away."""
-    part, found = c.optimizer.lr * c.optimizer.weight_decay, e.found.get("not_learning", {})
+    part, found = c.optimizer.lr * c.optimizer.weight_decay, e.found.get("not_learning", e.found.get("diverged", {}))
     why = ""
     if part > LARGE_RATIO:
         why = f"weight decay alone takes {part:.2g} of the weights at every update; {LARGE_RATIO:g} is a large update"

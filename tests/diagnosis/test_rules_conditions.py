@@ -237,3 +237,31 @@ def test_the_first_gradient_of_a_run_that_fails_at_once_is_compared_with_the_wei
         return "exploding" in {f.code for f in told.findings}
 
     assert found(11.0) and not found(9.0) and not found(11.0, 30)
+
+
+@pytest.mark.parametrize(
+    ("end", "last", "told"), [(1.0, 1.0, "diverged"), (0.85, 1.0, "healthy"), (1.0, 0.85, "healthy")]
+)
+def test_a_run_that_ends_at_its_constant_answer_again_has_lost_what_it_learnt(
+    end: float, last: float, told: str
+) -> None:
+    """However little it was, where losses and evaluations agree; one of them alone may be noise, or memorised."""
+    losses = [*(1.0 - i / 500 for i in range(80)), *([end] * 80)]
+    lines = [line(i + 1, loss) for i, loss in enumerate(losses)]
+    for evaluation in (0.95, 0.85, last):
+        lines.append({"eval/loss": evaluation})
+    unknown = verdict([line(i, 0.97) for i in range(-19, 1)] + lines)
+    assert unknown.verdict == told, "its own beginning stands for an answer that is not known"
+    found = verdict(lines, constant=1.0, eval_constant=1.0)
+    assert found.verdict == told, found.sentence
+    assert ("the best evaluation was 0.85, and the last is 1 " in found.sentence) == (told == "diverged")
+
+
+@pytest.mark.parametrize("pull", [0.1, 100.0])
+def test_decay_that_takes_back_what_was_learnt_is_the_cause(pull: float) -> None:
+    losses = [*(1.0 - i / 500 for i in range(80)), *([1.0] * 80)]
+    lines = [line(i, loss) | {"param/norm": 9 * 0.9**i, "update/ratio": 0.1} for i, loss in enumerate(losses, 1)]
+    for evaluation in (0.85, 1.0):
+        lines.append({"eval/loss": evaluation})
+    found = verdict(lines, constant=1.0, eval_constant=1.0, decay=lambda rates, moved, slope: pull).findings[0]
+    assert found.code == "diverged" and (found.causes == ["weight decay that outweighs the gradient"]) == (pull > 1)

@@ -20,6 +20,8 @@ from gradlab.diagnosis.series import Recent, median
 class Diverged(Rule):
     """The loss ends far above where it began, or back there after falling; or the last evaluation is not finite.
 
+    Back there is also a run whose losses and evaluations were better than the best constant answer, and end no better.
+
     Where the targets of a regression have grown too, or the model ran without gradients as often as with them, as in
     Q-learning, the loss may rise with its targets: the finding is then a warning.
 
@@ -57,7 +59,22 @@ class Diverged(Rule):
             if moving := self.moving(run):
                 severity, why = "warning", f"{why}, or its targets have changed, since {moving}"
             return self.found(severity, f"{sentence}: {why}", best=h.losses.best, last=h.losses.final)
-        return None
+        return self.forgotten(run) if run.forgot and not self.moving(run) else None
+
+    def forgotten(self, run: FinishedRun) -> Finding:
+        """What was learnt, by the evaluations, is lost, however little it was."""
+        best, last = min(v for v in run.history.evaluations if math.isfinite(v)), run.history.evaluations[-1]
+        level = run.history.loss_early if run.eval_constant is None else run.eval_constant
+        of = "the first losses" if run.eval_constant is None else "a constant answer"
+        sentence = f"the best evaluation was {best:.4g}, and the last is {last:.4g} ({of}: {level:.4g})"
+        sentence += ": what was learnt is lost"
+        if run.decayed is None:
+            return self.found("critical", sentence, best=best, last=last)
+        before, now = run.decayed
+        sentence += f"; weight decay has taken the weights from a norm of {before:.3g} to {now:.3g}"
+        found = self.found("critical", sentence, best=best, last=last, weights_first=before, weights_last=now)
+        found.causes = ["weight decay that outweighs the gradient"]
+        return found
 
     def moving(self, run: FinishedRun) -> str:
         """Why the loss of a model that learns may rise: its targets come from a model that changes. Else nothing."""

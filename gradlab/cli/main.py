@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -10,6 +9,7 @@ from contextlib import suppress
 
 from gradlab import __version__
 from gradlab.base import errors
+from gradlab.base.ending import end_process
 from gradlab.cli.help import help_text
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     elif "--version" in arguments:
         show(f"gradlab {__version__}")
     else:
-        sys.exit(run(arguments))
+        end_process(run(arguments))
 
 
 def show(text: str) -> None:
@@ -41,11 +41,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         code = 130
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        # Threads of the process group may outlive it, and now and then abort the process as the interpreter ends.
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        end_process(code)
     return code
 
 

@@ -13,6 +13,7 @@ from gradlab.remedies.clipping import clip_norm, clip_per_layer, looser_clip
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.learning_rate import (
     FAR,
+    LEAST,
     adaptive,
     excess,
     higher_rate,
@@ -47,8 +48,13 @@ from gradlab.update.optimizer import SGD
 
 
 def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Initial weights, the rate or the gradient: whichever is out of the usual comes first."""
-    first = [lower_rate, clip_norm] if c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD) else []
+    """Initial weights, the rate or the gradient: whichever is out of the usual comes first.
+
+    The rate, where updates were too large before any norm was usual, by no more than a rate may be lowered.
+    """
+    at_once = not e.steady and 1.5 < excess(e) <= 1 / LEAST
+    by_rate = at_once or c.optimizer.lr > usual_rate(c) or not isinstance(c.optimizer, SGD)
+    first = [lower_rate, clip_norm] if by_rate else []
     for maker in [initial_sizes, mean_of_samples, *first, clip_norm, lower_rates, warmup]:
         yield from maker(e, c)
     yield from structural("pre_norm", "layer_norm", "orthogonal_init", "gated")(e, c)

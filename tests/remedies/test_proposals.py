@@ -73,6 +73,14 @@ def test_a_sum_over_the_samples_is_the_first_suspect_of_large_updates_of_sgd() -
     assert not any("loss.reduction=mean" in t.overrides for t in tries(replace(e, ratios=[1e-3] * 5), *summed))
 
 
+@pytest.mark.parametrize(("ratio", "steady", "first"), [(1.4, 0, "rate"), (4e3, 0, "clip"), (1.4, 40, "clip")])
+def test_updates_too_large_from_the_first_on_are_the_rates_fault(ratio: float, steady: int, first: str) -> None:
+    """Beyond all rates it is the gradient's; where norms were usual for long, what left them is clipped."""
+    e = Evidence("exploding", ratios=[ratio], weights=5.0, norms=[200.0], steady=[200.0] * steady, planned=500)
+    found = tries(e, *CUSTOM, "optimizer=sgd", "optimizer.lr=0.05")
+    assert found[0].overrides[0].startswith({"rate": "optimizer.lr=", "clip": "clip=norm"}[first])
+
+
 def test_no_lower_rate_for_dead_units_where_updates_were_small() -> None:
     small, unknown = Evidence("dead_units", ratios=[1e-4] * 5, planned=500), Evidence("dead_units", planned=500)
     lowered = [any(t.name == "optimizer.lr" for t in tries(e, *CUSTOM)) for e in (small, unknown)]

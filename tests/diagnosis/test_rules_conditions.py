@@ -69,6 +69,15 @@ def test_exploding_began_where_the_norm_first_left_its_range() -> None:
     assert "exploding" not in run([1.0] * len(calm), calm, **FAILED), "survived: 20 calm updates, whatever one said"
 
 
+@pytest.mark.parametrize(("between", "at"), [(1.0, 101), (5.0, 61), (1.05, 101)])
+def test_exploding_began_where_the_loss_was_lost_for_good(between: float, at: int) -> None:
+    """A calm gradient alone is no recovery: at a constant answer it is calm, too."""
+    losses = [*ONES, *([between] * 40), 9.0, 99.0, 999.0]
+    norms = [*ONES, 150.0, *([1.0] * 39), 200.0, 3000.0, 40000.0]
+    lines = [line(i, loss, norm) for i, (loss, norm) in enumerate(zip(losses, norms, strict=True), 1)]
+    assert next(f.began for f in verdict(lines, **FAILED).findings if f.code == "exploding") == at
+
+
 def test_exploding_needs_the_loss_to_be_lost() -> None:
     grown = ONES + [150.0] * 15
     assert "exploding" not in run([1.0] * 75, grown)

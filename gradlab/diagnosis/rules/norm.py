@@ -21,9 +21,9 @@ class Exploding(Rule):
     """The gradient norm leaves its usual range, and the loss rises or becomes non-finite with it.
 
     What is usual is the median of the norms before; no number is large by itself, as the norm of a loss that is summed
-    over a batch is large throughout. Where the first updates fail already there is none: then it is how far the first
-    gradient has moved the weights, or that numbers which had grown large overflow, of samples on which the initial
-    weights do not.
+    over a batch is large throughout. It began where that was left for good, or from where on the loss has not come
+    back. Where the first updates fail already there is none: then it is how far the first gradient has moved the
+    weights, or that numbers which had grown large overflow, of samples on which the initial weights do not.
     """
 
     causes = (
@@ -49,6 +49,7 @@ class Exploding(Rule):
         self.usual = math.nan  # before it was left
         self.reached = math.nan  # since then
         self.calm = 0
+        self.before = math.nan  # the usual loss then
         self.first: dict[str, Any] = {}
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
@@ -61,10 +62,12 @@ class Exploding(Rule):
             factor = self.growth if len(known) >= history.window else self.growth**2
             if known and norm > factor * median(known):
                 self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
+                self.before = history.loss_late
             return
         self.reached = max(self.reached, norm)
         self.calm = self.calm + 1 if norm <= self.growth * self.usual else 0
-        if self.calm >= history.window:
+        least = max((self.lost - 1) * abs(self.before), 0.1 * abs(history.loss_early))  # a tiny loss may double
+        if self.calm >= history.window and not history.loss_late > self.before + least:
             self.at = None  # a spike that the run survived
 
     def find(self, run: FinishedRun) -> Finding | None:

@@ -53,6 +53,11 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
         said = f"weights begin at {middle:.2g} / sqrt(fan-in): each layer multiplies by that much"
         yield named("he_init", said)
         yield code("initial weights", f"scale the initial weights by {math.sqrt(2) / middle:.2g}", said)
+    saturated = str(e.found.get("saturated_units", {}).get("module"))
+    for name in (n for n, size in e.sizes.items() if n.startswith(f"{saturated}.") and size > SIZES[1]):
+        if name not in odd:
+            said = f"{name} begins at {e.sizes[name]:.2g} / sqrt(fan-in), and {saturated} is saturated"
+            yield code("initial weights", f"scale the initial {name} by {1 / e.sizes[name]:.2g}", said)
     for name, size in list(odd.items())[:3]:
         factor = middle / size if size else math.inf
         said = f"{name} begins at {size:.2g} / sqrt(fan-in), the other layers at {middle:.2g}"

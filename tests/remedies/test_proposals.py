@@ -81,6 +81,14 @@ def test_updates_too_large_from_the_first_on_are_the_rates_fault(ratio: float, s
     assert found[0].overrides[0].startswith({"rate": "optimizer.lr=", "clip": "clip=norm"}[first])
 
 
+@pytest.mark.parametrize(("size", "said"), [(19.0, True), (2.0, False)])
+def test_weights_that_saturate_their_own_layer_are_to_begin_smaller(size: float, said: bool) -> None:
+    sizes = {"rnn.weight_ih_l0": 3.0, "rnn.weight_hh_l0": size, "out.weight": 0.6}
+    e = Evidence("saturated_units", {"saturated_units": {"module": "rnn"}}, ratios=[1e-4] * 5, sizes=sizes)
+    found = [t for t in tries(e, *CUSTOM) if "scale the initial rnn.weight_hh_l0 by 0.05" in t.why + str(t)]
+    assert bool(found) == said
+
+
 def test_no_lower_rate_for_dead_units_where_updates_were_small() -> None:
     small, unknown = Evidence("dead_units", ratios=[1e-4] * 5, planned=500), Evidence("dead_units", planned=500)
     lowered = [any(t.name == "optimizer.lr" for t in tries(e, *CUSTOM)) for e in (small, unknown)]

@@ -274,3 +274,9 @@ def test_decay_that_takes_back_what_was_learnt_is_the_cause(pull: float) -> None
         lines.append({"eval/loss": evaluation})
     found = verdict(lines, constant=1.0, eval_constant=1.0, decay=lambda rates, moved, slope: pull).findings[0]
     assert found.code == "diverged" and (found.causes == ["weight decay that outweighs the gradient"]) == (pull > 1)
+
+
+@pytest.mark.parametrize("flushed", [0.0, 0.9])
+def test_small_gradients_that_fp16_makes_zero_are_a_problem(flushed: float) -> None:
+    found = run(FALLING, 1e-7, half=True, inspection=Inspection(flushed=flushed))
+    assert ("small_but_healthy" in found) != ("underflow_fp16" in found) == (flushed > 0)

@@ -11,6 +11,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import Recent, median
 
@@ -356,5 +357,7 @@ class SmallButHealthy(Rule):
         h = run.history
         if not h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_late >= h.loss_early:
             return None
+        if run.inspection is not None and (run.inspection.flushed or 0.0) >= UnderflowFP16.fraction:
+            return None  # fp16 makes them zero
         sentence = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: {h.loss_early:.4g} to"
         return self.found("info", f"{sentence} {h.losses.best:.4g}. Small is not a problem", norm=h.usual_norm)

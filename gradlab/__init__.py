@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 LAZY = {
     "check_gradients": "gradlab.diagnosis.oneshot",
+    "compare": "gradlab.cli.api",
     "diagnose_gradients": "gradlab.diagnosis.oneshot",
     "integrations": "gradlab.integrations",
     "load": "gradlab.cli.api",

@@ -199,3 +199,38 @@ class Noisy(Tagger):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         x = self.norm(self.drop(self.embedding(input_ids) * attention_mask[..., None]).transpose(1, 2))
         return {"logits": self.out(x.transpose(1, 2))}
+
+
+def copied() -> Any:
+    """Tokens that are their own labels."""
+    first, second = ([{**s, "labels": s["input_ids"]} for s in part] for part in sentences())
+    return first, second
+
+
+def rated(samples: int = 22) -> Any:
+    """Dictionaries with a number as their target."""
+    x, _ = drawn(samples)
+    return [{"x": row, "label": row.sum()} for row in x], None
+
+
+def distance(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return (outputs - batch["label"]).square()
+
+
+class Rater(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, 0]
+
+
+def pixels(samples: int = 16) -> Any:
+    """Pictures, and which third of the numbers each pixel is in."""
+    x = torch.randn(samples, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    data = x, (x[:, 0] > -0.4).long() + (x[:, 0] > 0.4).long()
+    return data, data
+
+
+def pixel_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 16, 1), nn.Tanh(), nn.Conv2d(16, 3, 1))

@@ -26,7 +26,7 @@ from gradlab.config.compose import compose, register
 from gradlab.config.remedy import treated
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ELSEWHERE = ("my_conf", "my_package", "=mine")
 """Names of the reader's own files: such commands are not composed here."""

@@ -4,6 +4,7 @@
     run.verdict, run.metrics, run.layers
     run.again("optimizer.lr=0.01").verdict
     run.fix()["proven"]
+    gradlab.compare(run, run.again("optimizer.lr=0.01"))
 
 Errors are raised with the words of the command. Hydra knows one program at a time, so that calls from several threads
 wait for each other.
@@ -154,11 +155,31 @@ def run(*overrides: str, **objects: Any) -> Run:
     return Run(session.folders[0], objects)
 
 
-def multirun(*overrides: str, **objects: Any) -> Sweep:
-    """Train several configurations, as `python -m gradlab --multirun OVERRIDES` does; see `run` for the objects."""
+def multirun(*overrides: str, launcher: str | None = None, **objects: Any) -> Sweep:
+    """Train several configurations, as `python -m gradlab --multirun OVERRIDES` does; see `run` for the objects.
+
+    launcher: such as "vectorized", which trains them together; None: one after the other.
+    """
+    chosen_launcher = [f"hydra/launcher={launcher}"] if launcher else []
     with given(objects) as chosen:
-        session = command(["--multirun", *chosen, *overrides])
+        session = command(["--multirun", *chosen, *overrides, *chosen_launcher])
     return Sweep(next(iter(session.sweeps)), objects)
+
+
+def compare(*runs: Run | Sweep | str | Path) -> DataFrame:
+    """A row for each run: the fields of its configuration that are not those of all, its verdict, and its numbers.
+
+    The numbers are those of `python -m gradlab.list`. runs: what `run`, `multirun` and `load` return, or folders; of a
+    sweep its runs.
+    """
+    opened = [load(one) if isinstance(one, str | Path) else one for one in runs]
+    records = [r.record for one in opened for r in (one.runs if isinstance(one, Sweep) else [one])]
+    if not records:
+        raise ValueError("compare(...) needs runs")
+    names = dict.fromkeys(name for record in records for name in record.fields)
+    differ = [n for n in names if any(r.fields.get(n) != records[0].fields.get(n) for r in records)]
+    rows = [{n: r.fields.get(n) for n in differ} | {"verdict": r.verdict} | r.numbers for r in records]
+    return frame(rows).set_axis([str(record.path) for record in records])
 
 
 def load(folder: str | Path) -> Run | Sweep:

@@ -80,7 +80,7 @@ class CustomData(StreamedSet):
             raise Invalid("inputs", inputs, message)
         if targets == "values" and y.dim() == 1:
             y = y.unsqueeze(1)  # (N,) -> (N, 1)
-        if targets != "values" and y.dim() - 1 != (targets == "tokens"):
+        if targets != "values" and (y.dim() > 1) != (targets == "tokens"):
             raise Invalid("targets", targets, f"cannot have the shape {tuple(y.shape[1:])} of a target")
         for name, kind, tensor in (("inputs", inputs, x), ("targets", targets, y)):
             if kind in INTEGER and tensor.is_floating_point():

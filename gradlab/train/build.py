@@ -24,7 +24,7 @@ from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint
 from gradlab.update.accumulation import Target
-from gradlab.update.loss import Loss
+from gradlab.update.loss import Loss, class_axis
 from gradlab.update.step import Update, trained_names
 from gradlab.update.terms import TermsUpdate
 
@@ -131,11 +131,12 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list
         randomness.set_random_state(state)
     if not (data.spec.targets in ("classes", "tokens") and isinstance(outputs, torch.Tensor) and outputs.dim()):
         return called
+    classes = outputs.shape[class_axis(outputs, targets) if isinstance(targets, torch.Tensor) else -1]
     for split in (data.train, data.test):
         if (stream := streamed(split)) is not None and loss.takes == "targets":
-            stream.classes = outputs.shape[-1]
-    if outputs.shape[-1] < data.spec.outputs:
-        why = f"has {outputs.shape[-1]} outputs, but the data has {data.spec.outputs} classes"
+            stream.classes = classes
+    if classes < data.spec.outputs:
+        why = f"has {classes} outputs, but the data has {data.spec.outputs} classes"
         raise Invalid("model", name, why)
     return called
 

@@ -152,13 +152,17 @@ class CustomLoss(Loss):
 
     def returned(self, outputs: Any, targets: Any) -> dict[str, Term]:
         """What the function returns, by name."""
-        given = self.function(outputs, targets[:, 0] if self.single else targets, **self.kwargs)
+        given = self.function(outputs, self.as_given(targets), **self.kwargs)
         terms = {str(k): v for k, v in given.items()} if isinstance(given, Mapping) else {"": given}
         number, known = samples(targets), self.known(targets, tuple(terms))
         found = {name: self.term(name, value, number, known.get(name)) for name, value in terms.items()}
         if self.forms and self.forms != (now := {name: term.form for name, term in found.items()}):
             raise Invalid("loss", "custom", f"{self.target} returned {told(self.forms)} at first, and now {told(now)}")
         return {name: found[name] for name in self.forms} or found
+
+    def as_given(self, targets: Any) -> Any:
+        """Targets with the shape that they have in the data; a whole batch is as it is."""
+        return targets[:, 0] if self.single and isinstance(targets, torch.Tensor) else targets
 
     def term(self, name: str, value: Any, number: int, known: torch.Tensor | None) -> Term:
         whole, count = value, None
@@ -202,7 +206,7 @@ class CustomLoss(Loss):
         """() int64, the number of losses, by term as far as `counts` says."""
         if self.number is None:
             return {}
-        number = self.number(targets[:, 0] if self.single else targets)
+        number = self.number(self.as_given(targets))
         numbers = number if isinstance(number, Mapping) else dict.fromkeys(names, number)
         return {k: n if isinstance(n, torch.Tensor) else full(int(n), first(targets)) for k, n in numbers.items()}
 

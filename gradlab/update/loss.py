@@ -107,10 +107,21 @@ class Loss:
         """() correct answers and () answers, both int64; None where targets are values."""
         if not isinstance(targets, torch.Tensor) or not isinstance(outputs, torch.Tensor):
             return None
-        if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
+        if targets.is_floating_point() or (outputs := classes_last(outputs, targets)).shape[:-1] != targets.shape:
             return None
         counted = targets != IGNORE
         return ((outputs.argmax(-1) == targets) & counted).sum(), counted.sum()
+
+
+def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int:
+    """Where outputs have their classes: 1 of (B, C, H, W) for targets (B, H, W), as PyTorch has them; else the last."""
+    first = outputs.shape[:1] + outputs.shape[2:] == targets.shape
+    return 1 if first and (targets.dim() > 2 or outputs.shape[:-1] != targets.shape) else -1
+
+
+def classes_last(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """(..., C) of (B, C, ...)."""
+    return outputs.movedim(1, -1) if class_axis(outputs, targets) == 1 else outputs
 
 
 def full(number: int, like: torch.Tensor) -> torch.Tensor:
@@ -147,7 +158,7 @@ def pair(
 @option("loss", "cross_entropy")
 @dataclass
 class CrossEntropy(Loss):
-    """-log softmax(outputs)[target]: outputs (B, C) for classes (B,), or (B, T, V) for tokens (B, T)."""
+    """-log softmax(outputs)[target]: outputs (B, C) for classes (B,), (B, T, V) for tokens (B, T), or (B, C, H, W)."""
 
     ignore_index: int = IGNORE
     """A target that does not count; -100, the padding, never does."""
@@ -168,6 +179,7 @@ class CrossEntropy(Loss):
         return targets if self.ignore_index == IGNORE else targets.masked_fill(targets == self.ignore_index, IGNORE)
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        outputs = classes_last(outputs, targets)
         if outputs.shape[:-1] != targets.shape:
             message = f"needs outputs of shape {(*targets.shape, 'C')}, but the model returns {tuple(outputs.shape)}"
             raise Invalid("loss", "cross_entropy", message.replace("'", ""))

@@ -34,6 +34,7 @@ class ModelLoss(Loss):
     takes: ClassVar[str] = "model"
     whole_output = True
     exact = True
+    made = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +74,7 @@ class ModelLoss(Loss):
         made = targets.clone()
         last = made.flatten()[-1]
         made.view(-1)[-1] = torch.where(self.count(targets) > 0, last, last.clamp(min=0))
+        self.made = made
         return made
 
     def tried(self, model: torch.nn.Module, inputs: Any, outputs: Any, targets: Any) -> None:
@@ -87,7 +89,7 @@ class ModelLoss(Loss):
             return
         labels = torch.full_like(targets[:2], IGNORE)
         labels[0, 0], labels[:, -1] = targets[0, 0].clamp(min=0), targets[:2, -1].clamp(min=0)
-        given = mapped(lambda t: labels if t.shape == targets.shape and torch.equal(t, targets) else t, inputs)
+        given = mapped(lambda t: labels if t is self.made else t, inputs)  # the tokens may equal the labels
 
         def mean(part: slice) -> float:
             cut = mapped(lambda t: t[part] if t.dim() and len(t) == len(targets) else t, given)

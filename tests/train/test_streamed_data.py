@@ -249,3 +249,38 @@ def test_killed_and_resumed_budgets_and_plateaus_end_the_same(tmp_path: Path, fi
 def test_budgets_and_plateaus_that_do_not_fit(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         trainer(tmp_path, *fields, "data.batch_size=4").run()
+
+
+def test_a_loss_of_the_models_own_is_exact_where_labels_are_the_tokens(tmp_path: Path) -> None:
+    run = trainer(tmp_path, *TEXT, "data.target=streams:copied", "loss=model", "data.batch_size=4", "trainer.updates=1")
+    run.run()
+    assert isinstance(run.loss, ModelLoss) and run.loss.counts == "labels" and run.loss.exact
+
+
+def test_a_loss_of_ones_own_gets_a_whole_batch_whose_target_is_a_number(tmp_path: Path) -> None:
+    own = ("data.target=streams:rated", "loss=custom", "loss.target=streams:distance")
+    runs = [
+        trainer(tmp_path / str(size), *NET, "model.target=streams:Rater", *own, f"data.batch_size={size}", *more)
+        for size, more in ((22, ()), (4, ("accumulation.steps=6",)))
+    ]
+    for run in runs:
+        run.run()
+    assert losses(tmp_path / "4") == pytest.approx(losses(tmp_path / "22"), rel=1e-5)
+
+
+def test_classes_of_pixels_are_learnt_in_memory_and_streamed(tmp_path: Path) -> None:
+    pixels = (
+        "model=custom",
+        "model.target=streams:pixel_net",
+        "optimizer=sgd",
+        "data=custom",
+        "data.target=streams:pixels",
+    )
+    runs = [
+        trainer(tmp_path / str(i), *pixels, "data.batch_size=4", "trainer.epochs=2", *more)
+        for i, more in enumerate([(), ("data.stream=true",), ("data.stream=true", "accumulation.steps=2")])
+    ]
+    for run in runs:
+        run.run()
+        assert run.outcome.eval[-1]["eval/accuracy"] > 0.5
+    assert torch.equal(weights(runs[0].module), weights(runs[1].module))

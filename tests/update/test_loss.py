@@ -55,6 +55,19 @@ def test_cross_entropy_of_classes_is_pytorchs() -> None:
     torch.testing.assert_close(loss / count, F.cross_entropy(outputs, targets))
 
 
+@pytest.mark.parametrize("shape", [(4, 11, 6, 5), (4, 11, 7), (3, 5, 5, 5)])
+def test_cross_entropy_of_pixels_is_pytorchs(shape: tuple[int, ...]) -> None:
+    """(B, C, H, W) as PyTorch has them, and (B, H, W, C): of a square picture of as many classes, the former."""
+    outputs, targets = torch.randn(shape), torch.randint(shape[1], shape[:1] + shape[2:])
+    targets[0] = IGNORE
+    wanted = F.cross_entropy(outputs, targets)
+    for given in (outputs, outputs.movedim(1, -1))[: 1 if shape[1] == shape[2] else 2]:
+        loss, count = CrossEntropy()(given, targets)
+        torch.testing.assert_close(loss / count, wanted)
+        found = CrossEntropy().correct(given, targets)
+        assert found is not None and found[0] == ((outputs.argmax(1) == targets) & (targets != IGNORE)).sum()
+
+
 def test_mse_and_bce_are_pytorchs() -> None:
     outputs, targets = torch.randn(6, 2), torch.rand(6, 2)
     loss, count = MeanSquaredError()(outputs, targets)

@@ -12,7 +12,6 @@ LARGE = {
     "speech": (("data.max_tokens=300", "accumulation.steps=99"), ("data.max_tokens=99999", "accumulation.steps=1")),
 }
 """An epoch in parts and as a whole, where a micro-batch has no size."""
-SHORT = ("trainer.updates=4", "trainer.evaluate_every=0", "monitor.every=100", "data.workers=0")
 
 
 def written(name: str, folder: Path) -> list[list[str]]:

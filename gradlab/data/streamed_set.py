@@ -107,6 +107,7 @@ class StreamedSet(Data):
 
     def streamed(self, train: Any, test: Any, device: torch.device, why: str) -> Splits:
         """Splits that are read as they are needed."""
+        train, test = by_row(train), by_row(test)
         for part in (train, test):
             if (
                 part is not None
@@ -199,6 +200,13 @@ class StreamedSet(Data):
 
     def hint(self, why: str) -> str:
         return "" if self.collate or "stack" not in why else ": pad them in a function that data.collate names"
+
+
+def by_row(samples: Any) -> Any:
+    """A tuple of two tensors or arrays as the set of its rows."""
+    if isinstance(samples, tuple) and len(samples) == 2 and all(hasattr(part, "shape") for part in samples):
+        return torch.utils.data.TensorDataset(*map(torch.as_tensor, samples))
+    return samples
 
 
 def is_loader(samples: Any) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from forked import Commands
 from helpers import HERE, differences, load, losses, of_the_run, trainer, weights
-from program_pages import FOLDER, NAMES, overrides, parts, written
+from program_pages import FOLDER, NAMES, STILL, overrides, parts, plain, written
 
 from gradlab.base.json_lines import read_lines
 from gradlab.runs.record import RunRecord
@@ -67,6 +67,14 @@ def test_accumulated_it_is_one_big_batch(here: Path, name: str) -> None:
     assert len(losses(runs[0].folder)) == 4
     assert losses(runs[0].folder) == pytest.approx(losses(runs[1].folder), rel=1e-4)
     assert weights(runs[0].module).numpy() == pytest.approx(weights(runs[1].module).numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mixture"])
+def test_a_loss_of_a_micro_batch_as_a_whole_is_said_to_be_no_mean(here: Path, name: str) -> None:
+    fields = plain(overrides(name, here))
+    weights = (("+model.kwargs.router_aux_loss_coef=5.0",), STILL[name])
+    found = [trainer(here / str(i), *fields, *more).loss.weighting for i, more in enumerate(weights)]
+    assert "exact as far as it is" in found[0] and "exact as far as it is" not in found[1]
 
 
 @pytest.fixture(scope="module")

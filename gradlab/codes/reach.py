@@ -198,8 +198,9 @@ for epoch in range(epochs):
         name="weights-without-optimizer",
         severity="warning",
         message="weights get gradients and no optimizer holds them: they are never trained",
-        why="A part of the model was left out of the optimizer, or made after it. If it is meant to stay as it is, "
-        "requires_grad=False says so, and saves its part of the backward pass.",
+        why="A part of the model was left out of the optimizer, or made after it, or lies in a plain list, of which "
+        "parameters() does not know; or a loss has weights of its own. If they are meant to stay as they are, "
+        "requires_grad=False says so, and saves their part of the backward pass.",
         wrong="""
 optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
 for x, y in loader:

@@ -51,7 +51,7 @@ class FinishedRun:
     opposed: bool = False
     """Whether its loss depends on weights that another optimizer moves by a loss of its own: it need not fall."""
     generates: bool = False
-    """Whether the model also ran without gradients, as often as with them: what it put out may be data or targets."""
+    """Whether the model often ran without gradients too: what it put out may be data or targets."""
     targets: tuple[float, float] | None = None
     """Mean squares of a regression's targets at the beginning and at the end, where known."""
     constant: float | None = None
@@ -96,6 +96,18 @@ class FinishedRun:
     def long(self) -> bool:
         """Whether its first and its last losses are two windows, and so can be compared."""
         return self.history.losses.count >= 2 * self.window and not self.opposed
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the targets have grown, as in a curriculum, and the loss has halved relative to their size.
+
+        Their size is the root of their mean square. Where a model runs away with its own targets, errors grow with
+        these: absolute ones as fast, squares faster.
+        """
+        first, last = self.targets or (0.0, 0.0)
+        began = max(self.history.loss_first, self.history.loss_early)
+        fell = self.history.loss_late * first**0.5 < 0.5 * began * last**0.5
+        return self.long and 0 < 2 * first < last and fell
 
     @property
     def last_loss(self) -> float:

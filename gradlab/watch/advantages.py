@@ -8,8 +8,8 @@ import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE
-from gradlab.watch.loss_graph import MAX_NODES
-from gradlab.watch.networks_between import PRODUCTS, variable, weight_of
+from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, variable
+from gradlab.watch.networks_between import weight_of
 
 DIFFERENCES = {"SubBackward0", "RsubBackward1", "RsubBackward0"}
 LINEAR = DIFFERENCES | {

@@ -106,9 +106,9 @@ class LoopState:
         return bool(tracker.opponents) or any(tracker.index in other.opponents for other in self.trackers)
 
     def generates(self, tracker: OptimizerTracker) -> bool:
-        """Whether a model with this optimizer's weights ran without gradients too, as often as with them."""
+        """Whether a model with this optimizer's weights ran without gradients too, half as often as with them."""
         pairs = zip(self.models, self.modes, strict=True)
-        often = [m for m, mode in pairs if mode.num_ungraded >= tracker.num_backwards > 0]
+        often = [m for m, mode in pairs if 2 * mode.num_ungraded >= tracker.num_backwards > 0]
         return any(id(p) in tracker.ids for m in often for p in m.parameters())
 
     @property

@@ -13,6 +13,8 @@ IDENTITIES = {"CloneBackward0", "ToCopyBackward0", "ViewBackward0", "SqueezeBack
 """Nodes that leave the value unchanged."""
 FACTORS = {"DivBackward0", "MulBackward0", "NegBackward0"}
 REGRESSIONS = {"MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0"}
+PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", "ConvolutionBackward0"}
+"""Nodes that multiply activations by weights."""
 MAX_DEPTH = 32
 """Nodes that are followed at most."""
 MAX_NODES = 20_000
@@ -161,6 +163,11 @@ def holds_scaled(roots: list[torch.Tensor]) -> bool:
         visited |= inputs
         queue += inputs
     return bool(queue)
+
+
+def variable(node: Any) -> Any:
+    """The parameter whose gradient a node accumulates; None of other nodes."""
+    return getattr(node, "variable", None)
 
 
 def node_below_factors(node: Any) -> Any:

@@ -9,13 +9,11 @@ import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE
-from gradlab.watch.loss_graph import MAX_NODES
+from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, variable
 from gradlab.watch.optimizer_tracker import OPPOSITE, OptimizerTracker
 
-PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", "ConvolutionBackward0"}
-"""Nodes that multiply activations by weights."""
 KEPT = ("_saved_mat2", "_saved_weight")
-"""What they keep of a weight."""
+"""What products keep of a weight."""
 VIEWS = {"TBackward0", "TransposeBackward0", "ViewBackward0", "PermuteBackward0", "ToCopyBackward0"}
 """Nodes between such a product and its weights."""
 MEASURED = 3
@@ -63,11 +61,6 @@ def networks_between(roots: list[torch.Tensor], owners: dict[int, int], places: 
                     weights.add(places[frozen])
                 pairs |= {(v, u) for v in weights for u in below[node] if u != v}
     return {(v, u) for v, u in pairs if (u, v) not in pairs}
-
-
-def variable(node: Any) -> Any:
-    """The parameter whose gradient a node accumulates; None of other nodes."""
-    return getattr(node, "variable", None)
 
 
 def weight_of(node: Any) -> Any:

@@ -57,7 +57,7 @@ class OptimizerOutput:
         self.opposed: Callable[[], bool] = lambda: False
         """Whether its loss and that of another optimizer work against each other."""
         self.generates: Callable[[], bool] = lambda: False
-        """Whether its model also ran without gradients, as often as with them."""
+        """Whether its model also ran without gradients, half as often as with them."""
         self.stream = Stream(Thresholds(), tracker.names)
         self.files = RunFiles()
         self.file_sizes = [0, 0]

@@ -103,6 +103,8 @@ class OptimizerTracker:
     """Call sites of schedule steps before the first backward pass."""
     fed: bool = False
     """Whether any backward pass has reached the parameters, or they had a gradient at any step."""
+    empty_steps: int | None = 0
+    """Steps at which no parameter had a gradient; None once one had."""
     starved: int = 0
     """Steps before, with a backward pass since the one before."""
     num_backwards_seen: int = 0
@@ -169,6 +171,8 @@ class OptimizerTracker:
         if not self.fed and num_backwards > self.num_backwards_seen:
             self.starved += 1
         self.num_backwards_seen = num_backwards
+        if self.empty_steps is not None:
+            self.empty_steps = None if any(p.grad is not None for p in self.params) else self.empty_steps + 1
         if self.attempts < EARLY:
             known = {id(p) for p in self.frozen_early}
             self.frozen_early += [p for p in self.params if p.grad is not None and id(p) not in known]

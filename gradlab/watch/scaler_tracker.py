@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gradlab.watch.call_site import CallSite
 from gradlab.watch.loss_graph import LossWeight, loss_weight
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
@@ -20,6 +21,8 @@ class ScalerTracker:
     def __init__(self, scaler: Any) -> None:
         self.scaler = scaler
         self.num_scale_calls = self.num_updates = 0
+        self.update_site: CallSite | None = None
+        """Call site of the latest `update`."""
         self.stepping: OptimizerTracker | None = None
         """The optimizer whose step the scaler is making."""
         self.scaled: list[tuple[weakref.ref[Tensor], Tensor, LossWeight]] = []

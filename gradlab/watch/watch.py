@@ -169,7 +169,7 @@ class Watch:
         for tracker in loop.trackers:
             compiled_steps.detect(loop, tracker)
             loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)
-        names = loop.names()
+        names = loop.unheld.names()
         for tracker, weights in loop.unheld.at_end():
             detail = reach.listed([names[p] for p in weights])
             loop.add_fault("weights-without-optimizer", tracker.step_site, tracker, detail, at_end=True)

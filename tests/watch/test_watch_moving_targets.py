@@ -67,6 +67,40 @@ def test_against_fixed_targets_it_is_critical(evaluates, tmp_path):
     assert "critical" in [each.severity for each in found if each.code == "diverged"]
 
 
+@pytest.mark.parametrize("loss_of", [F.mse_loss, F.smooth_l1_loss])
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_loss_that_rises_less_than_its_targets_is_healthy(loss_of, learns, tmp_path):
+    """A curriculum: each stage has targets and noise twice as large. Where nothing is learnt, it does not hide that."""
+    net, _, _ = value_net()
+    optimizer = torch.optim.Adam(net.parameters(), 3e-2 if learns else 1e-5)
+    with gradlab.watch(net, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i in range(UPDATES):
+            x = torch.randn(32, 8)
+            goal = 2 ** (i // 80) * (6 + 0.3 * x[:, :1] + torch.randn(32, 1))
+            optimizer.zero_grad()
+            loss_of(net(x), goal).backward()
+            optimizer.step()
+    assert (watch.loop.outputs[0].final.verdict == "healthy") == learns
+
+
+def test_a_loss_of_a_model_that_makes_its_targets_need_not_fall(tmp_path):
+    """Noise is all that there is to learn, and the model chooses what comes next; one that never runs alone may be
+    told that it does not learn."""
+    verdicts = []
+    for acts in (True, False):
+        net, _, optimizer = value_net()
+        with gradlab.watch(net, optimizer, folder=tmp_path / str(acts), quiet=True) as watch:
+            for i in range(UPDATES):
+                if acts and i % 2:
+                    with torch.no_grad():
+                        net(torch.randn(1, 8))
+                optimizer.zero_grad()
+                F.mse_loss(net(torch.randn(32, 8)), torch.randn(32, 1)).backward()
+                optimizer.step()
+        verdicts.append(watch.loop.outputs[0].final.verdict)
+    assert verdicts == ["healthy", "not_learning"]
+
+
 def test_targets_are_found_below_weights_and_sums():
     out, goal = torch.randn(4, 1, requires_grad=True), torch.full((4, 1), 3.0)
     weighted = (torch.rand(4, 1) * F.smooth_l1_loss(out, goal, reduction="none")).mean()

@@ -633,6 +633,141 @@ def a_head_is_replaced_after_the_optimizer_is_made(watch):
     return w
 
 
+class Several(nn.Module):
+    """A network with layers in a list. kind: of the list."""
+
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.between = kind([nn.Linear(16, 16) for _ in range(2)])
+
+    def forward(self, x):
+        h = self.first(x)
+        for layer in self.between:
+            h = h + torch.tanh(layer(h))
+        return self.last(h)
+
+
+@wrong("weights-without-optimizer")
+def layers_in_a_plain_list(watch):
+    model = Several(list)
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(24):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+@right
+def layers_in_a_list_that_are_known_frozen_or_evaluated(watch):
+    model, hidden, frozen, fixed = Several(nn.ModuleList), Several(list), Several(list), Several(list)
+    for layer in frozen.between:
+        layer.requires_grad_(False)
+    for layer in fixed.between:
+        layer.eval()
+    own = [p for layer in hidden.between for p in layer.parameters()]
+    parts = nn.ModuleList([model, hidden, frozen, fixed])
+    optimizer = SGD([*parts.parameters(), *own], 0.1)
+    with watch(parts, optimizer) as w:
+        for batch in batches(24):
+            optimizer.zero_grad()
+            sum(loss_of(part, batch) for part in parts).backward()
+            optimizer.step()
+    return w
+
+
+class Uncertain(nn.Module):
+    """Two losses weighted by what is learnt of their noise, and a temperature."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise, self.temperature = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(()))
+
+    def forward(self, out, batch):
+        losses = torch.stack([F.cross_entropy(out / self.temperature, batch[1]), out.square().mean()])
+        return (torch.exp(-self.noise) * losses + self.noise).sum()
+
+
+@wrong("weights-without-optimizer")
+def weights_of_a_loss_are_left_out(watch):
+    model, criterion = net(), Uncertain()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(24):
+            optimizer.zero_grad()
+            criterion(model(batch[0]), batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+@right
+def weights_of_a_loss_that_are_trained_or_a_probe(watch):
+    """By the optimizer, by hand, and by another one; and the factor 1 of invariant risk minimisation."""
+    model, held, moved, other = net(), Uncertain(), Uncertain(), Uncertain()
+    optimizer, unknown = SGD([*model.parameters(), *held.parameters()], 0.1), SGD(other.parameters(), 0.1)
+    probe = nn.Parameter(torch.ones(1))
+    with watch(model, optimizer) as w:
+        for batch in batches(24):
+            optimizer.zero_grad()
+            out = model(batch[0])
+            loss = F.cross_entropy(probe * out, batch[1])
+            (slope,) = torch.autograd.grad(loss, probe, create_graph=True)
+            (loss + slope.square().sum() + sum(part(out, batch) for part in (held, moved, other))).backward()
+            optimizer.step()
+            unknown.step()
+            with torch.no_grad():
+                for p in moved.parameters():
+                    p -= 0.01 * p.grad
+    return w
+
+
+@right
+def a_fixed_judge_that_was_never_frozen(watch):
+    """As that of a perceptual loss: its weights get gradients, and are meant to stay as they are."""
+    model, judge = net(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    judge.scale = nn.Parameter(torch.ones(1))
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for x, y in batches(24):
+            optimizer.zero_grad()
+            (judge.scale * judge(model(x)) - F.one_hot(y, 4)).square().mean().backward()
+            optimizer.step()
+    return w
+
+
+@wrong("step-without-gradient", optimizer=1)
+def two_optimizers_of_one_network(watch):
+    """The second should be the judge's."""
+    maker, judge, first, _ = adversaries()
+    second = Adam(maker.parameters(), 1e-3)
+    with watch([maker, judge], [first, second]) as w:
+        for x, _ in batches(24):
+            first.zero_grad()
+            made = maker(torch.randn(16, 4))
+            F.softplus(-judge(made)).mean().backward()
+            first.step()
+            second.zero_grad()
+            judged(judge, x, made.detach()).backward()
+            second.step()  # here
+    return w
+
+
+@right
+def two_optimizers_of_one_network_in_turn(watch):
+    model = net()
+    pair = Adam(model.parameters(), 1e-2), SGD(model.parameters(), 0.1)
+    with watch(model, pair) as w:
+        for i, batch in enumerate(batches(60)):
+            for optimizer in pair:
+                optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            pair[i // 30].step()
+    return w
+
+
 @right
 def weights_that_are_moved_otherwise(watch):
     """By hand, also through `.data`; by an optimizer that was not passed; and one that is made later."""

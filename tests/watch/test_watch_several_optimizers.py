@@ -234,9 +234,34 @@ def second_has_a_loss_that_is_not_scaled(model, first, second, scaler):
         scaler.update()
 
 
+def scale_is_updated_between_two_steps(model, first, second, scaler):
+    for batch in batches(4):
+        first.zero_grad()
+        second.zero_grad()
+        scaler.scale(half_loss(model, batch)).backward()
+        scaler.step(first)
+        scaler.update()  # here
+        scaler.step(second)
+        scaler.update()
+
+
+def scale_is_updated_within_a_longer_window(model, first, second, scaler):
+    """The scale stays what it is for 2000 updates, and PyTorch's notes allow several updates."""
+    for i, batch in enumerate(batches(8)):
+        first.zero_grad()
+        scaler.scale(half_loss(model, batch) / 2).backward()
+        scaler.step(first)
+        if i % 2:
+            scaler.step(second)
+            second.zero_grad()
+        scaler.update()
+
+
 @pytest.mark.parametrize(
     "loop, scaled, found",
     [
+        (scale_is_updated_between_two_steps, True, [("update-every-micro-batch", 1, 1)]),
+        (scale_is_updated_within_a_longer_window, True, []),
         (second_has_a_loss_that_is_not_scaled, True, [("loss-not-scaled", 1, 1)]),
         (second_steps_past_the_scaler, True, [("step-past-scaler", 1, 1)]),
         (second_is_never_zeroed, True, [("zero-grad-missing", 2, 1)]),

@@ -23,8 +23,9 @@ class Diverged(Rule):
 
     Back there is also a run whose losses and evaluations were better than the best constant answer, and end no better.
 
-    Where the targets of a regression have grown too, or the model ran without gradients as often as with them, as in
-    Q-learning, the loss may rise with its targets: the finding is then a warning.
+    Where the targets of a regression have grown too, or the model often ran without gradients, as in Q-learning, the
+    loss may rise with its targets: the finding is then a warning. There is none where targets have grown and the loss
+    has halved relative to their size.
 
     Of a run too short for two windows only what is certain is said: the loss has become twice `factor` times the first,
     and was still rising.
@@ -45,6 +46,8 @@ class Diverged(Rule):
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
         if run.status == "given_up":
             return self.found("critical", str(run.error))
+        if run.outgrown:
+            return None
         if run.rose(self.factor):
             sentence = f"the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
             if why := self.moving(run):
@@ -162,8 +165,9 @@ class NotLearning(Rule):
     That answer is the same for every input: the shares of the classes, the mean of the values. Its loss is known for
     cross_entropy, mse and bce, and is found for a loss of your own by minimising it. Where none is found, and in a
     watched loop, the run is judged by its own beginning alone, which says less: the finding is then a warning, since
-    training that begins at its best does not improve either. Weight decay is named as the cause where the weights have
-    shrunk to half at least, and no further than decay alone would have taken them.
+    training that begins at its best does not improve either. Nothing is said of a loss whose targets the model may
+    make, or that fell relative to targets that grew (see `diverged`). Weight decay is named as the cause where the
+    weights have shrunk to half at least, and no further than decay alone would have taken them.
     """
 
     fallback = True
@@ -190,7 +194,7 @@ class NotLearning(Rule):
             return None
         if run.constant is None:
             both_signs = min(*h.first, *h.at_the_end) < 0 < max(*h.first, *h.at_the_end)  # no part of it is progress
-            if run.steady or both_signs:
+            if run.steady or both_signs or run.generates or run.outgrown:
                 return None
             sentence = f"{run.progress} (the best constant answer of this loss is not known)"
             return self.found("warning", sentence, first=h.loss_early, end=end)

@@ -96,6 +96,7 @@ class BackwardObserver:
         given = dict(zip(("outputs", "inputs"), args, strict=False)) | kwargs
         loss, _, _ = self.total(as_tensors(given.get("outputs")))
         ids = {id(p) for p in as_tensors(given.get("inputs"))}
+        loop.unheld.note_differentiated(ids)
 
         def after(result: Any, error: bool) -> None:
             shapes = [None if g is None else g.shape for g in result or ()]  # the inputs may have been an iterator
@@ -193,6 +194,7 @@ class BackwardObserver:
             return known[1]
         advantages, regressed = self.advantages.of(site, roots)
         loop.seen.regressed |= regressed
+        loop.unheld.note_terms(roots)
         between = self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set()
         graph = self.dtypes.of(site, roots), advantages, between
         self.graphs[key] = (known[0] if known else 0) + 1, graph

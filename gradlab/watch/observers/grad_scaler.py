@@ -85,6 +85,8 @@ class GradScalerObserver:
         unscaled = tracker.unused if without else [b for b in tracker.own if b.plain and not tracker.manually_written]
         if unscaled:
             loop.add_fault("loss-not-scaled", unscaled[0].site, tracker)
+        if tracker.own and all(b.scaled and b.num_scaler_updates < self.tracker.num_updates for b in tracker.own):
+            loop.add_fault("update-every-micro-batch", self.tracker.update_site, tracker)
         tracker.num_scale_calls = self.tracker.num_scale_calls
         self.tracker.stepping, attempts = tracker, tracker.attempts
 
@@ -112,7 +114,7 @@ class GradScalerObserver:
             tracker.early_update_site = site
 
         def after(result: Any, error: bool) -> None:
-            self.tracker.num_updates += 1
+            self.tracker.num_updates, self.tracker.update_site = self.tracker.num_updates + 1, site
             for tracker in trackers:
                 tracker.stage, tracker.overflow_abandoned = "ready", False
             for tracker in early if error else ():  # PyTorch raises

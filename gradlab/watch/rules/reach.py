@@ -85,6 +85,10 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
     """The loop is over."""
     if not tracker.fed and tracker.starved >= OFTEN and len(trackers) > 1:
         yield "step-without-gradient", seen.leaf_site or tracker.step_site, why_starved(tracker, seen)
+    elif (tracker.empty_steps or 0) >= OFTEN:
+        for other in [t for t in trackers if t is not tracker and t.ids & tracker.ids][:1]:
+            detail = f"they are those of another optimizer, whose step is at {format_site(other.step_site)}"
+            yield "step-without-gradient", tracker.step_site, detail
     frozen, steps = tracker.frozen_early, tracker.frozen_steps
     if tracker.attempts <= EARLY:  # it was not stepped any more, while another one was
         frozen = [p for p in frozen if not p.requires_grad]

@@ -16,7 +16,7 @@ except:
     GL703              at the end, at `requires_grad_(False)` of a module if that froze them, else at the step
     GL704              from the third update: the gradients must oppose each other every time
     GL707              at `eval()`, from the third update on in that mode
-    GL708              at the end, at the latest step on other weights of the model, or on a loss with weights of its own
+    GL708              at the end, at the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
     GL710              from the second update on that the loop writes to its gradients
 

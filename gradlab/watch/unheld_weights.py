@@ -64,8 +64,8 @@ class UnheldWeights:
     def note_terms(self, roots: list[torch.Tensor]) -> None:
         """Find the weights in the graph of a loss that belong to no model.
 
-        If some of them are multiplied by activations, they are those of a network that is left as it is, as the judge
-        of a perceptual loss: then none is noted.
+        If some of them are below a product of activations and weights, and no single factor as a temperature is, they
+        are those of a network that is left as it is, as the judge of a perceptual loss: then none is noted.
         """
         if not self.models:
             return
@@ -74,9 +74,10 @@ class UnheldWeights:
         )
         terms, products = leaves([root.grad_fn for root in roots])
         others, _ = leaves([each for node in products for each, _ in node.next_functions], through_products=True)
-        if not any(id(p) not in known for p in others):
+        others = [p for p in others if id(p) not in known]
+        if all(p.numel() == 1 and p.dim() < 2 for p in others):
             noted = known | ids(self.of_losses)
-            new = [p for p in terms if id(p) not in noted]
+            new = list({id(p): p for p in [*terms, *others] if id(p) not in noted}.values())
             self.of_losses += new
             self.weights = None if new else self.weights
 

@@ -703,6 +703,19 @@ def weights_of_a_loss_are_left_out(watch):
     return w
 
 
+@wrong("weights-without-optimizer")
+def a_temperature_is_left_out(watch):
+    """It multiplies one side of a product."""
+    model, classes, temperature = net(), torch.randn(4, 4), nn.Parameter(torch.zeros(()))
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for x, y in batches(24):
+            optimizer.zero_grad()
+            F.cross_entropy(temperature.exp() * F.normalize(model(x), dim=1) @ classes, y).backward()
+            optimizer.step()  # here
+    return w
+
+
 @right
 def weights_of_a_loss_that_are_trained_or_a_probe(watch):
     """By the optimizer, by hand, and by another one; and the factor 1 of invariant risk minimisation."""

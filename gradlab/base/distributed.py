@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from gradlab.base.parent import end_with_parent
+
 
 @dataclass(frozen=True)
 class World:
@@ -67,6 +69,8 @@ def world() -> World:
     if not under_torchrun():
         return World()
     rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks wait for each other: left alone, they would do so for ever
+        end_with_parent()
     if size > 1 and not torch.distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         if torch.cuda.is_available():

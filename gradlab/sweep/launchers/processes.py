@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 
 from omegaconf import DictConfig
 
 from gradlab.base.lazy import lazy_import
+from gradlab.base.parent import end_with_parent
 
-PARENT = os.getppid()
-"""The process that started this one."""
 BEGAN: int | None = None
 """This process, if it started the running sweep."""
 
@@ -33,16 +30,9 @@ def enter() -> None:
     if not launcher():
         return
     lazy_import("torch._dynamo")
-    if launcher() == "joblib" and not any(t.name == follow.__name__ for t in threading.enumerate()):
-        threading.Thread(target=follow, name=follow.__name__, daemon=True).start()
+    if launcher() == "joblib":  # its workers would wait for ever and keep their memory
+        end_with_parent()
     sys.stdout.isatty = lambda: False  # type: ignore[method-assign]  # jobs side by side would draw over each other
-
-
-def follow() -> None:
-    """End with the process that started this one: joblib's workers would wait forever and keep their memory."""
-    while os.getppid() == PARENT:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def threads() -> int | None:

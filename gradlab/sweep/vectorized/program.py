@@ -33,6 +33,8 @@ KEPT = 128 * 2**20
 nothing beside the arithmetic."""
 LEAST, MOST = 64, 1024
 """Lanes of a chunk, at least where there are so many jobs, and at most."""
+MOST_ON_CPU = 256
+"""Making a lane takes tens of milliseconds: the first results come when a chunk's lanes are all made."""
 
 
 class Program:
@@ -108,7 +110,8 @@ class Program:
         fits = (budget - self.width * self.kept) // self.state
         jobs = len(self.jobs)
         wanted = lanes or max(LEAST, -(-jobs // (4 * workers)))
-        size = max(1, min(wanted, fits, -(-jobs // workers), MOST))
+        most = MOST_ON_CPU if self.device.type == "cpu" else MOST
+        size = max(1, min(wanted, fits, -(-jobs // workers), most))
         units: dict[tuple[int, str], list[int]] = {}  # jobs that begin as one row stay together
         for place, job in enumerate(self.jobs):
             units.setdefault((job.config.seed, sharing.apart(job.config)), []).append(place)

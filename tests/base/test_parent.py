@@ -1,0 +1,19 @@
+"""Ranks and workers end when what started them is killed."""
+
+import os
+import select
+import subprocess
+import sys
+
+CHILD = "import time, gradlab.base.parent as p; p.end_with_parent(); print(1, flush=True); time.sleep(60)"
+AGENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {CHILD!r}]); time.sleep(60)"
+
+
+def test_a_process_ends_with_the_one_that_started_it() -> None:
+    agent = subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE)
+    assert agent.stdout is not None and agent.stdout.readline() == b"1\n"
+    agent.kill()
+    agent.wait()
+    ended = select.select([agent.stdout], [], [], 10)[0]  # its child holds the pipe's other end until it ends
+    assert ended and os.read(agent.stdout.fileno(), 1) == b""
+    agent.stdout.close()

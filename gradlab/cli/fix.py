@@ -15,7 +15,7 @@ from gradlab.base.json_lines import plain, write_whole
 from gradlab.base.option import require
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
-from gradlab.runs.trust import confirm
+from gradlab.runs.trust import confirm, refuse_links
 
 RUNS, SEEDS = 4.0, 2
 """What --runs and --seeds are without being given."""
@@ -93,6 +93,7 @@ def fix(
         print("nothing in its configuration would cure it", *(f"  in your code: {t.lines}" for t in code), sep="\n")
         return 1
     place.mkdir(parents=True, exist_ok=True)
+    refuse_links("FOLDER", place)
     content = {"run": str(folder.absolute()), "plan": fix_plan.as_dict(plan), "code": [vars(t) for t in code]}
     write_whole(place / fix_plan.NAME, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
     ended = run(command(record, plan.overrides, place, seconds))

@@ -101,9 +101,13 @@ def mark_of(overrides: Sequence[str], config_dirs: Sequence[str]) -> Path:
 
 
 def refuse_links(field: str, folder: Path) -> None:
-    """Raise `Invalid` where a file that would be written is a symbolic link: it could be any file of this user's."""
-    for path in (*folder.glob("*"), *folder.glob(".hydra/*"), folder / ".hydra"):
-        if path.is_symlink():
-            raise Invalid(
-                field, folder, f"holds a symbolic link, through which nothing is written: {one_line(path.name)}"
-            )
+    """Raise `Invalid` where a file that would be read or written is a symbolic link: it could be any file of this
+    user's. Of a sweep, or what fixes a run, in the folders of its jobs too."""
+    jobs = [hydra.parent for hydra in folder.rglob(".hydra")]
+    if any((folder / name).exists() for name in ("multirun.yaml", "fix.json")):
+        jobs += [path for path in folder.glob("*") if path.is_dir()]
+    for run in dict.fromkeys((folder, *jobs)):
+        for path in (*run.glob("*"), *run.glob(".hydra/*")):
+            if path.is_symlink():
+                name = one_line(str(path.relative_to(folder)))
+                raise Invalid(field, folder, f"holds a symbolic link, which is neither read nor written: {name}")

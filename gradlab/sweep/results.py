@@ -79,7 +79,9 @@ def numbers_of(job: RunRecord) -> dict[str, Any]:
 
 
 def class_of(job: RunRecord, numbers: dict[str, Any]) -> str:
-    """The class of a run."""
+    """The class of a run; one that left no diagnosis was stopped."""
+    if not job.diagnosis and "diagnosis.json" not in job.unreadable:
+        return "stopped"
     last = math.nan if numbers["loss/final"] is None else numbers["loss/final"]
     findings = job.diagnosis.get("findings") or []
     lost_by = next((lost(f) for f in findings if f["code"] == job.verdict), "")

@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -153,3 +155,30 @@ def test_port_that_is_taken(folder: Path, server: live_page.Server) -> None:
         live_page.bound(folder, server.server_address[1])
     with live_page.bound(folder, 0) as other:
         assert other.server_address[1] != server.server_address[1]
+
+
+def test_a_silent_connection_is_closed_and_a_browser_still_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "CONNECTIONS", 4)
+    monkeypatch.setattr(live_page.Handler, "timeout", 0.3)
+    with live_page.Server(folder, 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        silent = [socket.create_connection(server.server_address[:2], timeout=5) for _ in range(12)]
+        for one in silent:
+            with one, suppress(ConnectionError):
+                assert one.recv(1) == b"", "it is closed"
+        assert get(server, "/news")[0] == 200
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", ".hydra/config.yaml", "replay.json"])
+def test_a_file_that_is_a_link_is_not_served(server: live_page.Server, folder: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_text('{"attempt": 1, "secret": 1}\n')
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "secret")
+    for path in ("/", "/news"):
+        status, body = get(server, path)
+        assert status == 403 and b"secret" not in body
+    with pytest.raises(Invalid, match="symbolic link"):
+        live_page.serve(folder, 0)

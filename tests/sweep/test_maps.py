@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from gradlab.base.option import Invalid
 from gradlab.cli.map import main
+from gradlab.sweep.maps import sweep_map
 from gradlab.sweep.maps.axis import axis_of, choose_axes
 from gradlab.sweep.maps.grid import CAP, Grid, grids, limits
 from gradlab.sweep.maps.recommendation import recommend, summarize_rows
 from gradlab.sweep.maps.stability import boundary, row_edge, sensitivity, widths
+from gradlab.sweep.maps.sweep_map import shown
 from gradlab.sweep.results import read
 
 LRS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
@@ -86,6 +88,34 @@ def test_rates_that_stand_closer_count_less() -> None:
     step = np.where(fine < 5, 0.0, 1.0)
     assert sensitivity(fine, step, 2.0) == pytest.approx(0.5, abs=0.06)
     assert np.mean(step) > 0.98
+
+
+def test_the_sensitivity_comes_with_its_spread_and_without_what_has_not_ended(tmp_path: Path) -> None:
+    (one,) = summarize_rows(grid(sweeps.sweep(tmp_path / "one", LRS, [1], lambda y, seed: 0.5)))
+    assert one.sensitivity > 0 and math.isnan(one.sensitivity_spread) and "±" not in shown(one)["sensitivity"]
+    edges = {0: 0.1, 1: 0.5, 2: 1.0}
+    several = sweeps.sweep(tmp_path / "several", LRS, [1], lambda y, seed: edges[seed], seeds=3)
+    (row,) = summarize_rows(grid(several))
+    alone = [
+        summarize_rows(grid(sweeps.sweep(tmp_path / str(e), LRS, [1], lambda y, s, e=e: e)))[0] for e in edges.values()
+    ]
+    assert row.sensitivity_spread == pytest.approx(np.std([one.sensitivity for one in alone], ddof=1))
+    assert shown(row)["sensitivity"].endswith(f" ± {row.sensitivity_spread:.2g}")
+    stopped = sweeps.sweep(tmp_path / "stopped", LRS, [1], lambda y, seed: 0.5)
+    for name in ("0", "7"):
+        (stopped / name / "diagnosis.json").unlink()
+    (left,) = summarize_rows(grid(stopped))
+    (without,) = summarize_rows(grid(sweeps.sweep(tmp_path / "without", LRS[1:7], [1], lambda y, seed: 0.5)))
+    assert left.sensitivity == pytest.approx(without.sensitivity)
+
+
+def test_a_sweep_of_which_nothing_ended_has_no_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sweeps.sweep(tmp_path / "s", LRS, [1], lambda y, seed: 0.5)
+    for job in folder.iterdir():
+        (job / "diagnosis.json").unlink()
+    rows = read(folder)
+    assert {row["outcome"] for row in rows} == {"stopped"}
+    assert sweep_map.sweep_ended(folder, rows) is None and capsys.readouterr().out == ""
 
 
 def test_axes_are_the_rate_and_then_the_field_of_most_values(tmp_path: Path) -> None:

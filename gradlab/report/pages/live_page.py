@@ -14,11 +14,17 @@ from urllib.parse import parse_qs, urlsplit
 
 from gradlab.base.json_lines import plain
 from gradlab.base.option import Invalid
+from gradlab.base.visible import visible
 from gradlab.report.pages.run_facts import facts
 from gradlab.report.pages.run_page import following_page
 from gradlab.runs.record import RunRecord
+from gradlab.runs.trust import refuse_links
 
 HOST = "127.0.0.1"
+SECONDS = 10.0
+"""For which a connection may be silent."""
+CONNECTIONS = 64
+"""At once; a browser has two or three."""
 BYTES = 4_000_000
 """Of a file in one answer."""
 BEFORE = 512
@@ -104,9 +110,15 @@ class Handler(BaseHTTPRequestHandler):
     """Two addresses, / and /news; nothing that is asked names a file."""
 
     server: Server
+    timeout = SECONDS
 
     def do_GET(self) -> None:
         asked = urlsplit(self.path)
+        try:
+            refuse_links("FOLDER", self.server.folder)
+        except Invalid as error:
+            self.answer(403, "text/plain", visible(str(error)).encode())
+            return
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             self.answer(403, "text/plain", b"asked under another name than 127.0.0.1")  # a web page elsewhere may ask
         elif asked.path == "/":
@@ -137,7 +149,20 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder.resolve()
+        self.free = threading.Semaphore(CONNECTIONS)
         super().__init__((HOST, port), Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is no error."""
@@ -160,6 +185,7 @@ def bound(folder: Path, port: int | None) -> Server:
 
 def serve(folder: Path, port: int | None) -> int:
     """Until Ctrl-C."""
+    refuse_links("FOLDER", folder)
     with bound(folder, port) as server:
         print(f"{folder}: {server.address} (Ctrl-C ends)", flush=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)

@@ -77,5 +77,5 @@ def cell_of(grid: Grid, at: tuple[int, int], index: dict[str, int]) -> dict[str,
 
 
 def line_of(line: RowSummary) -> list[Any]:
-    e = line.edge
-    return [short(v) for v in (e.stable, e.unstable, line.learning.stable, line.sensitivity, line.best, line.best_at)]
+    e, sensitivity = line.edge, (line.sensitivity, line.sensitivity_spread)
+    return [short(v) for v in (e.stable, e.unstable, line.learning.stable, *sensitivity, line.best, line.best_at)]

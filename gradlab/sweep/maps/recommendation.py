@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from gradlab.runs.outcome_class import NAMES, STABLE, UNJUDGED
 from gradlab.sweep.maps.axis import Axis, label
 from gradlab.sweep.maps.grid import Grid, MapPoint
 from gradlab.sweep.maps.stability import RowEdge, row_edge, sensitivity
 
+UNENDED = NAMES.index("stopped")
+"""The place of the first class of runs that have not ended."""
 MARGIN = 2.0
 """Factor by which a recommended rate stays below the edge."""
 RISKIER = (
@@ -33,6 +36,9 @@ class RowSummary:
     learning: RowEdge
     """Of learning, which may end before stability does."""
     sensitivity: float
+    """To the rate: a difference of losses."""
+    sensitivity_spread: float
+    """Standard deviation of that between repeats; NaN with fewer than two."""
     best: float
     """The lowest final loss of its stable points; NaN where there is none."""
     best_at: float
@@ -46,19 +52,35 @@ def summarize_rows(grid: Grid, margin: float = MARGIN) -> list[RowSummary]:
     """Every row of a grid whose x is numeric."""
     x, log = np.array(grid.x.values, dtype=float), grid.x.log
     stable, learnt, loss = grid.array("stable"), grid.array("learnt"), grid.array("loss/final")
-    initial = grid.array("loss/initial")
+    initial, outcome = grid.array("loss/initial"), grid.array("outcome")
     found = []
     for i, y in enumerate(grid.y.values):
         ends, learns = row_edge(x, stable[i], log), row_edge(x, learnt[i], log)
         kept = np.where(stable[i] >= 1, loss[i], np.nan)
         at = int(np.nanargmin(kept)) if not np.isnan(kept).all() else None
         began = float(np.nanmedian(initial[i])) if not np.isnan(initial[i]).all() else math.inf
-        # Lost is as bad as not begun, whatever was measured last.
-        final = np.where(stable[i] < 1, np.inf, loss[i])
+        # Lost is as bad as not begun, whatever was measured last; what has not ended says nothing.
+        final = np.where(stable[i] < 1, np.inf, np.where(outcome[i] < UNENDED, loss[i], np.nan))
+        alone = [sensitivity(grid.x.places, one, began) for one in repeats(grid, i)]
+        spread = float(np.std(alone, ddof=1)) if len(alone) > 1 else math.nan
         pick, room = picked(x, learnt[i], final, ends, learns, margin, log)
         best = (math.nan, math.nan) if at is None else (float(loss[i, at]), float(x[at]))
-        found.append(RowSummary(y, ends, learns, sensitivity(grid.x.places, final, began), *best, pick, room))
+        mean = sensitivity(grid.x.places, final, began)
+        found.append(RowSummary(y, ends, learns, mean, spread, *best, pick, room))
     return found
+
+
+def repeats(grid: Grid, i: int) -> list[np.ndarray]:
+    """The final losses of a row under each seed."""
+    found: dict[Any, np.ndarray] = {}
+    for (row, column), point in grid.points.items():
+        for job in point.jobs if row == i else ():
+            losses = found.setdefault(job.get("seed"), np.full(len(grid.x.values), np.nan))
+            if job["outcome"] in STABLE:
+                losses[column] = math.nan if job.get("loss/final") is None else job["loss/final"]
+            elif job["outcome"] not in UNJUDGED:
+                losses[column] = math.inf
+    return list(found.values())
 
 
 def picked(

@@ -45,8 +45,9 @@ class SweepMap:
 
 
 def sweep_ended(folder: Path, rows: Sequence[dict[str, Any]]) -> SweepMap | None:
-    """Draw the map of a sweep that is worth one."""
-    return make(folder, rows) if worth_a_map(rows) else None
+    """Draw the map of a sweep that is worth one: not where all jobs were stopped."""
+    ended = any(row["outcome"] != "stopped" for row in rows)
+    return make(folder, rows) if ended and worth_a_map(rows) else None
 
 
 def drawn(
@@ -160,11 +161,12 @@ def shown(line: RowSummary) -> dict[str, str]:
     def number(value: float | None) -> str:
         return "-" if value is None or math.isnan(value) else f"{value:.3g}"
 
+    spread = "" if math.isnan(line.sensitivity_spread) else f" ± {line.sensitivity_spread:.2g}"
     return {
         "stable up to": number(line.edge.stable),
         "unstable from": number(line.edge.unstable),
         "learns up to": number(line.learning.stable),
-        "sensitivity": number(line.sensitivity),
+        "sensitivity": number(line.sensitivity) + spread,
         "lowest loss": number(line.best),
         "at": number(line.best_at),
         "stable beyond": str(line.edge.islands) if line.edge.islands else "-",

@@ -227,7 +227,7 @@
     const { lines, boundary } = slice();
     byId("boundary").hidden = !boundary.length;
     byId("rows").hidden = !lines.length;
-    const names = [map.y.name, "stable up to", "unstable from", "learns up to", "sensitivity", "lowest loss", "at"];
+    const names = [map.y.name, "stable up to", "unstable from", "learns up to", "sensitivity", "±", "lowest loss", "at"];
     byId("edge-rows").replaceChildren(
       lab.scroll(
         "the edge, row by row",

@@ -61,6 +61,7 @@ def explained(error: BaseException, folder: Path | None) -> str | None:
         or unknown_field(error, cause)
         or wrong_value(error, cause)
         or two_lines(error)
+        or f"the configuration cannot be composed ({type(error).__name__})"
     )
 
 

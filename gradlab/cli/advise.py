@@ -74,7 +74,9 @@ def write(run: RunRecord, found: list[Advice]) -> None:
         "failed_at": failed_at(run),
     }
     content = {"advice": [asdict(a) for a in found], "run": seen | {"architecture": architecture(run)}}
-    (run.path / "advice.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    (run.path / "advice.json").write_text(
+        json.dumps(plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+    )
 
 
 def summary(run: RunRecord, found: list[Advice]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -30,6 +31,8 @@ from gradlab.config.schema import choices, to_config
 if TYPE_CHECKING:
     from gradlab.base.distributed import World
 
+LOST = re.compile("gloo|nccl|connection (closed|reset)|broken pipe", re.IGNORECASE)
+"""In what PyTorch raises where another rank is gone."""
 FRESH = {".hydra", "gradlab.log"}
 """What Hydra writes into a folder before its job runs."""
 
@@ -149,18 +152,20 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     from gradlab.runs import ending
 
     message, code = errors.explain(error, folder), errors.exit_code(error)
+    if isinstance(error, OSError) and not folder.is_dir():
+        message, code = f"{folder}: was removed while the run was at work", 1
     session.current().failures.append(error)
     refused = error if isinstance(error, DoesNotApply) else None
     if overrides is not None and refused:
         code = 0  # an answer, and not a fault of the command
     shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
     if world.size > 1 and not all_failed(world):
-        print(shown.replace("gradlab:", f"gradlab: rank {world.rank}:", 1), end="", file=sys.stderr, flush=True)
+        print(of_rank(error, message, world.rank), end="", file=sys.stderr, flush=True)
         os._exit(code)  # the launcher then ends the others, which would wait for this rank for ever
     if not world.main:
         wait_for(world, "said", [0])  # once a rank has ended, the launcher ends rank 0, which still prints
         return code
-    print(shown, end="", file=sys.stderr, flush=True)
+    print(shown if world.size == 1 or message else of_rank(error, None, 0), end="", file=sys.stderr, flush=True)
     if world.size > 1:
         wait_for(world, "said", [0])
     if overrides is not None:
@@ -171,6 +176,16 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     else:
         remove_fresh(folder)
     return code
+
+
+def of_rank(error: BaseException, message: str | None, rank: int) -> str:
+    """What one rank of several says of its end; nothing where another one ended, which the others only notice."""
+    if message is not None:
+        return f"gradlab: rank {rank}: {message}\n"
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    if isinstance(error, RuntimeError) and LOST.search(what):
+        return f"gradlab: rank {rank}: another rank has ended\n" if rank == 0 else ""
+    return "".join([f"gradlab: rank {rank}: {what}\n", *traceback.format_tb(error.__traceback__, limit=-3)])
 
 
 def all_failed(world: World) -> bool:

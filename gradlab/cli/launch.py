@@ -49,7 +49,7 @@ def launch(args: argparse.Namespace, session: Session, main_rank: bool) -> int:
 
 @contextmanager
 def interrupts_between_jobs_delayed(session: Session) -> Iterator[None]:
-    """Between two jobs of a sweep Ctrl-C waits for the next one; a second one does not.
+    """Between two jobs of a sweep Ctrl-C, or SIGTERM, waits for the next one; a second one does not.
 
     Meanwhile Hydra composes: OmegaConf, stopped anywhere, may fail with errors of its own, or go on.
     """
@@ -63,11 +63,12 @@ def interrupts_between_jobs_delayed(session: Session) -> Iterator[None]:
             raise KeyboardInterrupt
         ASKED.set()
 
-    signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def mode_is_known(args: argparse.Namespace) -> bool:

@@ -40,6 +40,8 @@ def run(arguments: list[str]) -> int:
         code = execute(arguments)
     except KeyboardInterrupt:
         code = 130
+        if main_rank():
+            print("gradlab: interrupted", file=sys.stderr)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         end_process(code)
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ class Resumed:
     def restore(self) -> None:
         """Undo what Hydra wrote of a resumption that was refused."""
         for path, content in self.files.items():
-            path.write_bytes(content)
+            with suppress(OSError):  # then Hydra could not write it either
+                path.write_bytes(content)
 
 
 @dataclass

@@ -76,8 +76,8 @@ def report(folder: Path, jobs: Sequence[str]) -> list[dict[str, Any]]:
     rows = compare([compared_job(folder, job) for job in jobs])
     if not rows:
         return rows
-    (folder / "comparison.json").write_text(json.dumps(plain(rows), indent=2, allow_nan=False) + "\n")
-    with (folder / "comparison.csv").open("w", newline="") as file:
+    (folder / "comparison.json").write_text(json.dumps(plain(rows), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    with (folder / "comparison.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(flat(rows[0])), extrasaction="ignore")
         writer.writeheader()
         writer.writerows(map(flat, rows))

@@ -81,6 +81,6 @@ def pretraining_rate(run: RunRecord) -> float | None:
     configs = (RunRecord(folder).config for folder in folders)
     config = next((found for found in configs if found), None)
     if config is None and name and (file := conf_dir() / "experiment" / f"{name}.yaml").is_file():
-        config = yaml.safe_load(file.read_text())
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
     lr = ((config or {}).get("optimizer") or {}).get("lr")
     return None if lr is None else float(lr)

@@ -94,7 +94,7 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
         "modules": table(found, everything),
         "notes": notes,
     }
-    (folder / "replay.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    (folder / "replay.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     print(*summary_lines(found, content, everything), f"replay: {folder / 'replay.json'}", sep="\n")
     return int(found.finite or found.first is None)
 

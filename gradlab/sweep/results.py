@@ -46,7 +46,7 @@ def row(job: RunRecord, sweep: SweepRecord) -> dict[str, Any]:
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:
     """results.csv."""
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

@@ -26,6 +26,10 @@ def save(path: Path, state: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # which PyTorch's writer turns into an error of its own
+            raise error.__context__ from None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ def record(folder: Path, device: Any, world_size: int = 1, resumed: bool = False
     content = described(str(device), world_size, os.getcwd(), str(PACKAGE)) | {"planned": planned}
     with suppress(OSError, ValueError):
         if resumed and path.is_file():
-            content = content | {"before": json.loads(path.read_text())}
+            content = content | {"before": json.loads(path.read_text(encoding="utf-8"))}
         write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
@@ -70,7 +70,7 @@ def versions() -> dict[str, str]:
 def processor() -> str:
     """The processor's name, as far as the system reports it."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

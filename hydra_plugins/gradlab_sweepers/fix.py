@@ -56,7 +56,7 @@ def quiet(launch: Callable[..., Any], log: Path) -> Callable[..., Any]:
     """What jobs print goes into a file."""
 
     def launched(*arguments: Any) -> Any:
-        with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+        with log.open("a", encoding="utf-8", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
             return launch(*arguments)
 
     return launched

@@ -225,7 +225,7 @@ def test_a_sweep_that_was_cut_short_still_gives_its_rows(tmp_path: Path) -> None
     (folder / "2" / "diagnosis.json").unlink()
     (folder / "2" / "metrics.jsonl").unlink()
     rows = read(folder)
-    assert [row["outcome"] for row in rows] == ["error", "error", "error", "exploded"]
+    assert [row["outcome"] for row in rows] == ["error", "error", "stopped", "exploded"]
     assert rows[0]["exit_code"] == 1 and rows[0]["updates"] == 30 and rows[2]["updates"] == 0
     assert rows[3]["loss/final"] == math.inf and rows[3]["survived"] == 10 and rows[3]["updates"] == 21
     write(rows, folder / "results.csv")

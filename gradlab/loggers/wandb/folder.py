@@ -25,7 +25,9 @@ def common(sweep: Path) -> frozenset[str]:
 
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        return frozenset(yaml.load((sweep / "multirun.yaml").read_text(), loader)["hydra"]["overrides"]["task"])
+        return frozenset(
+            yaml.load((sweep / "multirun.yaml").read_text(encoding="utf-8"), loader)["hydra"]["overrides"]["task"]
+        )
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         return frozenset()
 

@@ -39,11 +39,11 @@ def settings_of(folder: Path, jobs: Sequence[str]) -> tuple[WandbSettings, str] 
 
     for job in jobs:
         path = folder / job / ".hydra" / "config.yaml"
-        text = path.read_text() if path.is_file() else ""
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if "\n  wandb:\n" not in text or not (given := (yaml.safe_load(text)["logger"] or {}).get("wandb")):
             continue
         option = WandbSettings(**given)
-        hydra = yaml.safe_load((folder / job / ".hydra" / "hydra.yaml").read_text())["hydra"]
+        hydra = yaml.safe_load((folder / job / ".hydra" / "hydra.yaml").read_text(encoding="utf-8"))["hydra"]
         return option, hydra["runtime"]["choices"].get("experiment") or "run"
     return None
 
@@ -108,7 +108,7 @@ def tables(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list
         with (folder / "comparison.csv").open(newline="") as file:
             made["comparison"] = table([{k: number(v) for k, v in row.items()} for row in csv.DictReader(file)])
     if (folder / "map.json").is_file():
-        content = json.loads((folder / "map.json").read_text())
+        content = json.loads((folder / "map.json").read_text(encoding="utf-8"))
         axes = [content[axis]["name"] for axis in ("x", "y") if content[axis]]
         points = [
             dict(zip(axes, (point["x"], point["y"])))
@@ -144,7 +144,7 @@ def summary(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     verdicts = Counter(row["verdict"] or "error" for row in rows)
     made: dict[str, Any] = {"jobs": len(rows)} | {f"verdicts/{name}": count for name, count in verdicts.items()}
     if (folder / "map.json").is_file():
-        for i, piece in enumerate(json.loads((folder / "map.json").read_text())["slices"]):
+        for i, piece in enumerate(json.loads((folder / "map.json").read_text(encoding="utf-8"))["slices"]):
             if best := piece["recommendation"]:
                 made[f"recommendation{f'/{i}' if i else ''}"] = best["says"]
     return made

@@ -132,7 +132,7 @@ def fix(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
 def loaded(path: Path) -> dict[str, Any] | None:
     """What a file holds; None where there is none that can be read."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -84,7 +84,8 @@ def of_folders(folders: Sequence[Path]) -> ReportContent:
             from gradlab.remedies.comparison_table import shown
 
             rows = [
-                {k: number(v) for k, v in row.items()} for row in json.loads((folder / "comparison.json").read_text())
+                {k: number(v) for k, v in row.items()}
+                for row in json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
             ]
             made.comparison += [shown(row) for row in rows]
     return made
@@ -96,7 +97,7 @@ def local(root: Path, project: str, group: str | None) -> list[Path]:
 
     found: dict[Path, None] = {}
     for file in sorted(root.rglob(".hydra/config.yaml")):
-        folder, text = file.parent.parent, file.read_text()
+        folder, text = file.parent.parent, file.read_text(encoding="utf-8")
         if "\n  wandb:\n" not in text:
             continue
         option = (yaml.safe_load(text).get("logger") or {}).get("wandb") or {}

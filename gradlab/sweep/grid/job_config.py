@@ -126,9 +126,11 @@ class JobConfig:
         place = folder / str(hydra.output_subdir)
         place.mkdir(parents=True, exist_ok=True)
         (folder / f"{hydra.job.name}.log").touch()
-        (place / "config.yaml").write_text(self.lines(self.task, self.differ) if treated is None else text(treated))
-        (place / "hydra.yaml").write_text("hydra:\n" + self.lines(hydra, HYDRA_DIFFERS, "hydra"))
-        (place / "overrides.yaml").write_text(text(hydra.overrides.task))
+        (place / "config.yaml").write_text(
+            self.lines(self.task, self.differ) if treated is None else text(treated), encoding="utf-8"
+        )
+        (place / "hydra.yaml").write_text("hydra:\n" + self.lines(hydra, HYDRA_DIFFERS, "hydra"), encoding="utf-8")
+        (place / "overrides.yaml").write_text(text(hydra.overrides.task), encoding="utf-8")
 
     def lines(self, cfg: DictConfig, differ: Collection[str], under: str = "") -> str:
         """The text of all fields, most of which are the same in every job. under: the field that holds them."""

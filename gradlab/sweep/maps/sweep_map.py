@@ -131,7 +131,7 @@ def write_json(
             for grid, (lines, best) in zip(slices, results, strict=True)
         ],
     }
-    path.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def print_slice(folder: Path, grid: Grid, lines: list[RowSummary], best: Recommendation | None) -> None:

@@ -113,7 +113,7 @@ def report(folder: Path, search: BoundarySearch, ended: str | None) -> None:
     settings = {k: v for k, v in asdict(option).items() if k != "_target_"} | {"step": on.step, "origin": on.origin}
     content = {"settings": settings, "ended": ended, "points": rows, "effects": moves}
     write_whole(folder / "edges.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
-    with (folder / "edges.csv").open("w", newline="") as file:
+    with (folder / "edges.csv").open("w", newline="", encoding="utf-8") as file:
         names = ["point", "edge", "lowest", "highest", "seeds", "runs", "says"]
         writer = csv.DictWriter(file, names, extrasaction="ignore")
         writer.writeheader()

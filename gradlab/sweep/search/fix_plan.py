@@ -104,7 +104,7 @@ def again(plan: Plan, change: Change | None) -> list[str]:
 def kept(folder: Path) -> dict[str, Any]:
     """What fix.json in a folder holds; empty where there is none."""
     try:
-        found = number(json.loads((folder / NAME).read_text()))
+        found = number(json.loads((folder / NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

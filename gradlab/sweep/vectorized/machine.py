@@ -39,9 +39,11 @@ def free_memory(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
     with contextlib.suppress(OSError, ValueError):  # a container's limit; "max" where there is none
-        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        limit, used = (
+            int(Path("/sys/fs/cgroup", f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current")
+        )
         free = min(free, limit - used)
     return max(free, 0)

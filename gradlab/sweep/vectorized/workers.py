@@ -38,6 +38,7 @@ class Orphan(Exception):
 def serve(work: Work, pipe: Connection) -> None:
     """The loop of a worker: ask for a chunk, train it, report, until there is none left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by this
     gc.freeze()  # objects of the parent need no collection
     parent, last, updates = os.getppid(), time.monotonic(), 0
 

@@ -1,0 +1,86 @@
+"""Runs and sweeps that are ended from outside, or lose what they stand on: a word, and a code that is documented."""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forked import SHORT, Commands, Started, told
+
+from gradlab.cli import main
+from gradlab.cli.job import of_rank
+from gradlab.cli.session import Resumed
+
+LONG = ("trainer.epochs=100000", *SHORT[1:], "expect=any")
+
+
+def wait_for(found: Callable[[], object], process: Started, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not found():
+        assert process.poll() is None and time.monotonic() < end, process.result()
+        time.sleep(0.02)
+
+
+def failed(error: Exception) -> Exception:
+    def deep(levels: int) -> None:
+        if levels:
+            deep(levels - 1)
+        raise error
+
+    try:
+        deep(20)
+    except type(error) as raised:
+        return raised
+    raise AssertionError
+
+
+def test_one_rank_says_what_happened_and_the_others_do_not_repeat_it() -> None:
+    said = of_rank(failed(ValueError("a\nmistake")), None, 1).splitlines()
+    assert said[0] == "gradlab: rank 1: ValueError: a mistake" and len(said) <= 10, said
+    gone = failed(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:6"))
+    assert of_rank(gone, None, 1) == "" and of_rank(gone, None, 0) == "gradlab: rank 0: another rank has ended\n"
+    assert of_rank(gone, "seed=-1: must be", 3) == "gradlab: rank 3: seed=-1: must be\n"
+
+
+def test_an_interrupt_that_nothing_else_answers_is_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(arguments: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "execute", interrupted)
+    assert main.run([]) == 130 and capsys.readouterr().err == "gradlab: interrupted\n"
+
+
+def test_what_cannot_be_written_back_is_left(tmp_path: Path) -> None:
+    Resumed({tmp_path / "gone" / "config.yaml": b""}, set(), None).restore()
+
+
+@pytest.mark.parametrize("wrong", ["logger=${oc.decode:'1'}"])
+def test_an_error_without_words_is_given_some(gradlab: Commands, tmp_path: Path, wrong: str) -> None:
+    assert len(told(gradlab(wrong, cwd=tmp_path))) > len("gradlab: \n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["vectorized", "basic"])
+def test_sigterm_ends_a_sweep_with_a_word(gradlab: Commands, tmp_path: Path, launcher: str) -> None:
+    sweep = gradlab.start(
+        *("-m", "seed=0,1", "hydra.sweep.dir=s", f"hydra/launcher={launcher}", *LONG), cwd=tmp_path, timeout=120
+    )
+    wait_for(lambda: any(p.stat().st_size for p in tmp_path.glob("s/*/metrics.jsonl")), sweep)
+    sweep.send_signal(signal.SIGTERM)
+    ended = sweep.result(60)
+    assert ended.code == 130 and "0 of 2 jobs have finished; the others run with" in ended.out, ended
+    assert "sensitivity" not in ended.out and "error" not in ended.out and "Traceback" not in ended.err, ended
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_removed_ends_its_run_in_a_line(gradlab: Commands, tmp_path: Path) -> None:
+    run = gradlab.start("hydra.run.dir=r", "trainer.checkpoint_every=50", *LONG, cwd=tmp_path, timeout=120)
+    wait_for(lambda: (tmp_path / "r" / "checkpoint.pt").is_file(), run)
+    while (tmp_path / "r").exists():
+        shutil.rmtree(tmp_path / "r", ignore_errors=True)
+    ended = run.result(60)
+    assert ended.code == 1 and ended.err == f"gradlab: {tmp_path}/r: was removed while the run was at work\n", ended

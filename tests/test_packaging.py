@@ -19,12 +19,12 @@ def run(command: list[str], cwd: Path, **env: str) -> subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which a wheel of the checkout was installed."""
+    """A folder with the source distribution, the wheel that is made of it, and what that installs."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip"]
     # With what is installed here when that has the build backend; else pip fetches it, as for any user.
-    offline = ["--no-build-isolation"] if _has("hatchling") else []
-    made = run([*pip, "wheel", str(REPOSITORY), "--no-deps", "-q", *offline, "-w", str(folder)], folder)
+    offline = ["--no-isolation"] if _has("hatchling") else []
+    made = run([sys.executable, "-m", "build", *offline, "-o", str(folder), str(REPOSITORY)], folder)
     assert made.returncode == 0, made.stderr
     (wheel,) = folder.glob("*.whl")
     done = run([*pip, "install", "-q", "--no-deps", "--target", str(folder / "site"), str(wheel)], folder)
@@ -56,6 +56,14 @@ def test_wheel_holds_the_configurations_and_nothing_that_is_not_the_package(inst
     assert {name.split("/")[0] for name in names} <= {"gradlab", "hydra_plugins", "gradlab-0.1.0.dist-info"}
     modules = {str(p.relative_to(REPOSITORY)) for p in (REPOSITORY / "gradlab").rglob("*.py")}
     assert modules <= set(names)  # one that .gitignore names would be left out
+
+
+@pytest.mark.slow
+def test_a_package_registry_would_take_both(installed: Path) -> None:
+    pytest.importorskip("twine")
+    both = [str(path) for path in sorted(installed.glob("gradlab-*")) if path.is_file()]
+    checked = run([sys.executable, "-m", "twine", "check", "--strict", *both], installed)
+    assert len(both) == 2 and checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import sys
@@ -63,7 +64,9 @@ def interrupts_between_jobs_delayed(session: Session) -> Iterator[None]:
             raise KeyboardInterrupt
         ASKED.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    # torchrun ends ranks by SIGTERM, which may be at work in a collective where no handler of Python's is called
+    numbers = (signal.SIGINT,) if "RANK" in os.environ else (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield
     finally:

@@ -4,6 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
+from gradlab.cli.arguments import normal
+
 FOLDER = Path(__file__).parents[1] / "docs" / "programs"
 NAMES = sorted(page.stem for page in FOLDER.glob("*.md"))
 STILL = {"mixture": ("+model.kwargs.router_aux_loss_coef=0.0",)}
@@ -25,7 +27,7 @@ def written(name: str, folder: Path) -> list[list[str]]:
 
 def overrides(name: str, folder: Path) -> tuple[str, ...]:
     """Of the run of a page."""
-    return tuple(written(name, folder)[-1][2:])
+    return tuple(map(normal, written(name, folder)[-1][2:]))
 
 
 def parts(name: str, given: tuple[str, ...], times: int = 4) -> list[tuple[str, ...]]:

@@ -22,6 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gradlab.base.command import key
 from gradlab.base.conf import conf_dir
+from gradlab.cli.arguments import normal
 from gradlab.config.compose import compose, register
 from gradlab.config.remedy import treated
 
@@ -89,7 +90,7 @@ def test_a_documented_run_composes(words: tuple[str, ...]) -> None:
         pytest.skip("names a folder or a package of the reader's")
     if any("optuna" in w for w in words) and importlib.util.find_spec("optuna") is None:
         pytest.skip("Optuna is not installed")
-    overrides = first_job(overrides)
+    overrides = first_job(list(map(normal, overrides)))
     treated(compose(overrides), overrides)  # raises what a run would
 
 

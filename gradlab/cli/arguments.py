@@ -38,7 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def normal(argument: str) -> str:
     """Hydra wants a plus before what is put into a mapping."""
-    plus = "+" * bool(re.match(r"\w+\.kwargs[.=]", argument))
+    plus = "+" * bool(re.match(r"(\w+\.kwargs|loss\.weights)[.=]", argument))
     return "fix=true" if argument == "+fix=true" else plus + argument
 
 

@@ -51,7 +51,7 @@ class TermsUpdate(Update):
             if batch.counts and self.ahead is None:
                 expected += self.loss.expected(batch.targets)
         expected = or_one(self.world.sum_(expected if self.ahead is None else self.ahead))
-        self.factors = self.loss.weighted(1 / torch.as_tensor(self.loss.divisor(expected)).expand_as(expected))
+        self.factors = self.loss.weighted(torch.ones_like(expected) / self.loss.divisor(expected))
         self.sums, self.found = torch.zeros_like(expected), torch.zeros_like(expected)
         for i in range(len(window)):
             self.backward(window, i, self.precision.scale * self.world.size)

@@ -105,3 +105,14 @@ def test_a_broken_run_is_fixed(run: Callable[..., Run]) -> None:
     ill = run("optimizer.lr=3", model=nn.Linear(8, 1), data=pairs())
     found = ill.fix()
     assert found["proven"] and ill.fix()["proven"], "given again, it is read"
+
+
+def test_terms_of_a_loss_are_weighted_and_logged(run: Callable[..., Run]) -> None:
+    """A name of one's own needs no plus."""
+
+    def terms(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"fit": (outputs[:, 0] - targets) ** 2, "size": outputs.square().mean()}
+
+    lines = run("loss.weights={size: 0.5}", model=nn.Linear(8, 1), data=pairs(), loss=terms).metrics
+    wanted = lines["train/loss/fit"] + 0.5 * lines["train/loss/size"]
+    assert lines["train/loss"].dropna().tolist() == pytest.approx(wanted.dropna().tolist())

@@ -44,11 +44,12 @@ def rate(e: Evidence, c: Config, factor: float, why: str) -> Proposal:
 
 def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The rate whose updates are of the usual size; a run that overflowed late: the rate that would last to its end."""
-    if e.failed_at and 20 <= e.failed_at < e.planned and e.overflow is not None and e.overflow.phase == "forward":
+    over, forward = excess(e), e.overflow is not None and e.overflow.phase == "forward"
+    if e.failed_at and 20 <= e.failed_at < e.planned and forward and not over > FAR:
         lasts = e.failed_at / e.planned * ROOM
         why = f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the rate"
         yield rate(e, c, lasts, why)
-    elif (over := excess(e)) > 1.5:
+    elif over > 1.5:
         at = f"an update moves the weights by {e.usual_ratio:.2g} of their norm, at most {e.largest_ratio:.2g}"
         usual = f"{TYPICAL_RATIO:g} in the middle and {LARGE_RATIO:g} at the most are usual"
         yield rate(e, c, max(1 / over, LEAST), f"{at}; {usual}")

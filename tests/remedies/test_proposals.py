@@ -43,6 +43,14 @@ def test_a_late_overflow_of_fp16_is_given_its_range_or_the_rate_that_lasts() -> 
     assert found[1].overrides == ["optimizer.lr=0.02"]
 
 
+def test_a_late_overflow_of_updates_far_too_large_is_given_updates_of_the_usual_size() -> None:
+    """The weights grew by a factor an update: the time to the overflow says nothing of the rate."""
+    o = Overflow("forward", "blocks.0", "Linear", 4e38, 1.2, limit=3.4e38)
+    e = Evidence("exploding", failed_at=300, planned=600, ratios=[0.5] * 5, overflow=o)
+    made = value(tries(e, *CUSTOM, "optimizer.lr=0.1"), "optimizer.lr")
+    assert made == pytest.approx(0.1 * TYPICAL_RATIO / 0.5, rel=0.05)
+
+
 @pytest.mark.parametrize("given", [["clip=norm", "clip.max_norm=0.001"], ["clip=value", "clip.max_value=0.001"]])
 def test_a_bound_that_is_the_cause_is_loosened_and_the_rate_never_raised(given: list[str]) -> None:
     for verdict in ("overclipped", "stalled", "not_learning"):

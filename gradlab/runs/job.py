@@ -46,7 +46,6 @@ from gradlab.train.samples import samples_of
 from gradlab.train.sink import FileSink, Sink
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
-from gradlab.update.custom_loss import CustomLoss
 from gradlab.update.recorder import Layers
 
 
@@ -208,7 +207,7 @@ class Job(Sink):
             return None
         run = self.trainer
         known = run.loss.best_constant(name, lambda: (targets for _, targets in pieces(split)))
-        if known is not None or not isinstance(run.loss, CustomLoss) or run.outcome.status != "completed":
+        if known is not None or not run.loss.constant_sought or run.outcome.status != "completed":
             return known
         try:
             return find_constant_answer(run, split) if runs_alone(run) else None
@@ -239,7 +238,7 @@ class Job(Sink):
             decay=self.config.optimizer.decays,
             constant=self.constant("train"),
             eval_constant=self.constant("test"),
-            constant_found=isinstance(run.loss, CustomLoss),
+            constant_found=run.loss.constant_sought,
         )
         return diagnosis, overflow
 

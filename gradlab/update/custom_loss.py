@@ -68,6 +68,7 @@ class CustomLoss(Loss):
     a mean over these, or a tensor of any shape, which is summed."""
 
     takes: ClassVar[str] = "batch"
+    constant_sought: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -87,6 +87,8 @@ class UnstableLoss(Loss):
     """log: -log(softmax); division: squared relative error; sqrt: root of a square; exp: Poisson with rate exp."""
     stable: bool = False
     """Whether to use the stable form, which is finite for finite arguments."""
+
+    constant_sought: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

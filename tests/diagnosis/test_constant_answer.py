@@ -2,13 +2,19 @@
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import composed
+from test_batches import NET, Regression
 from test_rules import FALLING, run
 
+from gradlab.base.distributed import World
+from gradlab.config.schema import to_config
 from gradlab.diagnosis.constant_answer import constant_answer
+from gradlab.runs.job import Job
 from gradlab.update.loss import CrossEntropy, MeanSquaredError
 
 
@@ -22,6 +28,16 @@ def targets(values: bool) -> list[torch.Tensor]:
 def test_it_is_what_is_known_of_losses_that_are_known(loss, shape) -> None:  # type: ignore[no-untyped-def]
     batches = targets(loss.__class__ is MeanSquaredError)
     assert constant_answer(loss, shape, batches) == pytest.approx(loss.constant(batches), rel=1e-3)
+
+
+def test_it_is_looked_for_where_a_shipped_loss_is_a_formula(tmp_path: Path) -> None:
+    config = to_config(composed(*NET[1:], "loss=unstable", "loss.kind=sqrt", "loss.stable=true", "trainer.epochs=1"))
+    config.data = Regression(16)
+    job = Job(config, {}, tmp_path, [], "run", World())
+    job.run()
+    values = job.trainer.data.test.targets
+    spread = (values - values.median()).abs().mean().item()  # of an absolute error the median is the best answer
+    assert job.constant("test") == pytest.approx(spread, rel=0.02)
 
 
 def test_a_loss_without_a_floor_or_a_gradient_has_none() -> None:

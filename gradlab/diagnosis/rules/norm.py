@@ -72,7 +72,8 @@ class Exploding(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
-        if not (run.status == "failed" or run.rose(self.lost) or run.dead):
+        targets = run.outgrown or (run.generates and self.calm >= h.window)  # it is they that have grown, not the norm
+        if not (run.status == "failed" or run.dead or (run.rose(self.lost) and not targets)):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause

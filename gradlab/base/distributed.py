@@ -31,6 +31,12 @@ class World:
             torch.distributed.all_reduce(tensor)
         return tensor
 
+    def max_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Maximum over all ranks, in place."""
+        if self.size > 1:
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
+        return tensor
+
     def share_(self, tensors: list[torch.Tensor]) -> None:
         """Overwrite tensors with rank 0's."""
         if self.size > 1:

@@ -35,6 +35,17 @@ class TrainerOption:
     """Choose deterministic kernels, so that the same configuration gives the same result."""
     find_unused_parameters: bool = False
     """Under DDP: needed by a model whose forward pass uses only some of its parameters; costs a walk of the graph."""
+    parallel: str = "ddp"
+    """On several ranks: ddp, each with the whole model; or fsdp, each with a part of every parameter, of its gradient
+    and of the optimizer's state (PyTorch's fully_shard)."""
+    fsdp_blocks: Optional[str] = None
+    """Under fsdp: a regular expression of the names of modules that are gathered one at a time; null: the children of
+    every ModuleList and Sequential that is not in another."""
+    fsdp_reshard: bool = True
+    """Under fsdp: whether blocks are gathered again for the backward pass; false: faster, with more memory."""
+    fsdp_half: bool = False
+    """Under fsdp in bf16 or fp16: gather in that type: half the traffic and memory, but normalisations and the residual
+    stream, which autocast keeps in fp32, round too."""
     sync_batch_norm: bool = False
     """Under DDP on CUDA: batch norm over all ranks (SyncBatchNorm)."""
     progress: str = "auto"
@@ -49,5 +60,6 @@ class TrainerOption:
         require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
         few = self.threads is None or 1 <= self.threads <= MOST_AT_ONCE
         require(few, "threads", self.threads, f"null or in [1, {MOST_AT_ONCE}]")
+        one_of("parallel", self.parallel, ("ddp", "fsdp"))
         one_of("device", self.device, ("auto", "cpu", "cuda"))
         one_of("progress", self.progress, ("auto", "live", "plain", "none"))

@@ -14,7 +14,7 @@ from gradlab.measure.lost import given, lost, narrow, some, still
 from gradlab.measure.monitor import Monitor
 from gradlab.measure.timing import Passes
 from gradlab.update.clip import layers_of
-from gradlab.update.gradients import Gradients, element_statistics, tensor_norms
+from gradlab.update.gradients import Gradients, tensor_norms
 from gradlab.update.recorder import Layers, Recorder
 
 if TYPE_CHECKING:
@@ -32,9 +32,14 @@ class Observed:
         params: list[torch.Tensor],
         called: list[str],
         compiled: bool = False,
+        wholes: Sequence[torch.Tensor] = (),
     ) -> None:
-        """names, params: P parameters. called: modules in the order of execution. compiled: by torch.compile."""
+        """names, params: P parameters. called: modules in the order of execution. compiled: by torch.compile.
+
+        wholes: where params are a rank's parts, what they are parts of.
+        """
         self.monitor, self.model, self.names, self.params, self.compiled = monitor, model, names, params, compiled
+        self.wholes = wholes
         self.modules = leaves(model, called)
         self.recurrent = [name for name in self.modules if isinstance(model.get_submodule(name), torch.nn.RNNBase)]
         layers, _ = layers_of(names)
@@ -47,7 +52,7 @@ class Observed:
         hooked = {"modules": self.modules, "recurrent": self.recurrent}
         columns: dict[str, list[Any]] = {
             "names": self.names,
-            "shapes": [list(p.shape) for p in self.params],
+            "shapes": [list(p.shape) for p in self.wholes or self.params],
             "order": self.order,
         }
         return columns | {k: [] if self.compiled else v for k, v in hooked.items()}
@@ -58,7 +63,8 @@ class Observed:
         if not m.norms(update):
             return None
         cost = m.cost and not self.compiled  # counting tensors would run the model uncompiled
-        return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=cost and update == 1, times=cost)
+        counted = cost and update == 1 and not self.wholes  # what autograd keeps would include gathered weights
+        return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=counted, times=cost)
 
 
 class Record(Recorder):
@@ -85,6 +91,7 @@ class Record(Recorder):
         self.measured: list[tuple[str, list[str], torch.Tensor]] = []
         self.before: list[torch.Tensor] = []
         self.slopes: dict[str, torch.Tensor] = {}
+        self.norms_of: Callable[[list[torch.Tensor]], torch.Tensor] = tensor_norms
 
     @contextmanager
     def forward(self, window: Sequence[Any] = ()) -> Iterator[None]:
@@ -124,23 +131,25 @@ class Record(Recorder):
         names = gradients.names
         self.measured.append(("grad/layer", names, gradients.norms))
         if self.elements:
-            for name, values in element_statistics(gradients.tensors, gradients.norms).items():
+            for name, values in gradients.elements().items():
                 self.measured.append((name, names, values))
         if self.steps:
             self.slopes = dict(zip(gradients.names, gradients.tensors, strict=True))
             self.before = list(torch._foreach_clone([p.detach() for p in self.params]))
-            self.measured.append(("param/norm", self.names, tensor_norms(self.before)))
+            self.norms_of = gradients.norms_of
+            self.measured.append(("param/norm", self.names, self.norms_of(self.before)))
 
     def stepped(self) -> None:
         if self.steps:
             torch._foreach_sub_(self.before, [p.detach() for p in self.params])
-            self.measured.append(("update/norm", self.names, tensor_norms(self.before)))
+            self.measured.append(("update/norm", self.names, self.norms_of(self.before)))
             self.look_for_lost()
-            self.before, self.slopes = [], {}
+            self.before, self.slopes, self.norms_of = [], {}, tensor_norms
 
     def look_for_lost(self) -> None:
         """Of parameters of a narrow type: elements that the step did not change though it should have."""
-        if not (at := [i for i, p in enumerate(self.params) if narrow(p)]):
+        at = [i for i, p in enumerate(self.params) if narrow(p)]
+        if not at or self.observed.wholes:
             return
         names, moved, device = [self.names[i] for i in at], [self.before[i] for i in at], self.params[0].device
         grads = [self.slopes.get(name) for name in names]

@@ -217,6 +217,7 @@ class Job(Sink):
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
         """From the stream, the failing update run again, and the inspection of the final model; rank 0's counts."""
         run, precision = self.trainer, self.config.precision
+        run.assemble()
         overflow = inspection = None
         if self.world.main and (outcome.status == "failed" or run.failing or self.stream.history.broken):
             overflow = find_overflow(run)

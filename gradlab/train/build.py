@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,17 +181,41 @@ def begin_from(given: str, model: torch.nn.Module, device: torch.device, world: 
         raise refused
 
 
+def placed(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A model's whole state, divided where its own is."""
+    if not any(hasattr(tensor, "full_tensor") for tensor in own.values()):
+        return whole
+    from gradlab.train import fsdp
+
+    return fsdp.placed_as(whole, own)
+
+
 def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:
     """Raise `Invalid` where a checkpoint is of another model."""
     try:
-        model.load_state_dict(state["model"])
+        model.load_state_dict(placed(state["model"], model.state_dict()))
     except (KeyError, RuntimeError) as error:
         lines = str(error).splitlines()
         raise Invalid(field, given, f"does not fit the model: {lines[min(1, len(lines) - 1)].strip()}") from None
 
 
-def wrap(model: torch.nn.Module, config: Config, device: torch.device, world: World) -> torch.nn.Module:
-    """Compile the model where asked, and wrap it in DDP where there are several ranks."""
+def sharded(config: Config, world: World) -> bool:
+    """Whether parameters are divided among ranks."""
+    return config.trainer.parallel == "fsdp" and world.size > 1
+
+
+def wrap(
+    model: torch.nn.Module, called: Sequence[str], config: Config, device: torch.device, world: World
+) -> torch.nn.Module:
+    """Compile the model where asked, and wrap it in DDP, or divide it, where there are several ranks.
+
+    called: its modules as they run.
+    """
+    if sharded(config, world):
+        from gradlab.train import fsdp
+
+        fsdp.check(config)
+        return fsdp.divided(model, called, config, device, world)
     if config.trainer.compile:
         if config.precision.build(device).cpu_gemm == "fast":
             raise Invalid("trainer.compile", True, "not with precision.cpu_gemm=fast, whose products it cannot see")
@@ -216,12 +241,19 @@ def build_update(
         if config.precision.scaled and p.requires_grad and p.dtype == torch.float16:
             why = f"{name} is held in fp16, in which unscaled gradients vanish: keep it in fp32; autocast rounds"
             raise Invalid("precision", "fp16", why)
+    params = list(model.parameters())
+    make: Callable[..., Update] = TermsUpdate if loss.parted else Update
+    if sharded(config, world):
+        from gradlab.update.sharded import ShardedTerms, ShardedUpdate, own_part
+
+        own = [own_part(p) for p in params if p.requires_grad]
+        params = own if config.optimizer.elementwise else params
+        make = partial(ShardedTerms if loss.parted else ShardedUpdate, parts=own)
     with group("optimizer"):
-        optimizer = config.optimizer.build(model.parameters(), trained_names(model))
+        optimizer = config.optimizer.build(params, trained_names(model))
     precision = config.precision.build(device)
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
-    made = TermsUpdate if loss.parted else Update
-    update = made(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
+    update = make(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
     if config.pitfall is not None:
         if loss.parted:
             raise Invalid(

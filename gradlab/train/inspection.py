@@ -27,7 +27,9 @@ LOOKED = 128
 
 
 def runs_alone(trainer: TrainerState) -> bool:
-    """Whether one rank can run the model: SyncBatchNorm would wait for the others."""
+    """Whether this rank can run the model alone: SyncBatchNorm would wait for the others, and so would a part of it."""
+    if trainer.sharded:
+        return trainer.world.main  # there it is whole: see `assemble`
     return trainer.world.size == 1 or not any(isinstance(m, torch.nn.SyncBatchNorm) for m in trainer.module.modules())
 
 

@@ -13,6 +13,7 @@ from gradlab.measure.attempt import Attempt, HostCopy
 from gradlab.train import checkpoint
 from gradlab.train.build import load_weights
 from gradlab.train.state import TrainerState
+from gradlab.update.accumulation import Target
 from gradlab.update.recorder import NOTHING
 
 NEEDED = ("model", "update", "random", "position", "counts", "config")
@@ -30,10 +31,9 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
     kept: what the sinks want to find there.
     """
     random = trainer.world.gather(randomness.all_random_state())
+    whole = trainer.whole()
     if trainer.world.main:
-        state = {
-            "model": trainer.module.state_dict(),
-            "update": trainer.update.state_dict(),
+        state = whole | {
             "random": random,
             "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
@@ -89,9 +89,6 @@ def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
 def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     given = trainer.config.resume
     load_weights("resume", given, trainer.module, state)
-    if len(state["random"]) != trainer.world.size:
-        why = f"was written by {len(state['random'])} ranks, and continues exactly only on as many"
-        raise Invalid("resume", given, why)
     try:
         trainer.update.load_state_dict(state["update"])
     except Invalid:
@@ -111,9 +108,25 @@ def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
         outcome.first_failed_attempt, outcome.first_failed_epoch = streak["attempt"], streak["in_epoch"]
     if latest := state.get("latest"):
         trainer.latest = placed(latest)
-    randomness.set_random_state(state["random"][trainer.world.rank])
+    take_random_state(trainer, state)
     metrics, layers = map(int, state.get("files", [0, 0]))
     return [metrics, layers]
+
+
+def take_random_state(trainer: TrainerState, state: dict[str, Any]) -> None:
+    """Each rank's own; on another number of ranks, others draw anew, which is said."""
+    kept, world, config = state["random"], trainer.world, trainer.config
+    if world.rank < len(kept):
+        randomness.set_random_state(kept[world.rank])
+    else:
+        torch.manual_seed(randomness.mix(config.seed, world.rank, trainer.update.attempts))
+    if len(kept) == world.size:
+        return
+    note = f"written by {len(kept)} ranks, resumed by {world.size}: what ranks draw, as for dropout, is not repeated"
+    before = ((state["config"] or {}).get("data") or {}).get("batch_size", config.data.batch_size) * len(kept)
+    if (now := config.data.batch_size * world.size) != before and not isinstance(config.accumulation, Target):
+        note += f"; a micro-batch of all ranks is now {now} samples and not {before}: see data.batch_size"
+    trainer.notes.append(note)
 
 
 def hold(trainer: TrainerState) -> None:
@@ -121,8 +134,9 @@ def hold(trainer: TrainerState) -> None:
 
     The weights have not moved since the first update of the streak.
     """
+    whole = trainer.whole()
     if trainer.world.main:
-        trainer.held = {"model": copied(trainer.module.state_dict()), "update": copied(trainer.update.state_dict())}
+        trainer.held = copied(whole)
 
 
 def copied(value: Any) -> Any:
@@ -140,11 +154,7 @@ def save_crash(trainer: TrainerState, error: str) -> None:
     None is written where an update came through at the end and no copy was kept: the loss scale was still above 1.
     """
     first = trainer.streak
-    held = (
-        {"model": trainer.module.state_dict(), "update": trainer.update.state_dict()}
-        if trainer.failing
-        else trainer.held
-    )
+    held = trainer.whole() if trainer.failing else trainer.held
     if first is None or held is None or not trainer.world.main:
         return
     o = trainer.outcome

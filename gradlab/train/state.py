@@ -27,6 +27,16 @@ from gradlab.update.loss import Loss
 from gradlab.update.step import MicroBatch
 
 
+def gathered(value: Any, keep: bool) -> Any:
+    """The same nested structure, with what is divided among ranks whole, on the host of those that keep it."""
+    if hasattr(value, "full_tensor"):
+        whole = value.full_tensor()
+        return whole.cpu() if keep else None
+    if isinstance(value, dict):
+        return {k: gathered(v, keep) for k, v in value.items()}
+    return [gathered(v, keep) for v in value] if isinstance(value, list) else value
+
+
 class TrainerState:
     """Builds the parts of a run. Raises `Invalid` where the parts of the configuration do not fit together."""
 
@@ -48,10 +58,11 @@ class TrainerState:
         self.samples = len(self.data.train)
         build.check_sizes(self.data, self.world)
         self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
-        self.model = build.wrap(self.module, config, self.device, self.world)
+        self.model = build.wrap(self.module, self.called, config, self.device, self.world)
+        self.sharded = build.sharded(config, self.world)
         self.update = build.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
         of_it = (self.module, self.update.names, self.update.params, self.called, config.trainer.compile)
-        self.observed = Observed(config.monitor, *of_it)
+        self.observed = Observed(config.monitor, *of_it, wholes=getattr(self.update, "wholes", ()))
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(randomness.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
@@ -64,6 +75,10 @@ class TrainerState:
         self.failing = False
         self.held: dict[str, Any] | None = None
         """What the last streak began with, where the loss scale had fallen below 1 in it."""
+        self.notes: list[str] = []
+        """What is said as the run begins."""
+        if config.trainer.parallel == "fsdp" and not self.sharded:
+            self.notes.append("trainer.parallel=fsdp: of one rank nothing is divided")
         self.order_of: tuple[int, torch.Tensor] | None = None
         self.stream = streamed(self.data.train)
         self.feed = Feed(self.stream, self.keys) if self.stream else None
@@ -87,6 +102,22 @@ class TrainerState:
         if isinstance(self.loss, CustomLoss) and ("mean" in self.loss.forms.values() or not self.loss.exact):
             return self.config.data.batch_size
         return max(self.config.data.batch_size, 1 if self.stream else 64)
+
+    def whole(self) -> dict[str, Any]:
+        """State of the model and of the update, as one process has it: on all ranks at once, for rank 0."""
+        both = {"model": self.module.state_dict(), "update": self.update.state_dict()}
+        return gathered(both, self.world.main) if self.sharded else both
+
+    def assemble(self) -> None:
+        """For what rank 0 does alone: a divided model, whole there. On all ranks at once; the run has ended."""
+        if not self.sharded:
+            return
+        state, after = gathered(self.module.state_dict(), self.world.main), randomness.random_state()
+        if self.world.main:
+            self.module, _ = build.build_model(self.config, self.data, self.loss, self.device, World())
+            self.module.load_state_dict(state)
+            self.module.train()
+            randomness.set_random_state(after)
 
     def unseen(self) -> Split | None:
         """The test set; None where there is none, or it was evaluated before a completed run was resumed."""

@@ -234,7 +234,7 @@ class Trainer(TrainerState):
         """Evaluate on the test set, and log the result."""
         if (split := self.unseen()) is not None:
             parts = (self.module, split, self.loss, self.update.precision)
-            self.evaluated(evaluate(*parts, self.evaluation_batch, self.world))
+            self.evaluated(evaluate(*parts, self.evaluation_batch, self.world, together=self.sharded))
 
     def evaluated(self, measured: dict[str, float]) -> None:
         """Keep and log what an evaluation has measured."""
@@ -262,7 +262,7 @@ class Trainer(TrainerState):
             kept = snapshot.restore(self, snapshot.load(Path(self.config.resume), self.device))
         for sink in self.sinks:
             sink.begin(self, kept)
-        for note in (*self.data.notes, self.loss.weighting):
+        for note in (*self.notes, *self.data.notes, self.loss.weighting):
             if note:
                 self.say(note)
         if self.world.main:

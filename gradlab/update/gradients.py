@@ -55,7 +55,14 @@ class Gradients:
 
     def measured_again(self) -> torch.Tensor:
         """(P,) float64: the norms of the gradients as they are now."""
-        return tensor_norms(self.tensors, self.total.device)
+        return self.norms_of(self.tensors)
+
+    def norms_of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """(P,) float64: the norms of tensors of the parameters' shapes."""
+        return tensor_norms(tensors, self.total.device)
+
+    def elements(self) -> dict[str, torch.Tensor]:
+        return element_statistics(self.tensors, self.norms)
 
 
 def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu") -> torch.Tensor:
@@ -118,10 +125,16 @@ def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict
 
     norms: (P,) float64, their L2 norms, from which the spread follows without another pass.
     """
+    sums, sizes, highest, bad = raw_elements(tensors, norms)
+    return elements_of(sums, sizes, highest, bad, norms)
+
+
+def raw_elements(tensors: list[torch.Tensor], norms: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of each tensor: sum, size, largest magnitude and number of non-finite elements, (P,) float64 each."""
     if not tensors:
-        return dict.fromkeys(("grad/mean", "grad/std", "grad/max", "grad/nonfinite"), norms)
-    sizes = torch.tensor([max(t.numel(), 1) for t in tensors], dtype=torch.float64).to(norms.device)
-    mean = torch.stack([t.sum() for t in tensors]).double() / sizes
+        return norms, norms, norms, norms
+    sizes = torch.tensor([t.numel() for t in tensors], dtype=torch.float64).to(norms.device)
+    sums = torch.stack([t.sum() for t in tensors]).double()
     present = [t if t.numel() else t.new_zeros(1) for t in tensors]
     if norms.device.type != "cpu":
         highest = torch.stack(torch._foreach_norm(present, torch.inf))
@@ -132,5 +145,14 @@ def element_statistics(tensors: list[torch.Tensor], norms: torch.Tensor) -> dict
         bad = torch.zeros_like(norms)
         for i in (~torch.isfinite(norms)).nonzero():
             bad[i] = (~torch.isfinite(tensors[i])).sum().double()
+    return sums, sizes, highest.double(), bad
+
+
+def elements_of(
+    sums: torch.Tensor, sizes: torch.Tensor, highest: torch.Tensor, bad: torch.Tensor, norms: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """The statistics that follow from `raw_elements` and the norms."""
+    sizes = sizes.clamp(min=1)
+    mean = sums / sizes
     std = (norms.square() / sizes - mean.square()).clamp(min=0).sqrt()
-    return {"grad/mean": mean, "grad/std": std, "grad/max": highest.double(), "grad/nonfinite": bad}
+    return {"grad/mean": mean, "grad/std": std, "grad/max": highest, "grad/nonfinite": bad}

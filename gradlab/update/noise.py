@@ -5,9 +5,10 @@ This is not differential privacy, which needs the gradient of every sample clipp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import torch
 
@@ -25,15 +26,25 @@ class Noise:
     def std(self, update: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
-    def add_(self, tensors: Sequence[torch.Tensor], update: torch.Tensor, seed: int) -> None:
-        """Add noise in place. The seed alone decides the draw, so that all ranks add the same noise."""
+    def add_(
+        self,
+        tensors: Sequence[torch.Tensor],
+        update: torch.Tensor,
+        seed: int,
+        wholes: Sequence[Any] | None = None,
+        part: Callable[[torch.Tensor, Any], torch.Tensor] = lambda draw, whole: draw,
+    ) -> None:
+        """Add noise in place. The seed alone decides the draw, so that all ranks add the same noise.
+
+        wholes: where tensors are parts, that of which each is one; `part` takes it from the noise of the whole.
+        """
         if not tensors:
             return
         generator = torch.Generator(tensors[0].device).manual_seed(seed)
         std = self.std(update).float()
-        for tensor in tensors:
-            draw = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=tensor.dtype)
-            tensor.addcmul_(draw, std.to(tensor.dtype))
+        for tensor, whole in zip(tensors, wholes or tensors, strict=True):
+            draw = torch.randn(whole.shape, generator=generator, device=tensor.device, dtype=tensor.dtype)
+            tensor.addcmul_(part(draw, whole), std.to(tensor.dtype))
 
 
 @option("noise", "none")

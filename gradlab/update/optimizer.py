@@ -41,6 +41,8 @@ class OptimizerOption:
 
     fuses: ClassVar[bool] = True
     """Whether `make` takes `fused`."""
+    elementwise: ClassVar[bool] = False
+    """Whether an element's step depends on its own gradients alone, so that a part of a parameter steps by itself."""
 
     def __post_init__(self) -> None:
         require(0 < self.lr < inf, "lr", self.lr, "> 0 and finite")
@@ -128,6 +130,7 @@ class OptimizerOption:
 class SGD(OptimizerOption):
     """Stochastic gradient descent with momentum."""
 
+    elementwise = True
     lr: float = 0.1
     momentum: float = 0.9
     """Momentum; 0 for none."""
@@ -164,6 +167,7 @@ class SGD(OptimizerOption):
 class AdamOption(OptimizerOption):
     """What Adam and AdamW share."""
 
+    elementwise = True
     beta1: float = 0.9
     """Decay of the mean of gradients."""
     beta2: float = 0.999

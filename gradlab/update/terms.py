@@ -34,8 +34,8 @@ class TermsUpdate(Update):
         state, counts = random_state(), torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
         with torch.no_grad(), self.precision.arithmetic(), self.precision.autocast():
             for batch in window:
-                if batch.counts:
-                    counts += self.loss.parts(self.module(batch.inputs), batch.targets)[1]
+                found = self.loss.parts(self.module(batch.inputs), batch.targets)[1]  # of a divided model on all ranks
+                counts += found if batch.counts else 0.0
         set_random_state(state)
         if self.has_buffers:
             torch._foreach_copy_(list(self.module.buffers()), self.saved_buffers)

@@ -1,0 +1,116 @@
+"""`trainer.parallel=fsdp`: every parameter divided among the ranks, by PyTorch's fully_shard (FSDP2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from gradlab.base.distributed import World
+from gradlab.base.option import Invalid
+from gradlab.config.schema import Config, choices
+from gradlab.update.sharded import part_of, whole_of
+
+
+class Sharded(torch.nn.Module):
+    """A divided model, used as one that is wrapped in DDP."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module: Any = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients are kept whole until the next backward pass outside of it."""
+        self.module.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.module.set_requires_gradient_sync(True)
+
+
+def check(config: Config) -> None:
+    """Raise `Invalid` for what cannot be exact, or cannot work, on parts of parameters."""
+    if config.trainer.compile:
+        raise Invalid("trainer.compile", True, "not with trainer.parallel=fsdp")
+    if config.pitfall is not None:
+        raise Invalid("trainer.parallel", "fsdp", "not with a pitfall, which is compared under ddp")
+    if not config.clip.by_parts:
+        name = choices(config).get("clip", type(config.clip).__name__)
+        raise Invalid("clip", name, "not with trainer.parallel=fsdp: it reads gradients that are divided among ranks")
+
+
+def divided(
+    model: torch.nn.Module, called: Sequence[str], config: Config, device: torch.device, world: World
+) -> Sharded:
+    """Divide a model, each block by itself, so that one block at a time is whole. All begin with rank 0's weights."""
+    t = config.trainer
+    if scalar := next((name for name, p in model.named_parameters() if not p.dim()), None):
+        raise Invalid("trainer.parallel", "fsdp", f"divides no parameter without dimensions, as {scalar} is")
+    blocks = blocks_of(model, called, t.fsdp_blocks)
+    world.share_([*(p.data for p in model.parameters()), *model.buffers()])
+    how: dict[str, Any] = {"mesh": init_device_mesh(device.type, (world.size,))}
+    how["reshard_after_forward"] = None if t.fsdp_reshard else False
+    half = config.precision.build(device).dtype
+    if t.fsdp_half and half is not None:
+        how["mp_policy"] = MixedPrecisionPolicy(half, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for name in reversed(blocks):  # a block within a block first
+        fully_shard(model.get_submodule(name), **how)
+    whole: Any = fully_shard(model, **how)
+    if t.find_unused_parameters:
+        if not hasattr(whole, "set_reduce_scatter_unused_params"):
+            raise Invalid("trainer.find_unused_parameters", True, "with fsdp needs a newer PyTorch")
+        whole.set_reduce_scatter_unused_params(True)
+    return Sharded(model)
+
+
+def blocks_of(model: torch.nn.Module, called: Sequence[str], pattern: str | None) -> list[str]:
+    """Names of the modules that are divided by themselves, outer ones first.
+
+    pattern: of their names; None: the children of every ModuleList and Sequential that is not in another. Modules that
+    are not called, but only hold others, are left out.
+    """
+    usable = [name for name in called if name and has_parameters(model.get_submodule(name))]
+    if pattern is not None:
+        try:
+            found = [name for name in usable if re.fullmatch(pattern, name)]
+        except re.error as error:
+            raise Invalid("trainer.fsdp_blocks", pattern, f"must be a regular expression: {error}") from None
+        if not found:
+            some = ", ".join(usable[:8]) + ", ..." * (len(usable) > 8)
+            raise Invalid("trainer.fsdp_blocks", pattern, f"is the name of no module that is called; there are {some}")
+        return ordered(model, found)
+    lists = torch.nn.ModuleList, torch.nn.Sequential
+    kept: list[str] = []
+    for name, module in model.named_modules():
+        inside = any(f"{name}.".startswith(f"{block}.") for block in kept)
+        if isinstance(module, lists) and not inside:
+            kept += [f"{name}.{child}".lstrip(".") for child, _ in module.named_children()]
+    return ordered(model, [name for name in kept if name in usable])
+
+
+def ordered(model: torch.nn.Module, names: Sequence[str]) -> list[str]:
+    return [name for name, _ in model.named_modules() if name in names]
+
+
+def has_parameters(module: torch.nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def placed_as(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Whole tensors divided as those of the model's own state are."""
+    return {name: placed(value, own.get(name)) for name, value in state.items()}
+
+
+def placed(value: Any, own: Any) -> Any:
+    if not hasattr(own, "device_mesh") or value.shape != own.shape:
+        return value
+    return whole_of(part_of(value.to(own.device), own), own)

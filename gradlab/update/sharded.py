@@ -1,0 +1,131 @@
+"""An update of a model of which each rank holds a part of every parameter (PyTorch's fully_shard, FSDP2).
+
+Each rank works on its own parts, plain tensors that share memory with the model's DTensors: clipping, optimizer and
+recorder are those of one process, and only norms and sums are taken over all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from gradlab.base.distributed import World
+from gradlab.base.randomness import mix
+from gradlab.update.gradients import Gradients, elements_of, raw_elements, tensor_norms, total_norm
+from gradlab.update.step import MicroBatch, Update
+from gradlab.update.terms import TermsUpdate
+
+
+def part_of(whole: torch.Tensor, like: DTensor) -> torch.Tensor:
+    """This rank's part of a tensor that every rank has whole; it communicates nothing."""
+    made = distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return made.to_local()
+
+
+def whole_of(part: torch.Tensor, like: DTensor) -> DTensor:
+    """The tensor of which every rank has a part, as `like` is divided."""
+    size: dict[str, Any] = {"shape": like.shape, "stride": like.stride()}
+    return DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **size)
+
+
+def own_part(parameter: Any) -> torch.nn.Parameter:
+    """This rank's part of a parameter, of which it is a view."""
+    return torch.nn.Parameter(parameter.detach().to_local(), parameter.requires_grad)
+
+
+@dataclass
+class ShardedGradients(Gradients):
+    """Tensors are this rank's parts; norms and total are of the whole gradients."""
+
+    world: World = field(default_factory=World)
+
+    def norms_of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The squares of float64 norms stay within its range."""
+        return self.world.sum_(tensor_norms(tensors, self.total.device).square()).sqrt()
+
+    def elements(self) -> dict[str, torch.Tensor]:
+        sums, sizes, highest, bad = raw_elements(self.tensors, self.norms)
+        sums, sizes, bad = self.world.sum_(torch.stack([sums, sizes, bad]))
+        return elements_of(sums, sizes, self.world.max_(highest), bad, self.norms)
+
+
+class ShardedUpdate(Update):
+    """`params` are this rank's parts, and `wholes` the model's DTensors.
+
+    Optimizers that work element by element step on the parts, with their fused kernels; others on the DTensors.
+    """
+
+    def __init__(self, *args: Any, parts: Sequence[torch.nn.Parameter], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.wholes: list[Any] = list(self.params)
+        self.params = list(parts)
+
+    def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
+        loss = super().backward(window, i, weight)
+        if i + 1 == len(window):
+            for part, whole in zip(self.params, self.wholes, strict=True):
+                part.grad = None if whole.grad is None else whole.grad.to_local()
+        return loss
+
+    def measure(self) -> Gradients:
+        own = super().measure()
+        made = ShardedGradients(own.names, own.params, own.tensors, own.norms, own.total, self.world)
+        made.norms = self.world.sum_(own.norms.square()).sqrt()
+        made.total = total_norm(made.norms)
+        return made
+
+    def add_noise(self, gradients: Gradients) -> Gradients:
+        """Each rank draws the noise of the whole gradient, one tensor at a time, and adds its part."""
+        if not self.noise.active:
+            return gradients
+        wholes = [whole for whole in self.wholes if whole.grad is not None]
+        seed = mix(self.seed, self.attempts)
+        self.noise.add_(gradients.tensors, self.applied, seed=seed, wholes=wholes, part=part_of)
+        return self.measure()
+
+    def save_buffers(self) -> None:
+        """All ranks begin with rank 0's, as under DDP."""
+        if self.has_buffers:
+            self.world.share_(list(self.module.buffers()))
+        super().save_buffers()
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        for p in self.wholes:
+            p.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """As that of one process, with DTensors in place of the optimizer's tensors."""
+        return self.converted(super().state_dict(), lambda t, part, like: t.shape == part.shape, whole_of)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """state: of whole tensors."""
+        keep = {id(part) for group in self.optimizer.param_groups for part in group["params"]}
+
+        def placed(tensor: torch.Tensor, like: DTensor) -> torch.Tensor:
+            own = part_of(tensor, like).clone()
+            return whole_of(own, like) if id(like) in keep else own
+
+        super().load_state_dict(self.converted(state, lambda t, part, like: t.shape == like.shape, placed))
+
+    def converted(self, state: dict[str, Any], fits: Any, convert: Any) -> dict[str, Any]:
+        """A state whose tensors per element of a parameter are made other ones."""
+        pairs = list(zip(self.params, self.wholes, strict=True))
+        known = {id(p): pair for pair in pairs for p in pair}
+        of = [known[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
+
+        def made(value: Any, part: torch.Tensor, like: DTensor) -> Any:
+            per_element = type(value) is torch.Tensor and value.dim() and fits(value, part, like)
+            return convert(value, like) if per_element else value
+
+        states = state["optimizer"]["state"]
+        moved = {i: {name: made(value, *of[i]) for name, value in own.items()} for i, own in states.items()}
+        return state | {"optimizer": state["optimizer"] | {"state": moved}}
+
+
+class ShardedTerms(ShardedUpdate, TermsUpdate):
+    """The same of a loss of several terms."""

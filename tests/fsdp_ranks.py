@@ -1,0 +1,133 @@
+"""What test_fsdp.py runs under torchrun: every parameter divided among the ranks.
+
+torchrun ... fsdp_ranks.py CASE ...
+"""
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from helpers import metrics, trainer
+from ranks import DIGITS, EVERYTHING, SAME, TEXT
+
+from gradlab.base import distributed
+from gradlab.base.distributed import World
+from gradlab.base.json_lines import read_lines
+from gradlab.train.inspection import find_overflow, inspect
+from gradlab.train.trainer import Trainer
+
+FSDP = "trainer.parallel=fsdp"
+SMALL = (*TEXT, "data.batch_size=4", "trainer.epochs=2")
+NORM = ("clip=norm", "clip.max_norm=0.5")
+AS_DDP = {
+    "bf16": (*SMALL, *NORM, "precision=bf16"),
+    "fp16": (*SMALL, *NORM, "precision=fp16", f"precision.init_scale={2.0**20}"),
+    "per_layer": (*SMALL, "clip=per_layer", "clip.max_norm=0.1", "optimizer=adamw"),
+    "value": (*SMALL, "clip=value", "clip.max_value=0.003"),
+    "zclip": (*SMALL, "clip=zclip", "clip.warmup=2", "clip.z_max=0.1"),
+    "momentumless": (*SMALL, "optimizer.momentum=0", "trainer.fsdp_reshard=false"),
+    "groups": (*SMALL, "optimizer=adamw", 'optimizer.groups=[{match: "norm|bias", weight_decay: 0, lr_scale: 0.1}]'),
+    "custom": (*SMALL, "optimizer=custom", "optimizer.target=torch.optim:NAdam", "optimizer.lr=0.01"),
+    "tied": (*SMALL, "model.tie_embeddings=true", "model.layers=2", "trainer.fsdp_blocks=blocks\\.\\d+"),
+    "lstm": ("model=lstm", "model.width=12", "model.layers=2", "data=text", "data.length=12", "data.samples=40"),
+    "batch_norm": ("model=resnet", "model.norm=batch", "data.samples=48", "data.batch_size=8", "trainer.epochs=2"),
+}
+"""The same as under DDP on as many ranks."""
+
+
+def finished(name: str, *overrides: str, world: World, cls: type = Trainer) -> tuple[Trainer, dict[str, Any]]:
+    run = trainer(Path(name), *overrides, world=world, cls=cls)
+    run.run()
+    return run, run.whole()
+
+
+def result(run: Trainer, whole: dict[str, Any], folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"outcome": vars(run.outcome)}
+    if run.world.main:
+        found |= {
+            "state": whole,
+            "metrics": metrics(Path(folder)),
+            "layers": list(read_lines(Path(folder, "layers.jsonl"))),
+        }
+    return found
+
+
+def as_one(world: World, name: str) -> dict[str, Any]:
+    """The same global micro-batch of 8 on any number of ranks."""
+    run, whole = finished(name, *SAME[name], FSDP, "monitor=full", f"data.batch_size={8 // world.size}", world=world)
+    local = [p.numel() for p in run.update.params]
+    return result(run, whole, name) | {"elements": sum(local)}
+
+
+def as_ddp(world: World, name: str) -> dict[str, Any]:
+    found = {}
+    for how in ("ddp", "fsdp"):
+        run, whole = finished(f"{name}_{how}", *AS_DDP[name], f"trainer.parallel={how}", world=world)
+        found[how] = result(run, whole, f"{name}_{how}")
+    return found
+
+
+def resumed(world: World) -> dict[str, Any]:
+    """Dropout, fp16, noise and recomputed activations; then again from where a kill would have left it."""
+
+    class Copying(Trainer):
+        def stop_asked(self) -> bool:
+            if self.update.attempts == 5 and self.world.main:
+                shutil.copytree(self.folder, "resumed_killed")
+            return super().stop_asked()
+
+    run, whole = finished("resumed", *EVERYTHING, FSDP, world=world, cls=Copying)
+    world.barrier()
+    again = trainer(Path("resumed_killed"), *EVERYTHING, FSDP, world=world)
+    again.config = replace(again.config, resume="resumed_killed")
+    again.run()
+    return {"whole": result(run, whole, "resumed"), "resumed": result(again, again.whole(), "resumed_killed")}
+
+
+def elsewhere(world: World) -> dict[str, Any]:
+    """A run that is stopped half way; and one that goes on with what a plain process has left."""
+    finished("begun_by_two", *DIGITS, FSDP, "data.batch_size=4", "trainer.updates=5", world=world)
+    if world.main:
+        trainer(Path("begun_by_one"), *DIGITS, "data.batch_size=8", "trainer.updates=5").run()
+    world.barrier()
+    again = trainer(Path("begun_by_one"), *DIGITS, FSDP, "data.batch_size=4", world=world)
+    again.config = replace(again.config, resume="begun_by_one")
+    again.run()
+    return result(again, again.whole(), "begun_by_one")
+
+
+def failing(world: World) -> dict[str, Any]:
+    """One rank's gradient is NaN: all skip alike, then all stop alike, and rank 0 finds what broke."""
+    found: dict[str, Any] = {}
+    for nonfinite in ("skip", "stop"):
+        custom = ("model=custom", "model.target=nets:NaNAt", f"+model.kwargs.at={4 if world.rank else 0}", FSDP)
+        given = ("data.samples=64", "data.batch_size=4", f"precision.nonfinite={nonfinite}")
+        run, whole = finished(f"nan_{nonfinite}", *custom, *given, world=world)
+        found[nonfinite] = result(run, whole, f"nan_{nonfinite}")
+        run.assemble()
+        if world.main:
+            found["overflow" if nonfinite == "stop" else "inspection"] = str(
+                find_overflow(run) if nonfinite == "stop" else inspect(run)
+            )
+        world.barrier()
+    if world.main:
+        found["crash"] = torch.load(Path("nan_stop/crash.pt"), weights_only=True)
+    return found
+
+
+def main() -> None:
+    world = distributed.world()
+    cases = {f.__name__: f for f in (resumed, elsewhere, failing)}
+    for name in sys.argv[1:]:
+        found = as_one(world, name) if name in SAME else as_ddp(world, name) if name in AS_DDP else cases[name](world)
+        torch.save(found, f"{name}.{world.rank}.pt")
+    distributed.leave()
+    os._exit(0)  # a thread of the process group may abort the interpreter as it ends
+
+
+if __name__ == "__main__":
+    main()

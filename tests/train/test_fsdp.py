@@ -1,0 +1,199 @@
+"""A model that is divided among ranks is the same model: as in one process, as under DDP, and resumed anywhere."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import Commands, told
+from fsdp_ranks import AS_DDP, FSDP
+from helpers import HERE, differences, load, trainer
+from ranks import DIGITS, SAME
+
+from gradlab.base.option import Invalid
+from gradlab.config.compose import compose
+from gradlab.config.schema import to_config
+from gradlab.train import fsdp
+
+pytestmark = pytest.mark.distributed
+ONE = ("digits", "noise_and_clip")
+FEW = ("bf16", "groups")
+"""What the default tests run."""
+
+
+def cases(gradlab: Commands, folder: Path, *names: str) -> dict[str, list[dict[str, Any]]]:
+    """Run cases of fsdp_ranks.py in one launch of two ranks; what each left, by case."""
+    ended = gradlab.torchrun(2, str(HERE / "fsdp_ranks.py"), *names, cwd=folder)
+    assert ended.code == 0, ended.err
+    return {name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in (0, 1)] for name in names}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def two(gradlab: Commands, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    return cases(gradlab, folder, *ONE, *FEW, "resumed", "elsewhere")
+
+
+@pytest.fixture(scope="module")
+def more(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    rest = [name for name in (*SAME, *AS_DDP) if name not in (*ONE, *FEW)]
+    return cases(gradlab, tmp_path_factory.mktemp("more"), *rest, "failing")
+
+
+def close(found: Any, expected: Any, bound: float, path: str = "") -> None:
+    """Numbers of two nested structures agree to rounding."""
+    if isinstance(expected, torch.Tensor):
+        assert found.shape == expected.shape and found.dtype == expected.dtype, path
+        assert found.double().numpy() == pytest.approx(expected.double().numpy(), abs=bound, rel=bound), path
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys(), path
+        for name, value in expected.items():
+            close(found[name], value, bound, f"{path}/{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), path
+        for i, value in enumerate(expected):
+            close(found[i], value, bound, f"{path}/{i}")
+    else:
+        assert found == (pytest.approx(expected, abs=bound, rel=bound) if type(expected) is float else expected), path
+
+
+MACHINE = ("time/", "throughput/", "memory/", "activation/", "time/ratio")
+"""Not the same, or of a rank's own samples."""
+
+
+def of_the_model(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if not k.startswith(MACHINE)} for line in lines]
+
+
+def same_as_one(tmp_path: Path, found: list[dict[str, Any]], name: str) -> None:
+    one = trainer(tmp_path, *SAME[name], "monitor=full", "data.batch_size=8")
+    one.run()
+    close(found[0]["state"], one.whole(), 5e-6)
+    for ours, theirs in zip(one.outcome.eval, found[1]["outcome"]["eval"], strict=True):
+        assert ours["eval/loss"] == pytest.approx(theirs["eval/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_two_ranks_are_one_process(tmp_path: Path, two: Any, name: str) -> None:
+    """Weights, the optimizer's state and evaluations; half of the parameters' elements are on each rank."""
+    same_as_one(tmp_path, two[name], name)
+    elements = sum(t.numel() for t in two[name][0]["state"]["model"].values())
+    assert sum(rank["elements"] for rank in two[name]) == elements > max(r["elements"] for r in two[name]) * 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SAME if name not in ONE])
+def test_two_ranks_are_one_process_in_other_cases_too(tmp_path: Path, more: Any, name: str) -> None:
+    same_as_one(tmp_path, more[name], name)
+
+
+def test_what_is_measured_of_layers_is_of_whole_parameters(tmp_path: Path, two: Any) -> None:
+    one = trainer(tmp_path, *SAME["digits"], "monitor=full", "data.batch_size=8")
+    one.run()
+    from gradlab.base.json_lines import read_lines
+
+    theirs, ours = of_the_model(two["digits"][0]["layers"]), of_the_model(list(read_lines(tmp_path / "layers.jsonl")))
+    close(theirs, ours, 2e-5)
+    assert {"grad/mean", "grad/std", "grad/max", "update/norm", "param/norm"} <= set(theirs[1])
+
+
+def same_as_ddp(found: list[dict[str, Any]]) -> None:
+    ddp, divided = found[0]["ddp"], found[0]["fsdp"]
+    close(divided["state"], ddp["state"], 1e-6)
+    close(of_the_model(divided["metrics"]), of_the_model(ddp["metrics"]), 1e-5)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_fsdp_is_ddp(two: Any, name: str) -> None:
+    """Every number of the checkpoint and of the metrics."""
+    same_as_ddp(two[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in AS_DDP if name not in FEW])
+def test_fsdp_is_ddp_in_other_cases_too(more: Any, name: str) -> None:
+    same_as_ddp(more[name])
+
+
+def test_a_resumed_run_ends_as_the_whole_one(two: Any) -> None:
+    """With dropout, fp16, accumulation, clipping, noise and recomputed activations."""
+    main = two["resumed"][0]
+    assert differences(main["resumed"]["state"], main["whole"]["state"]) == []
+    assert differences(main["resumed"]["metrics"], main["whole"]["metrics"]) == []
+    skipped = main["whole"]["outcome"]["attempts"] - main["whole"]["outcome"]["applied"]
+    assert skipped > 0, "the loss scale was found by skips"
+
+
+def test_a_checkpoint_is_resumed_on_any_number_of_ranks(tmp_path: Path, folder: Path, two: Any) -> None:
+    """Begun on two ranks and ended in a plain process, or the reverse: the run of one process."""
+    one = trainer(tmp_path, *DIGITS, "data.batch_size=8")
+    one.run()
+    again = trainer(folder / "begun_by_two", *DIGITS, "data.batch_size=8")
+    again.config = replace(again.config, resume=str(folder / "begun_by_two"))
+    said: list[str] = []
+    again.say = said.append
+    again.run()
+    close(again.whole()["model"], one.whole()["model"], 5e-6)
+    close(two["elsewhere"][0]["state"], one.whole(), 5e-6)
+    assert "written by 2 ranks, resumed by 1: what ranks draw, as for dropout, is not repeated" in said
+    assert load(folder / "begun_by_two")["model"].keys() == one.module.state_dict().keys()
+
+
+@pytest.mark.slow
+def test_all_ranks_skip_or_stop_when_one_overflows(more: Any) -> None:
+    for rank in more["failing"]:
+        skipped = rank["skip"]["outcome"]
+        assert skipped["status"] == "completed" and skipped["applied"] == skipped["attempts"] - 1
+        assert rank["stop"]["outcome"]["status"] == "failed" and rank["stop"]["outcome"]["attempts"] == 4
+    main = more["failing"][0]
+    assert all(t.isfinite().all() for how in ("skip", "stop") for t in main[how]["state"]["model"].values())
+    assert main["crash"]["model"].keys() == main["stop"]["state"]["model"].keys() and main["inspection"] != "None"
+
+
+REFUSED = {
+    "compile": ("trainer.compile=true", "trainer.compile"),
+    "pitfall": ("+pitfall=no_clip", "pitfall"),
+    "agc": ("clip=agc", "clip"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_exact_is_refused(what: str) -> None:
+    override, named = REFUSED[what]
+    with pytest.raises(Invalid, match=named):
+        fsdp.check(to_config(compose([FSDP, override])))
+
+
+class Nested(torch.nn.Module):
+    """Blocks in a list, one of them with a list of its own, and parts that are only kept in one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2)
+        inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh())
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(2, 2), inner, torch.nn.Tanh()])
+        self.kept = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+
+
+def test_blocks_are_what_lists_hold_and_is_called() -> None:
+    model = Nested()
+    called = ["", "first", "blocks.0", "blocks.1", "blocks.1.0", "blocks.1.1", "blocks.2"]
+    assert fsdp.blocks_of(model, called, None) == ["blocks.0", "blocks.1"]
+    assert fsdp.blocks_of(model, called, r"first|blocks\.1(\.0)?") == ["first", "blocks.1", "blocks.1.0"]
+    for pattern in ("kept.0", "blocks.2", "("):
+        with pytest.raises(Invalid, match=r"trainer\.fsdp_blocks"):
+            fsdp.blocks_of(model, called, pattern)
+
+
+def test_one_rank_divides_nothing_and_says_so(gradlab: Commands, tmp_path: Path) -> None:
+    said: list[str] = []
+    run = trainer(tmp_path, *DIGITS, FSDP, "trainer.updates=1")
+    run.say = said.append
+    run.run()
+    assert "trainer.parallel=fsdp: of one rank nothing is divided" in said
+    assert "trainer.parallel" in told(gradlab("trainer.parallel=ddpp", cwd=tmp_path))

@@ -26,7 +26,7 @@ NORM = ("clip=norm", "clip.max_norm=0.5")
 AS_DDP = {
     "bf16": (*SMALL, *NORM, "precision=bf16"),
     "fp16": (*SMALL, *NORM, "precision=fp16", f"precision.init_scale={2.0**20}"),
-    "per_layer": (*SMALL, "clip=per_layer", "clip.max_norm=0.1", "optimizer=adamw"),
+    "per_layer": (*SMALL, "clip=per_layer", "clip.max_norm=0.1"),
     "value": (*SMALL, "clip=value", "clip.max_value=0.003"),
     "zclip": (*SMALL, "clip=zclip", "clip.warmup=2", "clip.z_max=0.1"),
     "momentumless": (*SMALL, "optimizer.momentum=0", "trainer.fsdp_reshard=false"),

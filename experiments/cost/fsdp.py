@@ -42,7 +42,7 @@ MODEL = [
 ]
 QUIET = ["logger=none", "monitor=none", "trainer.progress=none", "trainer.device=cpu", "trainer.epochs=1"]
 CLIPPED = ["clip=norm", "clip.max_norm=1.0", "optimizer=adamw", "schedule=constant"]
-ROUNDS, TURN, WARMUP = 60, 5, 4
+ROUNDS, TURN, WARMUP = 40, 4, 3
 TARGET = 1.03
 
 

@@ -31,6 +31,9 @@ class TrainerOption:
     """CPU threads of a rank; null: PyTorch's choice. Sums are in another order on another number of threads."""
     compile: bool = False
     """Compile the model with torch.compile."""
+    checkpoint_blocks: Optional[str] = None
+    """Activation checkpointing: a regular expression of the names of modules whose forward pass is computed again in
+    the backward pass, so that what is inside of them is not kept; null: none."""
     deterministic: bool = True
     """Choose deterministic kernels, so that the same configuration gives the same result."""
     find_unused_parameters: bool = False

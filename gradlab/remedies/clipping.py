@@ -36,12 +36,13 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
     if isinstance(c.clip, NoClip) or not 0 < e.coefficient < 0.5:
         return
     left = f"clipping leaves {e.coefficient:.2g} of the gradient, whose norm is usually {e.usual_norm:.2g}"
-    if (name := type(c.clip).threshold) == "max_norm" and e.norms:
+    measured = getattr(c.clip, "norm_type", 2) == 2
+    if type(c.clip).threshold == "max_norm" and e.norms and measured:
         yield values(
             "clip.max_norm", left, clip__max_norm=two_digits(min(outlier_fence(e.steady or e.norms), 10 * e.usual_norm))
         )
     else:
-        for name in ("max_value", "factor"):
+        for name in ("max_norm", "max_value", "factor"):
             if hasattr(c.clip, name):
                 bound = two_digits(getattr(c.clip, name) / e.coefficient)
                 yield Proposal(f"clip.{name}", Remedy(left, {f"clip.{name}": bound}), left)

@@ -24,6 +24,7 @@ from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint
+from gradlab.train.recompute import recompute_
 from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
 from gradlab.update.step import Update, trained_names
@@ -163,6 +164,8 @@ def build_model(
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if not by_batch(data.train):
+    if config.trainer.checkpoint_blocks is not None:
+        recompute_(model, config.trainer.checkpoint_blocks, called)
         check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
     return model, called
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.config.schema import Config, choices
+from gradlab.train.recompute import matching
 from gradlab.update.sharded import part_of, whole_of
 
 
@@ -80,14 +80,7 @@ def blocks_of(model: torch.nn.Module, called: Sequence[str], pattern: str | None
     """
     usable = [name for name in called if name and has_parameters(model.get_submodule(name))]
     if pattern is not None:
-        try:
-            found = [name for name in usable if re.fullmatch(pattern, name)]
-        except re.error as error:
-            raise Invalid("trainer.fsdp_blocks", pattern, f"must be a regular expression: {error}") from None
-        if not found:
-            some = ", ".join(usable[:8]) + ", ..." * (len(usable) > 8)
-            raise Invalid("trainer.fsdp_blocks", pattern, f"is the name of no module that is called; there are {some}")
-        return ordered(model, found)
+        return ordered(model, matching("trainer.fsdp_blocks", pattern, usable))
     lists = torch.nn.ModuleList, torch.nn.Sequential
     kept: list[str] = []
     for name, module in model.named_modules():

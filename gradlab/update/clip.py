@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -87,16 +88,19 @@ class NormClip(Clip):
     by_parts = True
     threshold = "max_norm"
     max_norm: float = 1.0
-    """Largest L2 norm of the whole gradient."""
+    """Largest norm of the whole gradient."""
+    norm_type: float = 2.0
+    """Which norm: 2, 1 (the sum of magnitudes) or inf (the largest). The norm that is logged is always the L2 norm."""
 
     def __post_init__(self) -> None:
         require(self.max_norm > 0, "max_norm", self.max_norm, "> 0")
+        require(self.norm_type in (1, 2, inf), "norm_type", self.norm_type, "1, 2 or inf")
 
     def reach(self, gradients: Gradients) -> torch.Tensor:
-        return gradients.total
+        return gradients.total if self.norm_type == 2 else gradients.total_of_type(self.norm_type)
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
-        return scaled(gradients, norm_coefficient(gradients.total, self.max_norm), state)
+        return scaled(gradients, norm_coefficient(self.reach(gradients), self.max_norm), state)
 
 
 @option("clip", "value")

@@ -61,6 +61,17 @@ class Gradients:
         """(P,) float64: the norms of tensors of the parameters' shapes."""
         return tensor_norms(tensors, self.total.device)
 
+    def total_of_type(self, order: float) -> torch.Tensor:
+        """() float64, or (L,) of L runs: the sum of magnitudes (order 1) or the largest (inf) of all gradients."""
+        each = self.magnitudes(order)
+        if not each.shape[-1]:
+            return torch.zeros_like(self.total)
+        return each.sum(-1) if order == 1 else each.amax(-1)
+
+    def magnitudes(self, order: float) -> torch.Tensor:
+        """(P,) float64: of each gradient."""
+        return tensor_magnitudes(self.tensors, order, self.total.device)
+
     def elements(self) -> dict[str, torch.Tensor]:
         return element_statistics(self.tensors, self.norms)
 
@@ -82,6 +93,15 @@ def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu"
         for i in (~((norms > SMALL) & (norms < torch.inf))).nonzero():
             norms[i] = torch.linalg.vector_norm(tensors[i], dtype=torch.float64)
     return norms
+
+
+def tensor_magnitudes(tensors: list[torch.Tensor], order: float, device: torch.device | str) -> torch.Tensor:
+    """Sum of magnitudes (order 1) or the largest (inf) of each tensor, as (P,) float64."""
+    if not tensors:
+        return torch.zeros(0, dtype=torch.float64, device=device)
+    if order == 1:
+        return torch.stack([torch.linalg.vector_norm(t, 1, dtype=torch.float64) for t in tensors])
+    return torch.stack([largest(t) if t.numel() else t.new_zeros(()) for t in tensors]).double()
 
 
 def total_of(tensors: list[torch.Tensor]) -> float | None:

@@ -47,6 +47,10 @@ class ShardedGradients(Gradients):
         """The squares of float64 norms stay within its range."""
         return self.world.sum_(tensor_norms(tensors, self.total.device).square()).sqrt()
 
+    def magnitudes(self, order: float) -> torch.Tensor:
+        own = super().magnitudes(order)
+        return self.world.sum_(own) if order == 1 else self.world.max_(own)
+
     def elements(self) -> dict[str, torch.Tensor]:
         sums, sizes, highest, bad = raw_elements(self.tensors, self.norms)
         sums, sizes, bad = self.world.sum_(torch.stack([sums, sizes, bad]))

@@ -53,6 +53,8 @@ CLIPS: dict[str, list[Clip]] = {
     "value": [ValueClip(0.01), ValueClip(0.5), ValueClip(1e9)],
     "per_layer": [PerLayerClip(0.1), PerLayerClip(2.0), PerLayerClip(1e9)],
     "agc": [AdaptiveClip(0.01, 1e-3), AdaptiveClip(0.3, 1e-3), AdaptiveClip(1e9, 10.0)],
+    "norm 1": [NormClip(bound, 1.0) for bound in (0.1, 2.0, 100.0)],
+    "norm inf": [NormClip(bound, math.inf) for bound in (0.01, 0.5, 100.0)],
     "autoclip": [AutoClip(10.0, 4), AutoClip(50.0, 4), AutoClip(100.0, 4)],
     "autoclip, alike": [AutoClip(25.0, 3)] * 3,
     "zclip": [ZClip(0.5, 0.9, 2), ZClip(1.0, 0.5, 3), ZClip(2.5, 0.97, 4)],

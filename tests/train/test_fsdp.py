@@ -48,8 +48,7 @@ def more(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def close(found: Any, expected: Any, bound: float, path: str = "") -> None:
     """Numbers of two nested structures agree to rounding."""
     if isinstance(expected, torch.Tensor):
-        assert found.shape == expected.shape and found.dtype == expected.dtype, path
-        assert found.double().numpy() == pytest.approx(expected.double().numpy(), abs=bound, rel=bound), path
+        torch.testing.assert_close(found, expected, rtol=bound, atol=bound, msg=lambda text: f"{path}: {text}")
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys(), path
         for name, value in expected.items():

@@ -24,7 +24,8 @@ from gradlab.update.clip import (
 )
 from gradlab.update.gradients import Gradients, measure
 
-ALL: list[Clip] = [NoClip(), NormClip(), ValueClip(), PerLayerClip(), AdaptiveClip(), AutoClip(), ZClip()]
+SUM, LARGEST = NormClip(1.0, 1.0), NormClip(1.0, math.inf)
+ALL: list[Clip] = [NoClip(), NormClip(), SUM, LARGEST, ValueClip(), PerLayerClip(), AdaptiveClip(), AutoClip(), ZClip()]
 
 
 def model_with_gradients(scale: float = 1.0, seed: int = 0) -> torch.nn.Module:
@@ -59,6 +60,27 @@ def test_norm_equals_torch(exponent: float, log_max: float, seed: int) -> None:
     # torch divides by total + 1e-6, hence the tolerance at small norms
     assert flat(model).numpy() == pytest.approx(flat(reference).numpy(), rel=1e-5 + 1.1e-6 / total.item())
     assert bool(clipped.acted) == (total.item() > 10.0**log_max)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from([1.0, 2.0, math.inf]), st.floats(-6, 6), st.floats(-3, 3), st.integers(0, 1000))
+def test_every_type_of_norm_equals_torch(order: float, exponent: float, log_max: float, seed: int) -> None:
+    model, reference = model_with_gradients(10.0**exponent, seed), model_with_gradients(10.0**exponent, seed)
+    total = torch.nn.utils.clip_grad_norm_(reference.parameters(), 10.0**log_max, norm_type=order)
+    gradients, clip = gradients_of(model), NormClip(10.0**log_max, order)
+    assert clip.reach(gradients).item() == pytest.approx(total.item(), rel=1e-5)
+    before = gradients.total.item()
+    clipped = clip.clip_(gradients, {})
+    # torch divides by total + 1e-6, hence the tolerance at small norms
+    assert flat(model).numpy() == pytest.approx(flat(reference).numpy(), rel=1e-5 + 1.1e-6 / total.item())
+    assert bool(clipped.acted) == (total.item() > 10.0**log_max)
+    assert clipped.coefficient.item() == pytest.approx(flat(model).norm().item() / before, rel=1e-5)
+
+
+def test_the_sum_of_magnitudes_is_right_beyond_the_range_of_fp32() -> None:
+    model = model_with_gradients(1e38)
+    NormClip(1.0, 1.0).clip_(gradients_of(model), {})
+    assert flat(model).abs().sum().item() == pytest.approx(1.0, rel=1e-5)
 
 
 def test_norm_keeps_the_direction_and_reaches_the_threshold_exactly() -> None:
@@ -191,6 +213,7 @@ def test_coefficient_is_the_ratio_of_the_norms(clip: Clip) -> None:
     [
         (lambda: NormClip(-1), "max_norm"),
         (lambda: NormClip(math.nan), "max_norm"),
+        (lambda: NormClip(1.0, 3.0), "norm_type"),
         (lambda: ValueClip(0), "max_value"),
         (lambda: PerLayerClip(-1), "max_norm"),
         (lambda: AdaptiveClip(factor=0), "factor"),

@@ -107,7 +107,7 @@ def clip_advice(
         says = f"clip the outliers: {limit:g} would clip {numbers['fraction']:.1%} of the updates"
         if not numbers["fraction"]:
             says += ", none so far: clipping is an insurance here"
-        own = clip.get("max_norm") if clip.get("name") == "norm" else None
+        own = clip.get("max_norm") if clip.get("name") == "norm" and clip.get("norm_type", 2) == 2 else None
         if own is not None:
             says += f"; max_norm={own:g} clipped {beyond(norms, own):.1%} of them"
         rests = f"{len(norms)} norms before clipping: median {numbers['q50']:.3g}, 90% under {numbers['q90']:.3g}"

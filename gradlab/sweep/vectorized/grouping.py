@@ -45,6 +45,8 @@ def alone(config: Config) -> str | None:
         return "a pitfall replaces parts of the update of one run"
     if getattr(config.model, "activation_checkpointing", False):
         return "model.activation_checkpointing=true"
+    if config.trainer.checkpoint_blocks is not None:
+        return "trainer.checkpoint_blocks"
     if config.optimizer.groups:
         return "optimizer.groups"
     if isinstance(config.schedule, CustomSchedule):

@@ -44,5 +44,11 @@ class LaneGradients(Gradients):
         edge = torch.as_tensor(bound, dtype=self.matrix.dtype, device=self.matrix.device).reshape(-1, 1)
         torch.clamp(self.matrix, -edge, edge, out=self.matrix)
 
+    def magnitudes(self, order: float) -> Tensor:
+        """(L, 1) float64: of each lane's whole gradient."""
+        dtype = torch.float64 if order == 1 else None  # the largest is exact, and float64 takes long
+        found: Tensor = torch.linalg.vector_norm(self.matrix, order, dim=1, keepdim=True, dtype=dtype)
+        return found.double()
+
     def measured_again(self) -> Tensor:
         return lane_norms(self.tensors)

@@ -109,8 +109,8 @@ class Memory:
     @contextmanager
     def counting(self, window: Iterable[Any]) -> Iterator[None]:
         """window: the micro-batches."""
-        there = [*self.model.parameters(), *self.model.buffers()]
-        kept, alive = Kept([*there, *(t for batch in window for t in batch[:2])]), Alive()
+        there = [*self.model.parameters(), *self.model.buffers(), *tree_leaves([batch[:2] for batch in window])]
+        kept, alive = Kept([t for t in there if isinstance(t, torch.Tensor)]), Alive()
         with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack), alive:
             yield
         self.bytes = {"memory/activation_bytes": kept.most, "memory/update_bytes": alive.most}

@@ -163,9 +163,9 @@ def build_model(
         begin_from(config.init_from, model, device, world)
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if not by_batch(data.train):
     if config.trainer.checkpoint_blocks is not None:
         recompute_(model, config.trainer.checkpoint_blocks, called)
+    if not by_batch(data.train):
         check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
     return model, called
 

@@ -139,6 +139,9 @@ def merged(values: list[Value]) -> Value:
     telling = [v for v in values if v.kind not in ("none", "unknown")] or [v for v in values if v.kind != "none"]
     if any(v.kind == "none" for v in values) and all(v.kind == "number" for v in telling) and telling:
         return Value(made=True, given=True)  # the number or None
+    for one in telling:  # what stands for one or several: itself, or a list of it
+        if one.kind in ("optimizer", "list") and all(v is one or v.items == [one] for v in telling):
+            return one
     rows = [v.items for v in telling if v.kind == "list" and not v.choice]
     if len(rows) > 1 and len(rows) == len(telling) and len({len(row) for row in rows}) == 1 and rows[0]:
         return several([merged(list(column)) for column in zip(*rows)])

@@ -116,6 +116,8 @@ def arithmetic(
         forgive_rates(engine, left, right)
     if isinstance(op, ast.Add) and "expsum" in (one, two):
         return ("expsum" if one == two or "number" in (left.kind, right.kind) else ""), NO_ROOTS
+    if isinstance(op, ast.Add) and {one, two} <= {"square", "bounded"}:
+        return "square", NO_ROOTS
     if isinstance(op, ast.Add) and one == two == "exp":
         return "expsum", NO_ROOTS
     if isinstance(op, ast.Pow):

@@ -75,6 +75,51 @@ def fit(one, two):
         for opt in opts:
             opt.zero_grad()
 """,
+    "all of a Lightning module, one or several": """
+from lightning import LightningModule
+class Two(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.maker, self.judge = nn.Linear(8, 8), nn.Linear(8, 1)
+    def all(self):
+        found = self.optimizers()
+        if isinstance(found, list):
+            return found
+        return [found]
+    def training_step(self, batch, i):
+        one, two = self.all()
+        self.manual_backward(self.judge(batch).mean())
+        two.zero_grad()  # expect: GL103
+        two.step()
+        one.zero_grad()
+        self.manual_backward(self.judge(self.maker(batch)).mean())
+        one.step()
+""",
+    "all of a Lightning module, one or several, configured": """
+from lightning import LightningModule
+class Two(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.maker, self.judge = nn.Linear(8, 8), nn.Linear(8, 1)
+    def all(self):
+        found = self.optimizers()
+        if isinstance(found, list):
+            return found
+        return [found]
+    def configure_optimizers(self):
+        judge = torch.optim.Adam(self.judge.parameters())
+        return [torch.optim.Adam(self.maker.parameters()), judge]
+    def training_step(self, batch, i):
+        one, two = self.all()
+        self.manual_backward(self.judge(batch).mean())
+        two.zero_grad()  # expect: GL103
+        two.step()
+        one.zero_grad()
+        self.manual_backward(self.judge(self.maker(batch)).mean())
+        one.step()
+""",
     "a network that does so": OWN.replace("CLEAR", "self.zero_grad()").replace("MARK", ""),
     "a network that does not": OWN.replace("CLEAR", "pass").replace("MARK", "  # expect: GL305"),
     "a window of one": ONE.replace("CONDITION", "config.n > 1"),

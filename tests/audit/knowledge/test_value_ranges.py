@@ -6,6 +6,14 @@ import pytest
 from audited_snippets import STEP, assert_marked
 
 CASES = {
+    "a root of squares that are added up": """
+for x, y in loader:
+    out = model(x)
+    size = torch.sqrt(out[:, 0] ** 2 + out[:, 1].pow(2))  # expect: GL603
+    safe = (out[:, 0] ** 2 + out[:, 1] ** 2 + 1e-8).sqrt() + (out[:, 0] ** 2 + y).sqrt()
+    loss = (size + safe).mean()
+"""
+    + STEP,
     "a target's logarithm is no prediction's": """
 def poisson_loss(prediction, target):
     stirling = target * torch.log(target) - target

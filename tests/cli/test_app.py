@@ -291,7 +291,9 @@ def test_resume_keeps_configuration_and_folder(gradlab: Commands, tmp_path: Path
 def test_cfg_prints_the_composed_configuration(gradlab: Commands, tmp_path: Path) -> None:
     result = gradlab("--cfg", "job", "clip=norm", cwd=tmp_path)
     assert result.code == 0 and "clip:\n  max_norm: 1.0\n" in result.out and runs(tmp_path) == []
-    assert gradlab("--cfg", "job", "--package", "clip", "clip=norm", cwd=tmp_path).out.endswith("max_norm: 1.0\n")
+    assert gradlab("--cfg", "job", "--package", "clip", "clip=norm", cwd=tmp_path).out.endswith(
+        "max_norm: 1.0\nnorm_type: 2.0\n"
+    )
     treated = gradlab("--cfg", "job", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
     assert treated.code == 0 and "clip:\n  max_norm: 1.0\n" in treated.out and "expect: any\n" in treated.out
     assert gradlab("--cfg", "job", "--package", "clip", "+remedy=clip_norm", cwd=tmp_path).out.endswith(
@@ -322,7 +324,7 @@ def test_flags_may_stand_anywhere(arguments: str, overrides: str) -> None:
 
 def test_flags_between_overrides_are_as_anywhere_else(gradlab: Commands, tmp_path: Path) -> None:
     between = gradlab("clip=norm", "--cfg", "job", "seed=3", "--package", "clip", "clip.max_norm=2", cwd=tmp_path)
-    assert (between.code, between.out) == (0, "# @package clip\nmax_norm: 2.0\n"), between
+    assert (between.code, between.out) == (0, "# @package clip\nmax_norm: 2.0\nnorm_type: 2.0\n"), between
     result = gradlab(*SHORT, "expect=any", "-m", "seed=0,1", cwd=tmp_path)
     assert result.code == 0 and len(list(tmp_path.glob("outputs/run/sweep*/*/diagnosis.json"))) == 2, result
 

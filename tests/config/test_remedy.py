@@ -83,6 +83,7 @@ def test_a_remedy_wins_over_experiment_and_command_line_wherever_it_stands() -> 
     assert record["changed"] == {
         "clip": ["value", "norm"],
         "clip.max_norm": [None, 1.0],
+        "clip.norm_type": [None, 2.0],
         "clip.max_value": [0.1, None],
         "optimizer.lr": [0.06, 0.02],
     }
@@ -102,9 +103,9 @@ def test_fields_that_an_experiment_sets_go_with_the_option_that_a_remedy_replace
 
 
 def test_the_difference_is_read_from_the_configurations_and_sees_the_option_itself() -> None:
-    """clip=norm and clip=per_layer have the same fields."""
+    """clip=norm and clip=per_layer have the bound in common."""
     before, after = described(composed("clip=norm")), described(composed("clip=per_layer"))
-    assert difference(before, after) == {"clip": ["norm", "per_layer"]}
+    assert difference(before, after) == {"clip": ["norm", "per_layer"], "clip.norm_type": [2.0, None]}
     assert difference(before, before) == {}
     assert difference({"a": None}, {}) == {"a": [None, None]}
 
@@ -304,7 +305,12 @@ def test_a_remedy_of_ones_own(gradlab: Commands, tmp_path: Path) -> None:
     given = ["--config-dir", "mine", *SHORT, "+remedy=calm", "hydra.run.dir=run"]
     assert gradlab(*given, cwd=tmp_path).code == 0
     changed = json.loads((tmp_path / "run" / "diagnosis.json").read_text())["remedy"]["changed"]
-    assert changed == {"clip": ["none", "norm"], "clip.max_norm": [None, 0.1], "optimizer.lr": [0.001, 0.5]}
+    assert changed == {
+        "clip": ["none", "norm"],
+        "clip.max_norm": [None, 0.1],
+        "clip.norm_type": [None, 2.0],
+        "optimizer.lr": [0.001, 0.5],
+    }
 
 
 @pytest.mark.slow

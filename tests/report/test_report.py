@@ -198,7 +198,7 @@ def test_run_leaves_its_page(gradlab: Commands, tmp_path: Path) -> None:
     facts = json.loads(held(folder / "report.html", "data"))
     assert facts["diagnosis"] == json.loads((folder / "diagnosis.json").read_text())
     assert facts["environment"]["device"] == "cpu" and facts["choices"]["clip"] == "norm"
-    assert facts["config"]["clip"] == {"max_norm": 1.0}
+    assert facts["config"]["clip"] == {"max_norm": 1.0, "norm_type": 2.0}
     before = (folder / "report.html").read_text()
     run_page.write(folder)
     assert held(folder / "report.html", "metrics") in before

@@ -297,7 +297,7 @@ def test_cfg_prints_the_composed_configuration(gradlab: Commands, tmp_path: Path
     treated = gradlab("--cfg", "job", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
     assert treated.code == 0 and "clip:\n  max_norm: 1.0\n" in treated.out and "expect: any\n" in treated.out
     assert gradlab("--cfg", "job", "--package", "clip", "+remedy=clip_norm", cwd=tmp_path).out.endswith(
-        "# @package clip\nmax_norm: 1.0\n"
+        "# @package clip\nmax_norm: 1.0\nnorm_type: 2.0\n"
     )
     everything = gradlab("--cfg", "all", "+remedy=clip_norm", "clip=none", cwd=tmp_path)
     assert everything.code == 0 and everything.out.startswith("hydra:\n") and everything.out.endswith(treated.out)

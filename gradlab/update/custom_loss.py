@@ -173,7 +173,7 @@ class CustomLoss(Loss):
             raise self.refused(name, whole, number)
         losses = at_least_fp32(value)
         if known is not None:
-            return Term("counted", losses.sum() if losses.dim() else losses * known, known)
+            return Term("counted", losses.sum() if losses.dim() or count is not None else losses * known, known)
         if count is not None:
             counted = count if isinstance(count, torch.Tensor) else torch.full((), float(count), device=losses.device)
             return Term("pair", losses, counted.detach().reshape(()))

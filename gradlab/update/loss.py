@@ -28,10 +28,10 @@ class Loss:
     Metrics and evaluation report means either way."""
 
     takes: ClassVar[str] = "targets"
-    constant_sought: ClassVar[bool] = False
-    """Whether its best constant answer is found by minimising it: a function of which nothing else is known."""
     """What of a batch of the user's own it gets: the targets; "batch", all of it unless it is a pair; or "model", all
     of it always, as the model does."""
+    constant_sought: ClassVar[bool] = False
+    """Whether its best constant answer is found by minimising it: a function of which nothing else is known."""
     whole_output = False
     """Whether it gets all that a model=custom returns, and not its logits alone."""
 

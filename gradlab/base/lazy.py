@@ -10,6 +10,9 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +31,21 @@ class _Lazy(ModuleType):
         return getattr(module, attribute)
 
 
+class _Loaded(MetaPathFinder, Loader):
+    """Finds a submodule that its package has imported while a stand-in was asked for it: else it is loaded twice."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        there = target is None and name in sys.modules and "." in name
+        return spec_from_loader(name, self) if there else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self.own = sys.modules[spec.name].__spec__
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__spec__"] = self.own
+
+
 class _LazyDynamo(_Lazy):
     """What PyTorch's optimizers use of `torch._dynamo`, which without a compiled function does nothing."""
 
@@ -39,22 +57,24 @@ class _LazyDynamo(_Lazy):
         pass
 
     def disable(self, fn: Any = None, *args: Any, **options: Any) -> Any:
-        if fn is None or "reason" in options:
+        if fn is None or not args or "reason" in options:  # not by torch._compile, which names `recursive` by position
             return self.__getattr__("disable")(fn, *args, **options)
         self.not_compiled.append(fn)
         sys.modules["torch"]._dynamo = self  # type: ignore[attr-defined]  # looked up at every step of an optimizer
         return fn
 
     def __getattr__(self, attribute: str) -> Any:
-        for function in self.not_compiled:
+        functions, self.not_compiled = self.not_compiled, []
+        for function in functions:
             vars(function).pop("__dynamo_disable", None)  # torch._compile holds the answer there: it asks again
-        self.not_compiled = []
         return super().__getattr__(attribute)
 
 
 def lazy_import(name: str) -> None:
     """From now on `import name` binds a stand-in that loads the module at its first use."""
     if name not in sys.modules:
+        if not any(isinstance(finder, _Loaded) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _Loaded())
         sys.modules[name] = _LazyDynamo() if name == "torch._dynamo" else _Lazy(name)
 
 

@@ -55,17 +55,18 @@ def interrupts_between_jobs_delayed(session: Session) -> Iterator[None]:
     Meanwhile Hydra composes: OmegaConf, stopped anywhere, may fail with errors of its own, or go on.
     """
     ASKED.clear()
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
-        yield
-        return
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    if "RANK" in os.environ:
+        del usual[signal.SIGTERM]  # by which torchrun ends ranks: perhaps in a collective, where no handler is called
+    numbers = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
+    if current_thread() is not main_thread():
+        numbers = []
 
     def ask(number: int, frame: Any) -> None:
         if not session.between_jobs or ASKED.is_set():
             raise KeyboardInterrupt
         ASKED.set()
 
-    # torchrun ends ranks by SIGTERM, which may be at work in a collective where no handler of Python's is called
-    numbers = (signal.SIGINT,) if "RANK" in os.environ else (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gradlab import __version__
 from gradlab.base import errors
-from gradlab.base.ending import end_process
+from gradlab.base.ending import end_process, own_process
 from gradlab.cli.help import help_text
 
 
@@ -21,7 +21,10 @@ def main() -> None:
     elif "--version" in arguments:
         show(f"gradlab {__version__}")
     else:
-        end_process(run(arguments))
+        code = run(arguments)
+        if own_process():
+            end_process(code)
+        sys.exit(code)
 
 
 def show(text: str) -> None:

@@ -44,7 +44,7 @@ class SweepEnd(Callback):
             session.sweeps[folder] = jobs.planned(config)
         planned = session.sweeps[folder]
         if world().main and launcher != "vectorized":  # which says more
-            session.watch = SweepWatch(folder, None if planned is None else len(planned))
+            session.watch = SweepWatch(folder.absolute(), None if planned is None else len(planned))
         if planned is None and world().main:
             folder.mkdir(parents=True, exist_ok=True)  # sweepers of others do not write what resuming needs
             OmegaConf.save(config, folder / "multirun.yaml")

@@ -105,7 +105,7 @@ def refuse_links(field: str, folder: Path) -> None:
     user's. Of a sweep, or what fixes a run, in the folders of its jobs too."""
     jobs = [hydra.parent for hydra in folder.rglob(".hydra")]
     if any((folder / name).exists() for name in ("multirun.yaml", "fix.json")):
-        jobs += [path for path in folder.glob("*") if path.is_dir()]
+        jobs += [path for path in folder.glob("[!.]*") if path.is_dir()]  # submitit keeps a link in .submitit
     for run in dict.fromkeys((folder, *jobs)):
         for path in (*run.glob("*"), *run.glob(".hydra/*")):
             if path.is_symlink():

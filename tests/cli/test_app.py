@@ -28,7 +28,7 @@ from gradlab.sweep.results import read
 WRONG = {
     # what is given: what the answer names
     "clip=norm clip.max_norm=-1": "clip.max_norm=-1.0: must be > 0",
-    "trainer.threads=0": "trainer.threads=0: must be null or >= 1",
+    "trainer.threads=0": "trainer.threads=0: must be null or in [1, 1024]",
     "loss.reduction=max": "loss.reduction=max: must be one of mean, sum",
     "accumulation.steps=0": "accumulation.steps=0: must be >= 1",
     "precision=fp17": "precision=fp17: did you mean fp16? It must be one of bf16, fp16, ",

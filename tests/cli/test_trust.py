@@ -78,6 +78,17 @@ def test_a_sweep_from_elsewhere_is_asked_about_too(gradlab: Commands, tmp_path: 
     assert "nets:net" in told(gradlab("resume=sweep", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "nobody")))
 
 
+def test_links_that_a_launcher_keeps_among_its_own_files_are_of_no_account(tmp_path: Path) -> None:
+    for folder in (".submitit", "0"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "multirun.yaml").write_text("hydra: {}")
+    os.symlink(tmp_path / "multirun.yaml", tmp_path / ".submitit" / ".submission_file_1.sh")
+    trust.refuse_links("resume", tmp_path)
+    os.symlink(tmp_path / "multirun.yaml", tmp_path / "0" / "metrics.jsonl")
+    with pytest.raises(Invalid, match="symbolic link"):
+        trust.refuse_links("resume", tmp_path)
+
+
 def test_nothing_is_written_through_a_link(gradlab: Commands, tmp_path: Path) -> None:
     assert gradlab(*SHORT, "hydra.run.dir=run", cwd=tmp_path).code == 0
     mine = tmp_path / "mine.txt"

@@ -36,7 +36,8 @@ def kills(seed: int, number: int, folder: Path) -> tuple[Counter[str], list[str]
     draw, counts, faults = random.Random(seed), Counter[str](), list[str]()
     whole = start(*RUN, "hydra.run.dir=whole", cwd=folder)
     began = time.monotonic()
-    assert whole.wait() == 0, whole.communicate()
+    said = whole.communicate()
+    assert whole.returncode == 0, said
     seconds, expected = time.monotonic() - began, weights(folder / "whole")
     lines = (folder / "whole" / "metrics.jsonl").read_bytes().count(b"\n")
     case = 0
@@ -63,7 +64,9 @@ def kills(seed: int, number: int, folder: Path) -> tuple[Counter[str], list[str]
             first = [f"resume={name}"] if (folder / name / ".hydra" / "overrides.yaml").is_file() else first
         else:
             process = start(*first, cwd=folder)
-            process.communicate()
+            said = str(process.communicate())
+            if process.returncode:
+                faults.append(f"{name}: {process.returncode} {said[-500:]}")
         if process.returncode == 0:
             counts["runs"] += 1
             same = all(

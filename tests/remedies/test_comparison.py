@@ -255,6 +255,7 @@ def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp
     assert best["changed"] == {
         "clip": ["none", "norm"],
         "clip.max_norm": [None, 1.0],
+        "clip.norm_type": [None, 2.0],
         "model.init": ["too_large", "he"],
     }
     assert best["clip_fraction"] is not None and rows["none"]["first_failing"] <= rows["none"]["updates"] + 1

@@ -47,7 +47,7 @@ def counted(call: CallSite) -> Value:
     """range(n), range(0, n) or range(0, n, m); of any other only that it counts."""
     first, *others = call.node.args or [ast.Constant(0)]
     if others and not (isinstance(first, ast.Constant) and first.value == 0):
-        return Value("counted")
+        return Value("counted", stop="")
     stop, *stride = [call.engine.canonical(node) for node in others or [first]]
     return Value("counted", stop=stop, stride="" if stride in ([], ["1"]) else stride[0])
 

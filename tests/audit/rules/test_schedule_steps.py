@@ -49,6 +49,17 @@ for epoch in range(3):
         loss.backward()
         optimizer.step()
 """,
+    "a schedule at the head of every epoch but the first, which is 1": """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(1, epochs + 1):
+    if epoch != 1:
+        schedule.step()
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
     "a schedule at the end of the epoch": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 for epoch in range(3):

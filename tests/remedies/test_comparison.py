@@ -267,7 +267,10 @@ def test_a_sweep_over_remedies_ends_with_their_comparison(gradlab: Commands, tmp
     assert [row["verdict"] for row in results].count("does not apply") == 3
     table = result.out[result.out.index("remedies, ") :]
     assert table.index("none ") < table.index("cured") < table.index("does not apply")
-    assert "[he_init,clip_norm]: clip none -> norm, clip.max_norm 1.0, model.init too_large -> he" in table
+    assert (
+        "[he_init,clip_norm]: clip none -> norm, clip.max_norm 1.0, clip.norm_type 2.0, model.init too_large -> he"
+        in table
+    )
 
 
 @pytest.mark.slow

@@ -244,8 +244,8 @@ class Trainer(TrainerState):
             "epoch": self.outcome.epoch,
         } | measured
         self.outcome.eval.append(result)
-        self.update.schedule.observe(measured)
         self.write(result | {"memory/peak_bytes": peak_memory(self.device)}, None)
+        self.update.schedule.observe(measured)
         accuracy = f", accuracy {measured['eval/accuracy']:.1%}" if "eval/accuracy" in measured else ""
         loss, epoch, update = measured["eval/loss"], self.outcome.epoch, self.outcome.applied
         self.say(f"epoch {epoch}: eval loss {loss:.4g}{accuracy} (update {update})")

@@ -251,6 +251,12 @@ def test_budgets_and_plateaus_that_do_not_fit(tmp_path: Path, fields: tuple[str,
         trainer(tmp_path, *fields, "data.batch_size=4").run()
 
 
+def test_an_evaluation_that_a_schedule_cannot_follow_is_logged(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"^schedule.metric=eval/kl: is not measured here; there are eval/loss"):
+        trainer(tmp_path, *NET, "data.batch_size=11", "schedule=plateau", "schedule.metric=eval/kl").run()
+    assert "eval/loss" in metrics(tmp_path)[-1]
+
+
 def test_a_loss_of_the_models_own_is_exact_where_labels_are_the_tokens(tmp_path: Path) -> None:
     run = trainer(tmp_path, *TEXT, "data.target=streams:copied", "loss=model", "data.batch_size=4", "trainer.updates=1")
     run.run()

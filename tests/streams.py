@@ -170,6 +170,37 @@ def counted_terms(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"tokens": counted(batch), "words": (batch["input_ids"] > 5).sum()}
 
 
+def counted_wrongly(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"token": counted(batch)}
+
+
+NUMBER = 3
+"""No function."""
+
+
+def halves(samples: list[dict[str, Any]]) -> list[float]:
+    """Lengths that are no whole numbers."""
+    return [n + 0.5 for n in lengths(samples)]
+
+
+def uneven() -> Any:
+    x, y = drawn(22)
+    return x, y[:20]
+
+
+class TimeMajor(Tagger):
+    """Logits whose first dimension is time, and whose second are the samples."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = super().forward(input_ids, attention_mask)["logits"]
+        return {"logits": logits.transpose(0, 1)[..., :1]}
+
+
+def of_time_major(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of each element, whose shape is (B, T)."""
+    return (outputs[..., 0].T - batch["input_ids"]).square()
+
+
 def unlike(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
     """A loss of a sample that depends on the others of its batch."""
     each = outputs.mean((1, 2))

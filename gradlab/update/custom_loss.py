@@ -15,7 +15,7 @@ import torch
 from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.data.spec import Spec
-from gradlab.data.tree import first, mapped, samples
+from gradlab.data.tree import first, leaves, mapped, samples
 from gradlab.update.loss import Loss, at_least_fp32, full
 
 EXACT = 1e-4
@@ -90,6 +90,8 @@ class CustomLoss(Loss):
         if not callable(self.function):
             raise Invalid("target", self.target, f"must name a function, but is {type(self.function).__name__}")
         self.number: Callable[..., Any] | None = load_object("counts", self.counts) if self.counts else None
+        if self.counts and not callable(self.number):
+            raise Invalid("counts", self.counts, f"must name a function, but is {type(self.number).__name__}")
         self.single = spec.single
         return self
 
@@ -100,13 +102,16 @@ class CustomLoss(Loss):
         self.alone(found, outputs, targets, number)
         self.forms = {name: term.form for name, term in found.items()}
         self.number_of = {name: float(term.count) / number for name, term in found.items()}
-        for name in self.weights:
-            if name not in self.terms:
-                terms = ", ".join(self.terms) or "no terms with names"
-                raise Invalid("loss.weights", name, f"is no term of {self.target}, which returns {terms}")
+        for given, names in (("weights", [*self.weights]), ("counts", [*self.known(targets, self.terms)])):
+            for name in names:
+                if name not in self.terms:
+                    terms = ", ".join(self.terms) or "no terms with names"
+                    raise Invalid(f"loss.{given}", name, f"is no term of {self.target}, which returns {terms}")
 
     def alone(self, found: dict[str, Term], outputs: Any, targets: Any, number: int) -> None:
         """Compare the loss of a batch with those of its samples, one at a time, where the function takes these."""
+        if any(t.dim() and len(t) != number for t in leaves(outputs)):
+            return  # samples are not the first dimension, as in a model whose first is time
         try:
             parts = [self.returned(*(rows(tree, i, number) for tree in (outputs, targets))) for i in range(number)]
             mine = {name: [part[name] for part in parts] for name in found}
@@ -209,7 +214,7 @@ class CustomLoss(Loss):
             return {}
         number = self.number(self.as_given(targets))
         numbers = number if isinstance(number, Mapping) else dict.fromkeys(names, number)
-        return {k: n if isinstance(n, torch.Tensor) else full(int(n), first(targets)) for k, n in numbers.items()}
+        return {str(k): n if isinstance(n, torch.Tensor) else full(int(n), first(targets)) for k, n in numbers.items()}
 
     def parts(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         found = self.returned(outputs, targets).values()

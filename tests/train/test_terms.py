@@ -148,6 +148,18 @@ def test_what_a_function_does_not_say_is_said(tmp_path: Path, target: str, said:
             ("loss.target=streams:terms", "+loss.weights={kl: 0.1}"),
             r"^loss.weights=kl: is no term of streams:terms, which returns tokens, size, mean, words$",
         ),
+        (
+            ("loss.target=streams:early_terms", "loss.counts=streams:counted_wrongly"),
+            r"^loss.counts=token: is no term of streams:early_terms, which returns tokens, size, mean, words$",
+        ),
+        (
+            ("loss.target=streams:mean_of_samples", "loss.counts=streams:counted_wrongly"),
+            r"^loss.counts=token: is no term of streams:mean_of_samples, which returns no terms with names$",
+        ),
+        (
+            ("loss.target=streams:pair", "loss.counts=streams:NUMBER"),
+            r"^loss.counts=streams:NUMBER: must name a function, but is int$",
+        ),
         (("loss.target=streams:broadcast",), r"returned 4 losses for 2 samples, but 2 for one at a time: are outputs"),
         (("loss.target=streams:strange",), r"^loss=custom: streams:strange, kl, must return a tensor, a pair .* str$"),
         (("loss.target=streams:elements_of_terms",), r"ce of streams:elements_of_terms has .* their number as a pair$"),
@@ -157,6 +169,14 @@ def test_what_a_function_does_not_say_is_said(tmp_path: Path, target: str, said:
 def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         trainer(tmp_path, *OWN, *fields, "data.batch_size=4").run()
+
+
+def test_elements_of_outputs_whose_first_dimension_is_time_are_no_fault(tmp_path: Path) -> None:
+    fields = ("model.target=streams:TimeMajor", "loss.target=streams:of_time_major", "optimizer.lr=0.001")
+    run = trainer(tmp_path, *OWN, *fields, "data.batch_size=4")
+    run.run()
+    losses = [line["train/loss"] for line in updates(tmp_path)]
+    assert losses[-1] < losses[0]
 
 
 def test_a_term_of_which_a_split_has_nothing_is_zero(tmp_path: Path) -> None:

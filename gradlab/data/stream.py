@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +15,8 @@ from gradlab.data.tree import mapped
 
 SOME, TOGETHER = 1024, 32
 """Samples by which the best constant answer is judged, and of a batch of them."""
+BATCHES = 4
+"""Batches by which it is judged, where they have sizes of their own."""
 
 
 @dataclass
@@ -117,6 +118,13 @@ class Stream:
         for _, batch in self.read((0, tuple(part.tolist())) for part in places.split(size)):
             yield batch
 
+    def some(self, split: Any) -> Iterator[tuple[Any, Any]]:
+        """Batches of samples of a split of it drawn at random, always the same."""
+        number, size = (BATCHES, 1) if self.by_batch else (SOME, TOGETHER)
+        index = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:number]
+        for _, batch in self.read((0, places(split, part)) for part in index.split(size)):
+            yield batch
+
 
 def same(batch: Any) -> Any:
     return batch
@@ -143,9 +151,4 @@ def some(split: Any) -> Iterator[tuple[Any, Any]]:
     """Batches of samples drawn at random, always the same."""
     stream = streamed(split)
     assert stream is not None
-    if stream.by_batch:
-        yield from islice(stream.epoch(0, 1, 1), 4)
-        return
-    index = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:SOME]
-    for _, batch in stream.read((0, places(split, part)) for part in index.split(TOGETHER)):
-        yield batch
+    return stream.some(split)

@@ -107,7 +107,7 @@ class StreamedSet(Data):
 
     def streamed(self, train: Any, test: Any, device: torch.device, why: str) -> Splits:
         """Splits that are read as they are needed."""
-        train, test = by_row(train), by_row(test)
+        train, test = self.by_row(train), self.by_row(test)
         for part in (train, test):
             if (
                 part is not None
@@ -150,6 +150,16 @@ class StreamedSet(Data):
         spec = meeting.settle(first[0], self.outputs or len(getattr(getattr(train, "dataset", train), "classes", ())))
         return Splits(made[0], made[1] if test is not None else None, spec, "custom", notes)
 
+    def by_row(self, samples: Any) -> Any:
+        """A tuple of two tensors or arrays as the set of its rows."""
+        if not (isinstance(samples, tuple) and len(samples) == 2 and all(hasattr(part, "shape") for part in samples)):
+            return samples
+        x, y = map(torch.as_tensor, samples)
+        if not x.dim() or x.shape[:1] != y.shape[:1]:
+            why = f"inputs and targets have unequal numbers of rows: {tuple(x.shape)} and {tuple(y.shape)}"
+            raise Invalid("target", self.target, why)
+        return torch.utils.data.TensorDataset(x, y)
+
     def by_place(self, part: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any) -> Stream:
         """Samples that have places in the set, in batches of batch_size or max_tokens."""
         place = (device, meeting, loading, self.target)
@@ -159,14 +169,17 @@ class StreamedSet(Data):
         if self.max_tokens is None:
             return Stream(Reader(part, collate), *place, lengths=lengths)
         self.batch_size = 1  # what has a place in an epoch is a batch
-        if (longest := int(lengths.max())) > self.max_tokens:
+        if (longest := lengths.max().item()) > self.max_tokens:
             which = f"sample {int(lengths.argmax())} has {longest}"
             raise Invalid("max_tokens", self.max_tokens, f"is less than the longest sample: {which}")
         return Budgeted(BatchReader(part, collate, batches=budgeted(lengths, self.max_tokens)), *place)
 
     def measured(self, samples: Any) -> torch.Tensor:
         """(N,) the length of each sample."""
-        found = torch.as_tensor(load_object("lengths", self.lengths)(samples))
+        measure = load_object("lengths", self.lengths)
+        if not callable(measure):
+            raise Invalid("lengths", self.lengths, f"must name a function, but is {type(measure).__name__}")
+        found = torch.as_tensor(measure(samples))
         if found.shape != (len(samples),):
             why = f"must return one number for each of the {len(samples)} samples, but returned {tuple(found.shape)}"
             raise Invalid("lengths", self.lengths, why)
@@ -176,6 +189,8 @@ class StreamedSet(Data):
         self, given: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any, training: bool
     ) -> Loader:
         """A loader, or a stream of samples in batches of batch_size."""
+        if self.lengths:
+            raise Invalid("lengths", self.lengths, "not with a loader or a stream, whose samples have no places")
         if self.without:
             raise Invalid("without", list(self.without), "not with a loader, whose samples have no places")
         if isinstance(given, torch.utils.data.IterableDataset):
@@ -187,7 +202,7 @@ class StreamedSet(Data):
                 prefetch_factor=self.prefetch if self.workers else None,
                 worker_init_fn=leave_signals,
             )
-        elif self.workers or self.collate or self.lengths:
+        elif self.workers or self.collate:
             raise Invalid("workers", self.workers, "and data.collate are of no use for a DataLoader, which has its own")
         if isinstance(getattr(given, "sampler", None), torch.utils.data.distributed.DistributedSampler):
             raise Invalid("target", self.target, "must not divide samples among ranks: its batches are divided here")
@@ -200,13 +215,6 @@ class StreamedSet(Data):
 
     def hint(self, why: str) -> str:
         return "" if self.collate or "stack" not in why else ": pad them in a function that data.collate names"
-
-
-def by_row(samples: Any) -> Any:
-    """A tuple of two tensors or arrays as the set of its rows."""
-    if isinstance(samples, tuple) and len(samples) == 2 and all(hasattr(part, "shape") for part in samples):
-        return torch.utils.data.TensorDataset(*map(torch.as_tensor, samples))
-    return samples
 
 
 def is_loader(samples: Any) -> bool:

@@ -3,6 +3,7 @@
 That ranks are one machine, larger, is a case of ranks.py.
 """
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from helpers import differences, load, losses, metrics, of_the_run, trainer, wei
 from test_resume import Copying, resumed
 
 from gradlab.base.option import Invalid
-from gradlab.data.stream import Stream
+from gradlab.data.stream import Stream, some
 from gradlab.update.model_loss import ModelLoss
 
 NET = ("model=custom", "model.target=streams:Net", "optimizer=sgd", "data=custom", "data.target=streams:augmented")
@@ -128,6 +129,10 @@ def test_workers_read_what_the_run_itself_reads(tmp_path: Path) -> None:
             ("data.target=streams:sentences",),
             r"raises RuntimeError: stack expects .*: pad them in a function that data",
         ),
+        (
+            ("data.target=streams:uneven", "data.stream=true"),
+            r"^data.target=streams:uneven: inputs and targets have unequal numbers of rows: \(22, 6\) and \(20,\)$",
+        ),
         (("data.stream=false", "data.workers=2"), r"^data.stream=False: cannot be given together with workers"),
     ],
 )
@@ -193,6 +198,18 @@ def test_a_loader_is_read_in_its_own_order_and_resumed_at_its_place(tmp_path: Pa
         (("data.batches=9",), r"^data.batches=9: batches of an epoch were expected, but streams:loaders ended before"),
         (("data.workers=1",), r"^data.workers=1: and data.collate are of no use for a DataLoader"),
         (("accumulation=target",), r"^accumulation=target: not with a loader"),
+        *(
+            (
+                (
+                    "data.lengths=streams:lengths",
+                    "data.max_tokens=16",
+                    f"+data.kwargs.stream={stream}",
+                    "data.batches=5",
+                ),
+                r"^data.lengths=streams:lengths: not with a loader or a stream, whose samples have no places$",
+            )
+            for stream in ("true", "false")
+        ),
     ],
 )
 def test_what_does_not_fit_a_loader_is_said_in_a_line(tmp_path: Path, fields: tuple[str, ...], message: str) -> None:
@@ -215,6 +232,13 @@ def test_a_budget_of_tokens_makes_batches_of_each_sample_once(tmp_path: Path) ->
     whole.run()
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
     assert torch.allclose(weights(run.module), weights(whole.module), atol=1e-6)
+
+
+def test_what_is_judged_by_some_batches_of_a_budget_is_not_judged_by_the_shortest(tmp_path: Path) -> None:
+    train = trainer(tmp_path, *BUDGET, "data.max_tokens=8").data.train
+    longest = [batch[0]["input_ids"].shape[1] for batch in some(train)]
+    assert len(longest) == 4 and max(longest) > max(x["input_ids"].shape[1] for x, _ in islice(train.epoch(0, 1, 1), 4))
+    assert longest == [batch[0]["input_ids"].shape[1] for batch in some(train)], "always the same"
 
 
 @pytest.mark.parametrize(
@@ -241,6 +265,11 @@ def test_killed_and_resumed_budgets_and_plateaus_end_the_same(tmp_path: Path, fi
     [
         ((*TEXT, "data.max_tokens=16"), r"^data.max_tokens=16: needs data.lengths$"),
         ((*BUDGET, "data.max_tokens=6"), r"^data.max_tokens=6: is less than the longest sample: sample \d+ has 8$"),
+        (
+            (*BUDGET, "data.lengths=streams:halves", "data.max_tokens=8"),
+            r"^data.max_tokens=8: is less than the longest sample: sample \d+ has 8.5$",
+        ),
+        ((*BUDGET, "data.lengths=streams:NUMBER"), r"^data.lengths=streams:NUMBER: must name a function, but is int$"),
         ((*BUDGET, "data.without=[1]"), r"^data.max_tokens=16: cannot be given together with without$"),
         ((*BUDGET, "accumulation=target"), r"^accumulation=target: not with a loader or max_tokens"),
         ((*NET, "schedule=plateau", "trainer.evaluate_every=0"), r"^schedule=plateau: follows the evaluation, but the"),

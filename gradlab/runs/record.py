@@ -230,7 +230,8 @@ class RunRecord(FolderFiles):
     @property
     def clip_threshold(self) -> float | None:
         """The max_norm to show with the global gradient norm; None unless that norm is what is clipped (clip=norm)."""
-        found = self.fields.get("clip.max_norm") if self.choices.get("clip") == "norm" else None
+        shown = self.choices.get("clip") == "norm" and self.fields.get("clip.norm_type", 2) == 2
+        found = self.fields.get("clip.max_norm") if shown else None
         return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 
     @cached_property

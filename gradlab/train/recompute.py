@@ -39,7 +39,7 @@ def recompute_(model: torch.nn.Module, pattern: str, called: Sequence[str]) -> N
         block = model.get_submodule(name)
         for inner, module in block.named_modules(prefix=name):
             if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
-                why = f"must match no batch norm, as {inner} is: its running statistics would move twice"
+                why = f"must not match batch norm ({inner}): its running statistics would be updated twice"
                 raise Invalid(FIELD, pattern, why)
         blocks.append(name)
         block.forward = Recomputed(block.forward)  # type: ignore[method-assign]

@@ -78,7 +78,7 @@ class TrainerState:
         self.notes: list[str] = []
         """What is said as the run begins."""
         if config.trainer.parallel == "fsdp" and not self.sharded:
-            self.notes.append("trainer.parallel=fsdp: of one rank nothing is divided")
+            self.notes.append("trainer.parallel=fsdp: with one rank nothing is divided")
         self.order_of: tuple[int, torch.Tensor] | None = None
         self.stream = streamed(self.data.train)
         self.feed = Feed(self.stream, self.keys) if self.stream else None

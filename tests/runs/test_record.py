@@ -116,6 +116,7 @@ def test_a_folder_with_nothing_in_it(tmp_path: Path) -> None:
 
 CLIPS = {
     "norm": ("clip:\n  max_norm: 1.5\n", 1.5),
+    "norm of type 1": ("clip:\n  max_norm: 1.5\n  norm_type: 1.0\n", None),
     "per_layer": ("clip:\n  max_norm: 1.5\n  overrides: {}\n", None),  # of every layer, and not of the global norm
     "value": ("clip:\n  max_value: 1.5\n", None),
     "zclip": ("clip:\n  max_norm: 1.5\n  z_max: 2.5\n", None),
@@ -127,7 +128,9 @@ CLIPS = {
 def test_page_figures_and_terminal_show_one_threshold(tmp_path: Path, clip: str) -> None:
     config, expected = CLIPS[clip]
     lines = [made.line(at, 2.0 + at % 2) for at in range(1, 30)]
-    folder = made.run(tmp_path / "run", lines, made.diagnosis(), config=config, choices=f"      clip: {clip}\n")
+    folder = made.run(
+        tmp_path / "run", lines, made.diagnosis(), config=config, choices=f"      clip: {clip.split()[0]}\n"
+    )
     run = RunRecord(folder)
     assert run.clip_threshold == expected and facts(run)["clip_threshold"] == expected
     loss, norm = plots(run)[:2]

@@ -119,9 +119,18 @@ def failing(world: World) -> dict[str, Any]:
     return found
 
 
+def collapse(world: World) -> dict[str, Any]:
+    """The loss scale falls below 1 in updates 3 to 6; others come through before that is noticed, at update 8."""
+    model = ("model=custom", "model.target=nets:Overflows", "+model.kwargs.after=2", "+model.kwargs.passes=4", FSDP)
+    scale = ("precision=fp16", "precision.init_scale=2", "precision.min_scale=0.2", "precision.check_every=8")
+    run, whole = finished("collapse", *model, *scale, "data.samples=128", "data.batch_size=4", world=world)
+    found = result(run, whole, "collapse")
+    return found | {"crash": torch.load(Path("collapse/crash.pt"), weights_only=True)} if world.main else found
+
+
 def main() -> None:
     world = distributed.world()
-    cases = {f.__name__: f for f in (resumed, elsewhere, failing)}
+    cases = {f.__name__: f for f in (resumed, elsewhere, failing, collapse)}
     for name in sys.argv[1:]:
         found = as_one(world, name) if name in SAME else as_ddp(world, name) if name in AS_DDP else cases[name](world)
         torch.save(found, f"{name}.{world.rank}.pt")

@@ -9,6 +9,7 @@ import torch
 
 from gradlab.base import randomness
 from gradlab.base.option import Invalid
+from gradlab.data.stream import by_batch
 from gradlab.measure.attempt import Attempt, HostCopy
 from gradlab.train import checkpoint
 from gradlab.train.build import load_weights
@@ -124,7 +125,9 @@ def take_random_state(trainer: TrainerState, state: dict[str, Any]) -> None:
         return
     note = f"written by {len(kept)} ranks, resumed by {world.size}: what ranks draw, as for dropout, is not repeated"
     before = ((state["config"] or {}).get("data") or {}).get("batch_size", config.data.batch_size) * len(kept)
-    if (now := config.data.batch_size * world.size) != before and not isinstance(config.accumulation, Target):
+    if by_batch(trainer.data.train):
+        note += f"; a micro-batch of all ranks is now made of {world.size} of the data's batches and not {len(kept)}"
+    elif (now := config.data.batch_size * world.size) != before and not isinstance(config.accumulation, Target):
         note += f"; a micro-batch of all ranks is now {now} samples and not {before}: see data.batch_size"
     trainer.notes.append(note)
 
@@ -135,8 +138,7 @@ def hold(trainer: TrainerState) -> None:
     The weights have not moved since the first update of the streak.
     """
     whole = trainer.whole()
-    if trainer.world.main:
-        trainer.held = copied(whole)
+    trainer.held = copied(whole) if trainer.world.main else {}  # on no rank None: all ask for the whole state, or none
 
 
 def copied(value: Any) -> Any:

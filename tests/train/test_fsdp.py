@@ -22,9 +22,9 @@ FEW = ("bf16", "groups")
 """What the default tests run."""
 
 
-def cases(gradlab: Commands, folder: Path, *names: str) -> dict[str, list[dict[str, Any]]]:
+def cases(gradlab: Commands, folder: Path, *names: str, timeout: int = 200) -> dict[str, list[dict[str, Any]]]:
     """Run cases of fsdp_ranks.py in one launch of two ranks; what each left, by case."""
-    ended = gradlab.torchrun(2, str(HERE / "fsdp_ranks.py"), *names, cwd=folder)
+    ended = gradlab.torchrun(2, str(HERE / "fsdp_ranks.py"), *names, cwd=folder, timeout=timeout)
     assert ended.code == 0, ended.err
     return {name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in (0, 1)] for name in names}
 
@@ -154,6 +154,15 @@ def test_all_ranks_skip_or_stop_when_one_overflows(more: Any) -> None:
     assert main["crash"]["model"].keys() == main["stop"]["state"]["model"].keys() and main["inspection"] != "None"
 
 
+@pytest.mark.slow
+def test_all_ranks_go_through_a_collapse_of_the_loss_scale(gradlab: Commands, tmp_path: Path) -> None:
+    ranks = cases(gradlab, tmp_path, "collapse", timeout=60)["collapse"]
+    assert all(rank["outcome"]["status"] == "failed" and rank["outcome"]["attempts"] == 8 for rank in ranks)
+    crash, ended = ranks[0]["crash"], ranks[0]["state"]["model"]
+    assert (crash["attempt"], crash["update"]["attempts"]) == (3, 2)
+    assert all(not torch.equal(crash["model"][name], tensor) for name, tensor in ended.items())
+
+
 REFUSED = {
     "compile": ("trainer.compile=true", "trainer.compile"),
     "pitfall": ("+pitfall=no_clip", "pitfall"),
@@ -194,5 +203,5 @@ def test_one_rank_divides_nothing_and_says_so(gradlab: Commands, tmp_path: Path)
     run = trainer(tmp_path, *DIGITS, FSDP, "trainer.updates=1")
     run.say = said.append
     run.run()
-    assert "trainer.parallel=fsdp: of one rank nothing is divided" in said
+    assert "trainer.parallel=fsdp: with one rank nothing is divided" in said
     assert "trainer.parallel" in told(gradlab("trainer.parallel=ddpp", cwd=tmp_path))

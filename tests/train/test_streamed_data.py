@@ -220,6 +220,26 @@ def test_what_does_not_fit_a_loader_is_said_in_a_line(tmp_path: Path, fields: tu
 BUDGET = (*TEXT, "data.lengths=streams:lengths", "data.max_tokens=16")
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ((*NET, "data.target=streams:loaders", "data.outputs=3"), "now made of 1 of the data's batches and not 2"),
+        (BUDGET, "now made of 1 of the data's batches and not 2"),
+        ((*NET, "data.batch_size=4"), "now 4 samples and not 8: see data.batch_size"),
+    ],
+    ids=["loader", "max_tokens", "samples"],
+)
+def test_a_micro_batch_of_other_ranks_is_said_in_what_the_data_counts(
+    tmp_path: Path, fields: tuple[str, ...], said: str
+) -> None:
+    trainer(tmp_path, *fields, "trainer.updates=1").run()
+    state = load(tmp_path)
+    torch.save(state | {"random": state["random"] * 2}, tmp_path / "checkpoint.pt")
+    run = resumed(tmp_path, *fields, "trainer.updates=1")
+    run.run()
+    assert any(note.endswith(said) for note in run.notes), run.notes
+
+
 def test_a_budget_of_tokens_makes_batches_of_each_sample_once(tmp_path: Path) -> None:
     run, given = trainer(tmp_path / "run", *BUDGET, "accumulation.steps=99", "trainer.epochs=2"), list[Any]()
     run.module.register_forward_pre_hook(lambda m, args, kwargs: given.append(kwargs["input_ids"]), with_kwargs=True)

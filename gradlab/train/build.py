@@ -160,7 +160,7 @@ def build_model(
                 "model", type(model).__name__, f"must have no sparse gradients: {place or 'it'} has sparse=True"
             )
     if config.init_from and not config.resume:
-        begin_from(config.init_from, model, device, world)
+        begin_from(config.init_from, model, world)
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if config.trainer.checkpoint_blocks is not None:
@@ -170,13 +170,14 @@ def build_model(
     return model, called
 
 
-def begin_from(given: str, model: torch.nn.Module, device: torch.device, world: World) -> None:
+def begin_from(given: str, model: torch.nn.Module, world: World) -> None:
     """Load a checkpoint's weights on rank 0; DDP sends them to the others. All ranks learn whether they fit."""
     refused = None
     if world.main:
         path = Path(given)
         try:
-            state = checkpoint.load("init_from", path / "checkpoint.pt" if path.is_dir() else path, device, ["model"])
+            file = path / "checkpoint.pt" if path.is_dir() else path
+            state = checkpoint.load("init_from", file, needed=["model"])
             load_weights("init_from", given, model, state)
         except Invalid as error:
             refused = error

@@ -259,7 +259,8 @@ class Trainer(TrainerState):
         """Where the run is resumed, take up what its checkpoint holds; then the sinks begin."""
         kept = [0, 0]
         if self.config.resume:
-            kept = snapshot.restore(self, snapshot.load(Path(self.config.resume), self.device))
+            device = "cpu" if self.sharded else self.device  # the whole may be more than one device holds
+            kept = snapshot.restore(self, snapshot.load(Path(self.config.resume), device))
         for sink in self.sinks:
             sink.begin(self, kept)
         for note in (*self.notes, *self.data.notes, self.loss.weighting):

@@ -16,7 +16,7 @@ from forked import Commands
 from helpers import differences, load, metrics, of_the_run, trainer, wait_for
 
 from gradlab.base.option import Invalid
-from gradlab.train import checkpoint
+from gradlab.train import build, checkpoint, snapshot
 from gradlab.train.snapshot import NEEDED
 from gradlab.train.trainer import Trainer
 
@@ -106,6 +106,33 @@ def test_what_is_given_anew_overrules_what_the_checkpoint_had(tmp_path: Path) ->
     assert run.update.optimizer.param_groups[0]["weight_decay"] == 0.3
     run = resumed(tmp_path, *(o for o in EVERYTHING if not o.startswith("clip")), "trainer.epochs=2", "clip=zclip")
     assert run.run().status == "completed"
+
+
+@pytest.mark.parametrize("field", ["resume", "init_from"])
+def test_a_whole_checkpoint_of_a_divided_model_stays_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    """One device need not hold what is divided among many."""
+    trainer(tmp_path, "trainer.updates=1").run()
+    found, read = list[Any](), torch.load
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        found.append(kwargs["map_location"])
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "load", recorded)
+    monkeypatch.setattr(build, "try_out", lambda *_: [])
+    monkeypatch.setattr(build, "load_weights", lambda *_: None)
+    monkeypatch.setattr(snapshot, "restore", lambda *_: [0, 0])
+    run, elsewhere = trainer(tmp_path), torch.device("meta")
+    run.config = replace(run.config, **{field: str(tmp_path)})
+    if field == "resume":
+        run.sharded, run.device = True, elsewhere
+        run.begin()
+        run.close()
+    else:
+        build.build_model(run.config, run.data, run.loss, elsewhere, run.world)
+    assert found == ["cpu"]
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:

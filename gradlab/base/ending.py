@@ -34,7 +34,6 @@ def end_process(code: int) -> NoReturn:
             code = 130
         except Exception:
             sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-    gc.unfreeze()  # a file may have been opened before the compiler was imported
     for thing in gc.get_objects():
         if issubclass(type(thing), io.IOBase) and thing not in (sys.stdout, sys.stderr):
             with suppress(Exception):

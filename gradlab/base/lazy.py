@@ -26,7 +26,8 @@ class _Lazy(ModuleType):
         name = self.__name__
         if sys.modules.get(name) is self:
             del sys.modules[name]
-        module = import_uncollected(name)
+        # the user's model is there by the time the compiler is: files that it has opened are to be found at the end
+        module = import_uncollected(name) if name == "torch" else importlib.import_module(name)
         self.__dict__.update(module.__dict__)  # from now on a plain dictionary lookup
         return getattr(module, attribute)
 

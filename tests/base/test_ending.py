@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import atexit, gc, sys, threading, time
+import atexit, sys, threading, time
 from pathlib import Path
 from gradlab.base.ending import end_process
 
 kept = open("text", "w")
 kept.write("not flushed")
-gc.freeze()
 raw = open("bytes", "wb")
 raw.write(b"nor this")
 atexit.register(lambda: Path("registered").write_text("ran"))

@@ -56,11 +56,14 @@ model = torch.nn.Linear(3, 2)
 start = {name: value.clone() for name, value in model.state_dict().items()}
 plain = trained(model)
 assert "torch._dynamo.eval_frame" not in sys.modules, "an optimizer alone compiles nothing"
+import gc
+opened = [model]
 asked = torch.optim.Optimizer.zero_grad.__wrapped__
 assert vars(asked)["__dynamo_disable"] is asked
 import torch._dynamo.config as config
 assert sys.modules["torch._dynamo.config"] is config is torch._dynamo.convert_frame.config, "loaded once"
 assert config.__spec__.origin.endswith("config.py")
+assert any(thing is opened for thing in gc.get_objects()), "what was made before is still looked after"
 assert torch._dynamo.disable(trained) is not trained, "what a user leaves out is left out"
 model.load_state_dict(start)
 compiled = trained(torch.compile(model, backend="eager"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,28 @@ def save(path: Path, state: dict[str, Any]) -> None:
     What a kill leaves of the temporary file, the next save overwrites.
     """
     temporary = path.with_name(f".{path.name}.partial")
+    with interrupts_held():
+        write(path, temporary, state)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait for the end: an exception in PyTorch's writer, which is C++, may abort the process."""
+    held: list[tuple[int, Any]] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
+        before = {number: signal.signal(number, lambda *given: held.append(given)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number, frame in held:
+        before[number](number, frame)
+
+
+def write(path: Path, temporary: Path, state: dict[str, Any]) -> None:
     try:
         with temporary.open("wb") as file:
             torch.save(state, file)

@@ -48,6 +48,8 @@ class Evidence:
     sizes: Mapping[str, float] = field(default_factory=dict)
     """Of each weight at the first update: standard deviation times the root of its fan-in; sqrt(2) is He's, 0.58
     PyTorch's own."""
+    biases: Mapping[str, float] = field(default_factory=dict)
+    """Root mean square of each bias at the first update; PyTorch's own are below 1 / the root of the fan-in."""
 
     @property
     def usual_ratio(self) -> float:
@@ -71,6 +73,7 @@ def evidence(run: RunRecord) -> Evidence:
     applied = [line for line in run.updates if not line.get("update/skipped")]
     steady = steady_norms([line["grad/norm"] for line in lines], at is not None)
     coefficients = [c for line in lines if math.isfinite(c := line.get("clip/coefficient", 1.0))]
+    sizes, biases = initial_sizes(run)
     streak = next((i for i, line in enumerate(reversed(run.updates)) if not line.get("update/skipped")), None)
     return Evidence(
         verdict=run.verdict or "",
@@ -87,7 +90,8 @@ def evidence(run: RunRecord) -> Evidence:
         skipped=len(run.updates) - len(applied),
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,
-        sizes=initial_sizes(run),
+        sizes=sizes,
+        biases=biases,
     )
 
 
@@ -98,17 +102,19 @@ def at_full_rate(line: Mapping[str, Any], rate: float) -> float:
     return full if math.isfinite(full) else 0.0
 
 
-def initial_sizes(run: RunRecord) -> dict[str, float]:
-    """`Evidence.sizes`. Embeddings are left out: a row of theirs is no sum over a fan-in."""
+def initial_sizes(run: RunRecord) -> tuple[dict[str, float], dict[str, float]]:
+    """`Evidence.sizes` and `Evidence.biases`. Embeddings are left out: a row of theirs is no sum over a fan-in."""
     header = run.layer_header
     first = next((line for line in run.layer_records if "param/norm" in line), None)
     shapes = header.get("shapes") or []
+    sizes, biases = dict[str, float](), dict[str, float]()
     if first is None or first.get("attempt") != 1 or len(shapes) != len(header["names"]):
-        return {}
-    sizes = {}
+        return sizes, biases
     for name, shape, norm in zip(header["names"], shapes, first["param/norm"], strict=True):
-        if len(shape) < 2 or norm is None or "emb" in name.lower():
+        if norm is None or not math.isfinite(norm):
             continue
-        count = math.prod(shape)
-        sizes[name] = norm / math.sqrt(count) * math.sqrt(count / shape[0])
-    return {name: size for name, size in sizes.items() if math.isfinite(size)}
+        if len(shape) == 1 and name.split(".")[-1].startswith("bias"):
+            biases[name] = norm / math.sqrt(shape[0])
+        elif len(shape) >= 2 and "emb" not in name.lower():
+            sizes[name] = norm / math.sqrt(shape[0])
+    return sizes, biases

@@ -16,6 +16,8 @@ from gradlab.remedies.proposal import Proposal, code, named, values
 
 SIZES = (0.2, 4.0)
 """Initial sizes (`Evidence.sizes`) outside of which a layer stretches or shrinks what passes it."""
+LARGE_BIAS = 1.0
+"""Root mean square of a bias that outweighs the weighted sum beside it, of inputs of size 1."""
 MANY = 5
 """Layers over which a factor each adds up."""
 STABLE = {
@@ -66,6 +68,13 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
         )
 
 
+def initial_biases(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Biases that begin so large that they alone turn units off or saturate them."""
+    for name in sorted((n for n, size in e.biases.items() if size > LARGE_BIAS), key=lambda n: -e.biases[n])[:3]:
+        said = f"{name} begins at {e.biases[name]:.2g} (root mean square), more than what its layer's inputs add to it"
+        yield code("initial biases", f"begin with {name} at zero (torch.nn.init.zeros_)", said)
+
+
 def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The stable form of the operation that failed: of gradlab's loss a field, of the user's own code its lines."""
     o = e.overflow
@@ -89,7 +98,9 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
         if (module := e.found.get(verdict, {}).get("module")) is not None:
             part = float(e.found[verdict].get("fraction", 1.0))
             yield code(
-                "activation", f"{module}: {form}", f"{part:.0%} of its {'units' if 'dead' in verdict else 'outputs'}"
+                "activation",
+                f"{module or 'the model'}: {form}",
+                f"{part:.0%} of its {'units' if 'dead' in verdict else 'outputs'}",
             )
 
 

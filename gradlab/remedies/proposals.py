@@ -33,6 +33,7 @@ from gradlab.remedies.model_and_data import (
     decay,
     defaults,
     graph,
+    initial_biases,
     initial_sizes,
     longer,
     pitfall,
@@ -102,13 +103,22 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for maker in (lower_rate, initial_sizes, structural("gelu", "he_init"), adaptive, units, unmeasured_rate):
+    for maker in (
+        lower_rate,
+        initial_biases,
+        initial_sizes,
+        structural("gelu", "he_init"),
+        adaptive,
+        units,
+        unmeasured_rate,
+    ):
         yield from maker(e, c)
 
 
 def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
     for maker in (
         lower_rate,
+        initial_biases,
         initial_sizes,
         structural("xavier_init", "relu+he_init", "layer_norm"),
         units,

@@ -110,6 +110,14 @@ def test_a_floor_of_the_loss_scale_that_is_the_cause_is_set_back() -> None:
     assert tries(replace(e, skipped=100), *given)[0].overrides == ["precision=bf16"]
 
 
+@pytest.mark.parametrize("size", [0.1, 10.0])
+def test_a_large_initial_bias_is_named_before_another_activation(size: float) -> None:
+    e = Evidence("dead_units", {"dead_units": {"module": ""}}, ratios=[1e-4] * 5, biases={"b.bias": size})
+    lines = [t.lines for t in tries(e, *CUSTOM) if t.lines]
+    assert ("b.bias" in lines[0]) == (size > 1)
+    assert lines[-1].startswith("the model: ")
+
+
 @pytest.mark.parametrize(("size", "factor"), [(3.0, 0.47), (0.1, 14.0)])
 def test_initial_weights_off_by_a_factor_get_it_back(size: float, factor: float) -> None:
     sizes = {f"layers.{i}.weight": size for i in range(8)}

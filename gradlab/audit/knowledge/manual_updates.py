@@ -78,7 +78,7 @@ def manual_step(engine: Engine, node: ast.AST, param: Value, by: list[ast.expr],
         engine.emit("step", node, whole)
 
 
-def assign_gradient(engine: Engine, node: ast.stmt, target: ast.expr, right: ast.expr, op: ast.operator | None) -> bool:
+def assign_gradient(engine: Engine, node: ast.AST, target: ast.expr, right: ast.expr, op: ast.operator | None) -> bool:
     """`p.grad = None`, `p.grad /= n` and the like; returns whether the assignment is one of a gradient."""
     if not isinstance(target, ast.Attribute):
         return False

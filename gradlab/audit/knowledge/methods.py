@@ -15,7 +15,7 @@ from gradlab.audit.knowledge.framework_methods import (
     fabric_method,
     lightning_method,
 )
-from gradlab.audit.knowledge.known_names import AVERAGES
+from gradlab.audit.knowledge.known_names import AVERAGES, HARMLESS
 from gradlab.audit.knowledge.losses import forward
 from gradlab.audit.knowledge.manual_updates import descending, manual_step, weight_name, weights
 from gradlab.audit.knowledge.opaque_calls import ACTING, blind
@@ -166,9 +166,13 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
     elif not owner.lineage and owner.kind in ("model", "ddp"):
         if name == "step" and not AVERAGES.search(owner.name):
             call.emit("opaque", owner, name=name, receives=FRAMEWORK)
+        made = Value(made=True, opaque=True, blind=blind(owner, call.values), inside=tuple(engine.regions))
         if name in ("training_step", "compute_loss", "log_prob", "evaluate_actions"):
-            return tensor(roots=frozenset([next(births)]), opaque=True, inside=tuple(engine.regions))
-        return Value(made=True, opaque=True, blind=blind(owner, call.values), inside=tuple(engine.regions))
+            made = tensor(roots=frozenset([next(births)]), opaque=True, inside=tuple(engine.regions))
+        if owner.raw is not None and call.values and not HARMLESS.match(name):  # a forward pass without the wrapper
+            event = call.engine.emit("forward", call.node, owner)
+            made.update(forward=event, chain=(event,))
+        return made
     else:
         return None
     return Value()

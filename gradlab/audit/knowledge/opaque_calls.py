@@ -50,6 +50,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         blind=blind(owner, received),
         inside=tuple(engine.regions),
         acting=bool(receives),
+        trained=tuple(v.root() for v in received if v.kind in ("params", "model", "ddp")),  # should it be an optimizer
         never_none=owner is None and name in ("float", "int", "str"),
         counted=owner if name in ("sum", "numel") and not call.values else None,
         summed=name == "sum",

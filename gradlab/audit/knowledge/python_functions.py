@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.known_names import kind_by_name
+from gradlab.audit.knowledge.manual_updates import assign_gradient
 from gradlab.audit.trace.iterables import OTHERS, dictionary, dictionary_of_pairs, element, number, several
 from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value
 
@@ -32,6 +33,9 @@ def get_attribute(call: CallSite) -> Value | None:
 def set_attribute(call: CallSite) -> Value | None:
     if len(call.args) != 3 or not isinstance(word := call.args[1].value, str):
         return None
+    node = call.node.args
+    if word == "grad" and assign_gradient(call.engine, call.node, ast.Attribute(node[0], word), node[2], None):
+        return Value("none", "None")
     call.args[0].attributes[word] = call.args[2]
     return Value("none", "None")
 

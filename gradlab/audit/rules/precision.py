@@ -12,7 +12,7 @@ from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.scaler import scaler_of
 from gradlab.audit.source.project import INSTALLED, Module
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.conditions import FALSE, TRUE
+from gradlab.audit.trace.conditions import TRUE, may_both_hold
 from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.event_tree import walk as walk_events
 from gradlab.audit.trace.replay import Occurrence
@@ -28,13 +28,13 @@ def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
         if scaler is None or scaler.kind != "scaler" or loss is None or event is None or event.value is None:
             continue
         model = event.value
-        off = switched_off(event.regions)
+        off = switched_off(event.regions, scaler)
         if model.half or (not off and any(r.kind in ("autocast", "unknown") for r in event.regions)):
             continue
         cast = any(r.kind == "autocast" and r.when in (TRUE, scaler.enabled) for r in loss.inside)
         if not off and any(r.kind in ("autocast", "no_grad") for e in (event, *loss.chain) for r in e.regions):
             cast = False  # a teacher's, perhaps
-        off = off and not any(e.regions and not switched_off(e.regions) for e in loss.chain)
+        off = off and not any(e.regions and not switched_off(e.regions, scaler) for e in loss.chain)
         root = model.root()
         elsewhere = event.casts and root.made and not root.lineage
         # one that casts by itself needs no block around its loss alone
@@ -44,10 +44,10 @@ def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
                     yield Hit(step, (backward,))
 
 
-def switched_off(regions: tuple[Region, ...]) -> bool:
-    """Whether autocast(enabled=False) is around a forward pass, and no autocast that is enabled."""
+def switched_off(regions: tuple[Region, ...], scaler: Value) -> bool:
+    """Whether autocast(enabled=False) is around a forward pass, and no autocast that is on where the scaler is."""
     found = [r.when for r in regions if r.kind in ("autocast", "unknown")]
-    return bool(found) and all(when == FALSE for when in found)
+    return bool(found) and not any(may_both_hold(when, scaler.enabled) for when in found)
 
 
 def never_casts(model: Value) -> bool:

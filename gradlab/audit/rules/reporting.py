@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gradlab.audit.rules.registry import Hit, Rule
 from gradlab.audit.trace.conditions import Formula
@@ -31,10 +32,12 @@ def reported(rule: Rule, loop: TrainingLoop, scenarios: list[Scenario]) -> Itera
                 key in guard for guard, _ in scenario.own_guards(hit.step) for key in varying
             ):
                 continue  # where in the window it happens is not known
-            key = (id(hit.node or hit.step.event), tuple(id(o.event) for o in hit.others))
-            if key not in seen and nested(loop, [hit.step, *hit.others], hit.loose):
-                seen.add(key)
-                hits[key] = (hit, hits.get(key, (hit, 0))[1] + 1)
+            related = [hit] if nested(loop, [hit.step, *hit.others], hit.loose) else []
+            for one in [*related, replace(hit, others=())]:  # alone it is wrong wherever it happens
+                key = (id(one.node or one.step.event), tuple(id(o.event) for o in one.others))
+                if key not in seen:
+                    seen.add(key)
+                    hits[key] = (one, hits.get(key, (one, 0))[1] + 1)
     for hit, count in hits.values():
         if count >= sum(possible(hit, scenario) for scenario in scenarios):
             if hit.node is None and hit.step.kind in (*ORDERED, "step"):

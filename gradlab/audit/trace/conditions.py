@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,14 @@ def holds(formula: Formula, truth: Callable[[Atom], bool]) -> bool:
         return not holds(formula[1], truth)
     parts = (holds(part, truth) for part in formula[1])
     return all(parts) if word == "and" else any(parts)
+
+
+def may_both_hold(one: Formula, two: Formula) -> bool:
+    """Whether some truth of their atoms fulfils two conditions."""
+    both = joined("and", [one, two])
+    keys = list(dict.fromkeys(atom.key for atom in atoms(both)))[:8]
+    found = (dict(zip(keys, values)) for values in itertools.product((True, False), repeat=len(keys)))
+    return any(holds(both, lambda atom, truth=truth: truth.get(atom.key, True)) for truth in found)  # type: ignore[misc]
 
 
 def atoms(formula: Formula) -> list[Atom]:

@@ -57,6 +57,26 @@ def main():
     ddp = DDP(model)
     train(ddp, optimizer)
 """,
+    "ddp made by a caller, another method of the inner module called": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def train(net, opt):
+    for x, y in loader:
+        opt.zero_grad()
+        net.module.objective(x, y).backward()  # expect: GL504
+        opt.step()
+def main():
+    train(DDP(model), optimizer)
+""",
+    "ddp made by a caller, another method of the inner module called after the wrapper": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def train(net, opt):
+    for x, y in loader:
+        opt.zero_grad()
+        net.module.objective(net(x), y).backward()
+        opt.step()
+def main():
+    train(DDP(model), optimizer)
+""",
     "recurrent model made by caller, unclipped is advice": """
 def train(net, opt):
     for x, y in loader:

@@ -29,6 +29,10 @@ CASES = {
     "two flags in a dictionary": OUTSIDE.replace("SCALED", ONE)
     .replace("CAST", OTHER_FLAG)
     .replace("  # expect: GL208", ""),
+    "a flag that is turned round": FLAG.replace("FORWARD\n        with", "pass\n        with")
+    .replace("FORWARD", "out = net(x)  # expect: GL208")
+    .replace("SCALED", ONE)
+    .replace("CAST", f"not {ONE}"),
     "a scaler that is called": """
 def epoch(net, opt, scaler, n):
     opt.zero_grad()

@@ -36,6 +36,48 @@ def run(clip, penalty):
             if bound:
                 nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)  # expect: GL101
 """,
+    "clipped too early, whatever further flags hold": """
+def run(clip, bound, scaled):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if clip:
+            if bound > 0:
+                nn.utils.clip_grad_norm_(model.parameters(), bound)  # expect: GL102
+        if scaled:
+            (2 * loss).backward()
+        else:
+            loss.backward()
+        optimizer.step()
+""",
+    "clipped between two backward passes, of which a flag chooses the first": """
+def run(clip, early):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if early:
+            loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if not early:
+            loss.backward()
+        optimizer.step()
+""",
+    "clipped after the step of an optimizer that a function made of the network": """
+from elsewhere import build, build_optimizer
+def run(options):
+    maker, critic = build(options), build(options)
+    one, two = build_optimizer(maker, options), build_optimizer(critic, options)
+    for x, _ in loader:
+        one.zero_grad()
+        (-critic(maker(x)).mean()).backward()
+        one.step()
+        nn.utils.clip_grad_norm_(maker.parameters(), 1.0)  # expect: GL101
+        two.zero_grad()
+        (critic(maker(x).detach()).mean() - critic(x).mean()).backward()
+        nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
+        two.step()
+""",
     "gradients just set to zero are clipped, after another's update": AGENT
     + """
     def run(self, batches):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.values import CALLABLE, Value
 
 ACTING = {
     *("optimizer", "scaler", "loss_scaler", "model", "ddp", "params", "accelerator", "fabric", "groups", "gradients")
@@ -21,6 +22,8 @@ CONFIGURATIONS = {"instance", "arguments", "accelerator", "fabric", "index", "di
 AWAY_FROM_ZERO = {"clamp", "clamp_min", "clip", "max", "maximum", "clamp_", "clamp_min_"}
 SAME_NUMBER = AWAY_FROM_ZERO | {"float", "long", "int", "double", "item", "to", "detach", "clone", "type_as", "cuda"}
 """Methods that keep the number of items in a batch, and those of them after which it is not 0."""
+INERT = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "matplotlib", "yaml", "wandb", "omegaconf"}
+"""Packages whose functions do nothing to gradients."""
 LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may contain the length of a window."""
 
@@ -37,7 +40,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     if used and COMPUTES_LOSS.match(name) and (wrapped := next((v for v in received if v.kind == "ddp"), None)):
         call.emit("passed", wrapped)  # what computes a loss with a network calls it
     averages = owner is not None and receives <= {"model", "ddp", "params"} and AVERAGES.search(owner.name)
-    if receives and not averages and acts(name, receives, used):
+    if receives and not averages and not inert(call, received) and acts(name, receives, used):
         call.emit("opaque", owner, name=name, receives=frozenset(receives), used=used)
     if len(call.args) == 1 and call.args[0].kind in ("function", "method"):
         return call.args[0]  # compiled, or wrapped otherwise
@@ -85,6 +88,12 @@ def may_hold_optimizer(engine: Engine, owner: Value) -> bool:
     if owner is engine.selves[0] or owner.received_training or not owner.lineage or owner.given or owner.annotated:
         return True
     return any(value.kind in HOLDING for value in owner.attributes.values())
+
+
+def inert(call: CallSite, received: list[Value]) -> bool:
+    """Whether a function is of a package that knows no gradients, and receives nothing that it could call."""
+    package, dot, _ = call.name.partition(".")
+    return bool(dot) and package in INERT and not any(v.kind in CALLABLE for v in received)
 
 
 def acts(name: str, receives: set[str], used: bool) -> bool:

@@ -6,7 +6,7 @@ from gradlab.audit.trace.conditions import FALSE, TRUE, Formula, joined, negatio
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import Value
 
-TELLING = {"number": 1, "unknown": 2, "none": 3}
+TELLING = {"instance": 1, "number": 2, "unknown": 3, "none": 4}
 """Kinds that are not the kind of a choice where another alternative has one that tells more, the last one least."""
 
 

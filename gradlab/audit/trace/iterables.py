@@ -62,7 +62,8 @@ def element(over: Value) -> Value:
         return over.derived("group")
     if over.kind == "enumerated":
         index = Value("index", "i", offset=over.start, of_loop=True)
-        return several([index, Value("unknown", "batch") if over.inner.kind != "params" else element(over.inner)])
+        telling = over.inner.kind in ("params", "tensor")
+        return several([index, element(over.inner) if telling else Value("unknown", "batch")])
     if over.kind == "counted":
         return Value("index", "i", stop=over.stop, stride=over.stride, of_loop=True)
     if over.kind == "list" and over.items:

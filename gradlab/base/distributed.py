@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gradlab.base import restarts
 from gradlab.base.parent import end_with_parent
 
 
@@ -81,7 +82,11 @@ def world() -> World:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(local % torch.cuda.device_count())
-        torch.distributed.init_process_group(backend)
+        start = restarts.start()
+        if start is None:
+            torch.distributed.init_process_group(backend)
+        else:
+            torch.distributed.init_process_group(backend, store=start.store, rank=rank, world_size=size)
     return World(rank, size, local)
 
 

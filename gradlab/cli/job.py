@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from gradlab.base import distributed, errors
+from gradlab.base import distributed, errors, restarts
 from gradlab.base.command import INTERRUPTED, identity
 from gradlab.base.lock import turn
 from gradlab.base.option import Invalid
@@ -88,6 +88,8 @@ def run_job(cfg: DictConfig) -> int:
     folder = Path(hydra.runtime.output_dir)
     overrides: list[Any] = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # type: ignore[assignment]
     processes.enter()
+    if world.main and (start := restarts.start()) is not None:
+        start.remember(Path(hydra.sweep.dir) if hydra.mode is RunMode.MULTIRUN else folder)
     try:
         with turn(folder) if world.main else nullcontext():
             return run(compose(cfg, overrides), folder, overrides, world)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,13 @@ FREE = {"resume", "story"}
 
 
 def resumed(args: argparse.Namespace, session: Session) -> None:
-    """With `resume=FOLDER`: put the stored overrides before those given now, which overrule them."""
+    """With `resume=FOLDER`, or where torchrun has started the ranks again: the stored overrides before those of now."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
+    from gradlab.base import restarts
+
+    if (start := restarts.start()) is not None and (left := start.left()) is not None:
+        again(args, left)
     given = [o for o in args.overrides if key(o) == "resume"]
     if not given or given[-1].partition("=")[2] in ("null", ""):
         return
@@ -30,6 +36,18 @@ def resumed(args: argparse.Namespace, session: Session) -> None:
         resume_sweep(folder, args)
     else:
         resume_run(folder, args, session)
+
+
+def again(args: argparse.Namespace, folder: Path) -> None:
+    """Resume what ranks before these began, which holds what was typed."""
+    if os.environ.get("RANK") == "0":
+        print(f"gradlab: torchrun has started the ranks again: {folder} goes on", file=sys.stderr)
+    args.overrides, args.multirun, args.trust = [f"resume='{quoted(folder)}'"], False, True
+
+
+def quoted(folder: Path) -> str:
+    """Between single quotes, as Hydra reads it."""
+    return str(folder).replace("\\", "\\\\").replace("'", "\\'")
 
 
 def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None:
@@ -53,10 +71,10 @@ def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None
     session.resumed = Resumed(files, given, run.config if anew else None)
     if anew:
         args.overrides = [o for o in args.overrides if key(o) != "resume"]
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     before = [o for o in run.typed if not given & {key(o), key(o).split(".")[0]}]
-    args.overrides = [*before, *args.overrides, f"hydra.run.dir='{quoted}'", "hydra.mode=RUN"]
+    args.overrides = [*before, *args.overrides, f"hydra.run.dir='{quoted(folder)}'", "hydra.mode=RUN"]
     args.config_dir = args.config_dir or next(reversed(run.config_dirs), None)
+    wait_for_ranks()
 
 
 def check_unchanged(folder: Path, before: dict[str, Any], now: dict[str, Any], given: set[str]) -> None:
@@ -75,7 +93,6 @@ def check_unchanged(folder: Path, before: dict[str, Any], now: dict[str, Any], g
 
 def resume_sweep(folder: Path, args: argparse.Namespace) -> None:
     """Run the unfinished jobs of a sweep; what is given now may change only where they run."""
-    from gradlab.base.distributed import under_torchrun, world
     from gradlab.runs.sweep_record import SweepRecord
     from gradlab.sweep.resume import original_command
 
@@ -83,9 +100,16 @@ def resume_sweep(folder: Path, args: argparse.Namespace) -> None:
     flags, before, after = original_command(folder, given)
     refuse_links("resume", folder)
     confirm("resume", folder, *sweep_named(SweepRecord(folder).hydra), args.trust)
-    if under_torchrun():
-        world().barrier()  # before rank 0 writes multirun.yaml anew
+    wait_for_ranks()
     began = parse(flags)
     args.overrides, args.multirun = [*before, *given, *after], True
     args.config_name = args.config_name or began.config_name
     args.config_dir = args.config_dir or began.config_dir
+
+
+def wait_for_ranks() -> None:
+    """Until all have read what rank 0 then writes anew."""
+    from gradlab.base.distributed import under_torchrun, world
+
+    if under_torchrun():
+        world().barrier()

@@ -1,0 +1,79 @@
+"""A rank is killed under `torchrun --max-restarts`: the run goes on by itself, and ends as if nothing had been."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import differences, load, metrics
+
+RUN = [
+    *("-m", "gradlab", "model=sigmoid_mlp", "optimizer=sgd", "optimizer.lr=0.1", "trainer.epochs=15", "expect=any"),
+    *("trainer.checkpoint_every=20", "trainer.progress=none", "monitor=none"),
+]
+ONE_HOST = [["--standalone", "--nproc-per-node=2"]]
+TWO_HOSTS = [["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--local-addr=127.0.0.1"]] * 2
+
+
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def rank_1(parents: set[int]) -> int:
+    """The process of rank 1 among the children of torchrun's agents."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent in parents and b"\0RANK=1\0" in b"\0" + (entry / "environ").read_bytes():
+                    return int(entry.name)
+            except (OSError, ValueError):
+                continue
+    raise AssertionError("no rank 1")
+
+
+def ended(agents: list[list[str]], here: Path, folder: str, kill: bool) -> str:
+    """Run under these agents, which is to end well; kill: rank 1, once there are checkpoints. Returns what was said."""
+    started, at = [], port()
+    for number, given in enumerate(agents):
+        where = [f"--rdzv-endpoint=127.0.0.1:{at}", "--rdzv-id=run"] if len(agents) > 1 else []
+        command = [sys.executable, "-m", "torch.distributed.run", *given, *where, "--max-restarts=2", *RUN]
+        command = [*command, f"hydra.run.dir={folder}"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with (here / f"{folder}_{number}.txt").open("w") as said:
+            started.append(subprocess.Popen(command, cwd=here, stdout=said, stderr=said, env=environment))
+    try:
+        until = time.monotonic() + 120
+        while kill:
+            file = here / folder / "metrics.jsonl"
+            if (here / folder / "checkpoint.pt").is_file() and file.read_bytes().count(b"\n") > 60:
+                os.kill(rank_1({agent.pid for agent in started}), signal.SIGKILL)
+                break
+            assert time.monotonic() < until and started[0].poll() is None
+            time.sleep(0.05)
+        codes = [agent.wait(timeout=200) for agent in started]
+    finally:
+        for agent in started:
+            agent.terminate()
+    text = "".join((here / f"{folder}_{number}.txt").read_text() for number in range(len(agents)))
+    assert codes == [0] * len(agents), text
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agents", [ONE_HOST, TWO_HOSTS], ids=["one_host", "two_hosts"])
+def test_a_run_whose_rank_is_killed_goes_on_and_ends_as_the_undisturbed_one(
+    tmp_path: Path, agents: list[list[str]]
+) -> None:
+    said = ended(agents, tmp_path, "killed", kill=True)
+    assert said.count("torchrun has started the ranks again") == 1
+    ended(agents, tmp_path, "whole", kill=False)
+    killed, whole = (load(tmp_path / name) for name in ("killed", "whole"))
+    assert not differences(killed["model"], whole["model"])
+    assert not differences(metrics(tmp_path / "killed"), metrics(tmp_path / "whole"))

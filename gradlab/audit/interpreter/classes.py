@@ -6,7 +6,7 @@ import ast
 import re
 from functools import lru_cache
 
-from gradlab.audit.knowledge.known_names import HUGGING_FACE, MODULES
+from gradlab.audit.knowledge.known_names import HUGGING_FACE, MODULES, OPTIMIZER, SCHEDULE
 from gradlab.audit.source.project import Module, Project
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.values import Value
@@ -22,9 +22,9 @@ def new_object(project: Project, callee: Value) -> Value:
     nodes, modules, unknown = lineage(project, callee.node, callee.module, 0)
     names = [name.split(".")[-1] for name in unknown]
     kind = "instance"
-    if any(name == "Optimizer" for name in names):
+    if any(name == "Optimizer" or OPTIMIZER.match(name) for name in names):
         kind = "optimizer"
-    elif any(name in ("_LRScheduler", "LRScheduler") for name in names):
+    elif any(name == "_LRScheduler" or SCHEDULE.match(name) for name in names):
         kind = "scheduler"
     elif any(MODULES.search(name) for name in names):
         kind = "criterion" if re.search(r"Loss$|Criterion$", callee.name) else "model"

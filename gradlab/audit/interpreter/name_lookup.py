@@ -13,6 +13,7 @@ from gradlab.audit.source.project import Module
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.conditions import sync_atom
 from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.values import Value
 
 BOUND = {
@@ -127,8 +128,9 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
             return Value("gradient", of=value, guess=not weight and value.kind == "unknown", birth=value.birth)
     if value.kind in ("gradient", "param") and name == "data":
         return value
-    if value.kind == "ddp" and name == "module":
-        return Value("model", f"{value.name}.module", raw=value, of=value.of, birth=value.birth)
+    wrapper = next((v for v in (value, *members(value)) if v.kind == "ddp"), None) if name == "module" else None
+    if wrapper is not None:
+        return Value("model", f"{value.name}.module", raw=wrapper, of=wrapper.of, birth=value.birth)
     if value.kind == "optimizer" and name == "param_groups":
         return Value("groups", of=value)
     if value.kind == "tensor" and name in ("data", "values"):

@@ -44,9 +44,10 @@ def torch_function(call: CallSite) -> Value:
         return count_of(first, tail)
     if tail == "sum" and first is not None and len(call.values) == 1:
         return Value(made=True, counted=first, summed=True)
-    if tail == "enable_grad":
+    enabled = first.value if tail == "set_grad_enabled" and first is not None else None
+    if tail == "enable_grad" or (tail == "set_grad_enabled" and enabled is not False):
         return Value("null")
-    if tail in ("no_grad", "inference_mode"):
+    if tail in ("no_grad", "inference_mode", "set_grad_enabled"):
         return Value("context", word="no_grad")
     return Value(made=True)
 

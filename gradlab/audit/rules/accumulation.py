@@ -131,7 +131,8 @@ def divided_twice(scenario: Scenario) -> Iterator[Hit]:
             twice = any(is_length(f, through.steps) for f in divisors)
         else:
             texts = [f.text for f in divisors]
-            twice = scenario.accumulating and not value.parts and any(texts.count(text) > 1 for text in texts)
+            within = scenario.loop.boundary or id(backward.event) in scenario.loop.in_window
+            twice = bool(within) and not value.parts and any(texts.count(text) > 1 for text in texts)
         if twice:
             yield Hit(backward)
 

@@ -17,14 +17,14 @@ from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.event_tree import walk as walk_events
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
-from gradlab.audit.trace.values import Region, Value
+from gradlab.audit.trace.values import Event, Region, Value
 
 
 @scenario_rule("GL208")
 def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
     for backward in scenario.of("backward"):
         loss, scaler = backward.event.value, scaler_of(backward)
-        event = loss.forward if loss is not None else None
+        event = last_forward(scenario, backward)
         if scaler is None or scaler.kind != "scaler" or loss is None or event is None or event.value is None:
             continue
         model = event.value
@@ -42,6 +42,16 @@ def forward_outside_autocast(scenario: Scenario) -> Iterator[Hit]:
             for step in scenario.of("forward"):
                 if (step.event is event or (off and step.event in loss.chain)) and step.k == backward.k:
                     yield Hit(step, (backward,))
+
+
+def last_forward(scenario: Scenario, backward: Occurrence) -> Event | None:
+    """The last forward pass that a loss comes from; of several branches' of one network the one that happens."""
+    loss = backward.event.value
+    if loss is None or loss.forward is None:
+        return None
+    same = [e for e in (loss.forward, *loss.chain) if e.value is loss.forward.value]
+    happened = {id(s.event) for s in scenario.of("forward") if s.k == backward.k}
+    return next((e for e in same if id(e) in happened), loss.forward)
 
 
 def switched_off(regions: tuple[Region, ...], scaler: Value) -> bool:
@@ -106,7 +116,7 @@ def in_fp16(scenario: Scenario, forward: Occurrence, backward: Occurrence, loss:
     model, event = forward.event.value, forward.event
     if model is None or forward.k != backward.k or event not in (loss.forward, *loss.chain):
         return False
-    region, last = forward.inside("autocast"), event is loss.forward
+    region, last = forward.inside("autocast"), event is last_forward(scenario, backward)
     if region is not None:
         return casts_to_fp16(region) and last
     return bool(model.root().half) and is_trained(scenario, model, last) and forward.inside("no_grad") is None

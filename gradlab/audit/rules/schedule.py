@@ -25,8 +25,8 @@ SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 
 
 def alternatives(schedule: Value) -> list[Value]:
-    """The schedules that a value may be."""
-    return [found for one in members(schedule) for found in one.among or (one,)]
+    """The schedules that a value may be, where it is one."""
+    return [found for one in members(schedule) if one.kind != "none" for found in one.among or (one,)]
 
 
 def in_batches(schedule: Value) -> bool:
@@ -95,9 +95,10 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
         return False
     if any(e.kind == "schedule" and e.arguments and e.value is schedule for e in loop.events):
         return False
-    if any(one.lineage for one in alternatives(schedule)):
+    own = [one for one in alternatives(schedule) if one.lineage]
+    if any(one.kind != "scheduler" or one.method("step") or one.method("get_lr") for one in own):
         return False
-    return all(TORCH.search(one.maker) for one in alternatives(schedule)) or bool(
+    return all(one.lineage or TORCH.search(one.maker) for one in alternatives(schedule)) or bool(
         TORCH.search(event.module.source.text)
     )
 

@@ -96,7 +96,7 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
             before = before or updates(scenario, zero.k - 1, optimizer)
             if not (before and before[-1].kind == "backward" and after and after[0].kind == "step"):
                 continue
-            if gradients_assigned(scenario, zero, after[0]) or batch_rejected(scenario, zero, after[0]):
+            if gradients_assigned(scenario, zero, after[0]) or batch_rejected(scenario, zero):
                 continue
             between = scenario.steps[scenario.steps.index(before[-1]) : scenario.steps.index(zero)]
             if optimizer.lineage and any(s.kind == "step" for s in between):
@@ -113,12 +113,10 @@ def gradients_assigned(scenario: Scenario, zero: Occurrence, step: Occurrence) -
     return any(s.kind == "given" for s in steps) or any(receives & {"params", "gradients"} for receives in calls)
 
 
-def batch_rejected(scenario: Scenario, zero: Occurrence, step: Occurrence) -> bool:
-    """Whether gradients are set to zero under a flag, or a check of a norm, that may mark a bad batch.
-
-    What the step depends on, too, marks none: it has nothing but zeros then.
-    """
+def batch_rejected(scenario: Scenario, zero: Occurrence) -> bool:
+    """Whether gradients are set to zero under a flag, or a check of a norm, that may mark a bad batch."""
     loop = scenario.loop
-    flags = {a.key for a in loop.atoms if a.kind in ("flag", "finite") and a.birth > loop.birth}
-    guards = scenario.own_guards(zero) - step.guards
+    young = [a for a in loop.atoms if a.birth > loop.birth and a not in loop.boundary]
+    flags = {a.key for a in young if a.kind in ("flag", "finite")}
+    guards = scenario.own_guards(zero)
     return any(key in guard for guard, _ in guards for key in flags if "is not None" not in key)

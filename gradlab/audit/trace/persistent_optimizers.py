@@ -22,5 +22,5 @@ def zeroes_own_gradients(loop: TrainingLoop, owner: Value | None, module: Module
     return (
         bool(zeros)
         and all(id(n) in zeros for n in calls)
-        and not re.search(r"grad(\.data)?(\.zero_| = )", module.source.text)
+        and not re.search(r"\.grad(\.data)?(\.zero_| = )", module.source.text)
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gradlab.audit.trace.conditions import FALSE, TRUE, WINDOW, Atom, atoms, sync_atom
+from gradlab.audit.trace.conditions import FALSE, TRUE, WINDOW, Atom, atoms, literals, negation, sync_atom
 from gradlab.audit.trace.event_tree import Block, If, Jump, Loop, Node, events, walk
 from gradlab.audit.trace.replay import Occurrence, cases, flipped, follow, pruned
 from gradlab.audit.trace.values import Event, Value
@@ -47,6 +47,7 @@ class TrainingLoop:
         if self.too_large:
             self.body, self.atoms = [], []
         self.alternating = self.keeping_atoms()
+        self.computing = self.computing_keys()
         self.window_loops = [item for item in walk(self.body) if isinstance(item, Loop) and self.fills_window(item)]
         self.in_window = {id(event): item for item in self.window_loops for event in events(item.body)}
         self.find_boundary()
@@ -151,6 +152,19 @@ class TrainingLoop:
         ]
         return {atom for test in tests for atom in atoms(test)} - set(self.atoms)
 
+    def computing_keys(self) -> set[str]:
+        """Keys of the conditions that only decide whether there is a forward pass, each true where there is one."""
+        found: set[str] = set()
+        for item in walk(self.body):
+            if isinstance(item, If) and not acts(item):
+                sides = [
+                    any(e.kind == "forward" and differentiable(e) for e in events(s)) for s in (item.then, item.other)
+                ]
+                if sides[0] != sides[1]:
+                    test = item.test if sides[0] else negation(item.test)
+                    found |= {key for key, positive in literals(test) if positive}
+        return found
+
     def open_atoms(self) -> list[Atom]:
         """Atoms that nothing decides: each may be true or false, for all of a run."""
         return [a for a in self.atoms if a not in self.boundary and not self.timed(a)]
@@ -254,6 +268,10 @@ class TrainingLoop:
 
     def truth(self, values: dict[str, bool], k: int) -> Callable[[Atom], bool]:
         """The truth of every atom in iteration k, flags as given."""
+
+        def otherwise(atom: Atom) -> bool:
+            return values.get(atom.key, atom.key in self.computing)
+
         ends = k % self.window == self.window - 1
         phase = next((a for a in self.boundary if a.kind == "period" and a.at is not None), None)
         if phase is not None and phase.at is not None:
@@ -261,7 +279,7 @@ class TrainingLoop:
         if any(values.get(key) is truth for key, truth in single(self.period)):
             compared = "Compare("  # `i % 1 == 0` holds, and `i % 1` does not
             return lambda atom: self.boundary.get(
-                atom, atom.key.startswith(compared) if self.paced(atom) else values.get(atom.key, False)
+                atom, atom.key.startswith(compared) if self.paced(atom) else otherwise(atom)
             )
 
         def at(atom: Atom) -> bool:
@@ -271,7 +289,7 @@ class TrainingLoop:
                 return ends == self.boundary[atom]
             if atom in self.alternating:
                 return k % 2 == 0
-            return values.get(atom.key, False)
+            return otherwise(atom)
 
         return at
 
@@ -297,6 +315,10 @@ def acts(item: If) -> bool:
         isinstance(part, Jump) or (isinstance(part, Event) and part.kind in ACTIONS)
         for part in walk([*item.then, *item.other])
     )
+
+
+def differentiable(event: Event) -> bool:
+    return all(region.kind != "no_grad" for region in event.regions)
 
 
 def same(one: Value, two: Value) -> bool:

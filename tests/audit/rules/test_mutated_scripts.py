@@ -1,0 +1,207 @@
+"""Single mistakes where public scripts have something beside them: flags, windows of varying length, helpers."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+CASES = {
+    "zeroed before the step, at the end of a window whose length changes": """
+def fit(warm):
+    for epoch in range(3):
+        for i, (x, y) in enumerate(loader):
+            total = i + len(loader) * epoch
+            if total <= warm:
+                length = max(1, round(total / warm * 4))
+            F.cross_entropy(model(x), y).backward()  # expect: GL301
+            if total % length == 0:
+                optimizer.zero_grad()  # expect: GL103
+                optimizer.step()
+""",
+    "zeroed before the step, where a batch is rejected": """
+def fit(bad):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        if bad(x):
+            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "zeroed before the step, where a batch is rejected by its norm": """
+def fit(scaler, most):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if norm > most:
+            optimizer.zero_grad()
+            scaler.step(optimizer)
+            scaler.update()
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "a function of the standard library receives what holds a network": """
+from dataclasses import asdict
+class Settings:
+    def __init__(self):
+        self.model = model
+settings = Settings()
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # expect: GL305
+    print(asdict(settings))
+""",
+    "a function of the standard library receives what may zero": """
+import functools
+def zero(_, net):
+    net.zero_grad()
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    functools.reduce(zero, [model], None)
+""",
+    "an optimizer or one of the project's around it": """
+class Trust:
+    def __init__(self, inner):
+        self.inner = inner
+        self.param_groups = inner.param_groups
+    def step(self):
+        self.inner.step()
+def fit(trust, scaler):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    if trust:
+        opt = Trust(opt)
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)  # expect: GL305
+        scaler.update()
+""",
+    "the outputs of a network one by one": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    total = torch.zeros(1)
+    for i, part in enumerate(net.module(x)):  # expect: GL504
+        total += F.mse_loss(part, y)
+    total.backward()
+    optimizer.step()
+""",
+    "divided twice, in a loop that a flag may end": """
+def fit(steps, most, several, scaled):
+    for i, (x, y) in enumerate(loader):
+        loss = F.cross_entropy(model(x), y)
+        if several:
+            loss = loss.mean()
+        if steps > 1:
+            loss = loss / steps
+            loss = loss / steps
+        if scaled:
+            (loss * 1.0).backward()  # expect: GL302
+        else:
+            loss.backward()  # expect: GL302
+        if (i + 1) % steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        if most > 0 and i > most:
+            break
+""",
+    "a schedule of the project's, made of PyTorch's": """
+from torch.optim.lr_scheduler import LambdaLR
+class Warmup(LambdaLR):
+    def __init__(self, opt, steps):
+        super().__init__(opt, lambda step: min(1.0, step / steps))
+def fit(n):
+    schedule = Warmup(optimizer, 100)
+    for i, (x, y) in enumerate(loader):
+        F.cross_entropy(model(x), y).backward()  # expect: GL301
+        if (i + 1) % n == 0:
+            schedule.step()  # expect: GL402
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "a schedule of the project's that steps as it likes": """
+from torch.optim.lr_scheduler import LambdaLR
+class Warmup(LambdaLR):
+    def step(self):
+        self.optimizer.param_groups[0]["lr"] = 0.1
+schedule = Warmup(optimizer)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    schedule.step()
+    optimizer.step()
+""",
+    "wrapped unless a flag says otherwise": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def fit(rank):
+    net = model if rank == -1 else DDP(model)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(net.module(x), y).backward()  # expect: GL504
+        optimizer.step()
+""",
+    "autocast around one branch's forward pass": """
+def fit(kind):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        if kind == "plain":
+            with torch.autocast("cuda", dtype=torch.float16, enabled=False):
+                loss = F.cross_entropy(model(x), y)  # expect: GL208
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "fp16 without a scaler, where a flag chooses what is given to the network": """
+def fit(net, long):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            if long:
+                out = net(x, y)
+            else:
+                out = net(x)
+            loss = F.cross_entropy(out, y)
+        loss.backward()  # expect: GL210
+        optimizer.step()
+""",
+    "gradients switched on by a flag": """
+def loss_of(net, x, y, training):
+    with torch.set_grad_enabled(training):
+        return F.cross_entropy(net(x), y)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = loss_of(model, x, y, True)  # expect: GL208
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""".replace("net(x), y)\n", "net(x), y)  # expect: GL208\n").replace("True)  # expect: GL208", "True)"),
+    "an object with several optimizers, and a tensor of its own that learns": """
+class Agent:
+    def __init__(self, actor):
+        self.actor = actor
+        self.log_alpha = torch.zeros(1)
+        self.log_alpha.requires_grad = True
+        self.one = torch.optim.Adam(self.actor.parameters())
+        self.two = torch.optim.Adam([self.log_alpha])
+    def update(self, x):
+        self.actor(x).mean().backward()
+        self.one.step()  # expect: GL305
+        self.two.zero_grad()
+        (self.log_alpha.exp() * x).mean().backward()
+        self.two.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

@@ -1,11 +1,12 @@
 """The faults that the tests inject, in numbers that CI has no time for. Seeded; ends with what was found.
 
-python experiments/faults/run.py [--fuzz 10000] [--kills 100] [--damage 10000] [--seed 1]
+python experiments/faults/run.py --fuzz N --commands N --kills N --damage N --requests N --pages N [--seed S]
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "faults")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
+IN_FOLDERS = {"commands": "fuzz", "kills": "killer", "requests": "prober", "pages": "prober"}
+"""What writes into a folder -> the module that does it."""
 
 
 def told(what: str, counts: Counter[str], faults: list[str]) -> int:
@@ -24,9 +27,14 @@ def told(what: str, counts: Counter[str], faults: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="commands with random overrides")
+    parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="random overrides, composed and checked")
+    parser.add_argument("--commands", type=int, default=0, metavar="N", help="random overrides, by the real command")
     parser.add_argument("--kills", type=int, default=0, metavar="N", help="kill -9 of runs, resumed to their end")
     parser.add_argument("--damage", type=int, default=0, metavar="N", help="damaged folders, read by all that reads")
+    parser.add_argument(
+        "--requests", type=int, default=0, metavar="N", help="hostile requests to a page that is served"
+    )
+    parser.add_argument("--pages", type=int, default=0, metavar="N", help="hostile text and files in folders")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     faults = 0
@@ -34,12 +42,12 @@ def main() -> int:
         import fuzz
 
         faults += told("overrides", *fuzz.fuzz(args.seed, args.fuzz))
-    if args.kills:
-        import killer
-
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-            faults += told("kills", *killer.kills(args.seed, args.kills, Path(folder)))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for what, module in IN_FOLDERS.items():
+        if number := getattr(args, what):
+            with tempfile.TemporaryDirectory() as folder:
+                inject = getattr(importlib.import_module(module), what)
+                faults += told(what, *inject(args.seed, number, Path(folder)))
     if args.damage:
         test = ROOT / "tests" / "faults" / "test_damaged_folders.py"
         given = os.environ | {"GRADLAB_FAULTS": f"{args.seed}:{args.damage}"}

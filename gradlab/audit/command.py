@@ -17,6 +17,7 @@ from gradlab.audit.source.exclusion import exclusion
 from gradlab.audit.source.files import find
 from gradlab.audit.source.settings import UsageError, settings
 from gradlab.audit.terminal import coloured
+from gradlab.base.visible import printable
 from gradlab.codes import CODES, SEVERITIES, UNREADABLE
 
 
@@ -58,9 +59,7 @@ def parser() -> Parser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
-    for out in (sys.stdout, sys.stderr):
-        if hasattr(out, "reconfigure"):
-            out.reconfigure(errors="backslashreplace")  # a path may have characters that the terminal has not
+    printable()
     try:
         code = run(parser().parse_args(arguments))
         if sys.stdout is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from gradlab.base import errors
+from gradlab.base.visible import printable
 
 INTERRUPTED = 130
 """Exit code of a run that was stopped, as of any program that Ctrl-C ends."""
@@ -25,6 +26,7 @@ class Parser(argparse.ArgumentParser):
 
 def exit_code(work: Callable[[], int]) -> int:
     """Do the work; a mistake of the user is reported in a line."""
+    printable()
     try:
         return work()
     except Exception as error:

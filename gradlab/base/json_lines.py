@@ -39,7 +39,7 @@ def write_whole(path: Path, text: str | bytes) -> None:
         if isinstance(text, bytes):
             partial.write_bytes(text)
         else:
-            partial.write_text(text, encoding="utf-8")
+            partial.write_text(text, encoding="utf-8", errors="backslashreplace")  # of names that are not
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

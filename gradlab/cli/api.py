@@ -192,17 +192,20 @@ def command(arguments: list[str]) -> Any:
     from hydra.core.global_hydra import GlobalHydra
 
     from gradlab.cli import main
-    from gradlab.cli.session import current
+    from gradlab.cli.session import RAISES, current
     from gradlab.config.compose import run_stamp
 
     with TURN, environment("HYDRA_FULL_ERROR", "1"):
         if GlobalHydra.instance().is_initialized():
             raise ValueError("gradlab cannot run inside of another program of Hydra")
         run_stamp.cache_clear()
+        token = RAISES.set(True)
         try:
             main.command([*arguments, *QUIET])
         except Exception as error:
             raised(error)
+        finally:
+            RAISES.reset(token)
         session = current()
     for failure in session.failures:
         raised(failure)

@@ -167,7 +167,8 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     if not world.main:
         wait_for(world, "said", [0])  # once a rank has ended, the launcher ends rank 0, which still prints
         return code
-    print(shown if world.size == 1 or message else of_rank(error, None, 0), end="", file=sys.stderr, flush=True)
+    if overrides is not None or not session.current().raises:
+        print(shown if world.size == 1 or message else of_rank(error, None, 0), end="", file=sys.stderr, flush=True)
     if world.size > 1:
         wait_for(world, "said", [0])
     if overrides is not None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from gradlab import __version__
 from gradlab.base import errors
 from gradlab.base.ending import end_process, own_process
+from gradlab.base.visible import printable
 from gradlab.cli.help import help_text
 
 
@@ -56,6 +57,7 @@ def main_rank() -> bool:
 
 def execute(arguments: list[str]) -> int:
     """Do what the arguments ask for; what a user did wrong is reported in one or two lines. Returns the exit code."""
+    printable()
     from gradlab.base.lazy import import_uncollected, lazy_import
 
     if "RANK" in os.environ:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gradlab.base.command import Parser, exit_code
 from gradlab.base.option import Invalid, one_of, require
+from gradlab.base.visible import one_line
 from gradlab.cli import refined_map
 
 DESCRIPTION = """\
@@ -51,5 +52,5 @@ def work(arguments: list[str]) -> int:
         raise Invalid("FOLDER", args.folder, f"must be the folder of a sweep (it holds {len(rows)} jobs)")
     results.write(rows, args.folder / "results.csv")
     drawn = sweep_map.make(args.folder, rows, args.x, args.y, args.metric, args.margin)
-    print(f"report: {sweep_page.write(args.folder, rows, drawn)}", flush=True)
+    print(f"report: {one_line(str(sweep_page.write(args.folder, rows, drawn)))}", flush=True)
     return 0

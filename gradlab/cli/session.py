@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from gradlab.sweep.progress import SweepWatch
 
 
+RAISES: ContextVar[bool] = ContextVar("raises", default=False)
+"""Of sessions that begin now."""
+
+
 @dataclass
 class Resumed:
     """A run that is resumed, as it was before."""
@@ -40,6 +44,8 @@ class Session:
     """Of the jobs that this process ran."""
     failures: list[BaseException] = field(default_factory=list)
     """Why jobs could not be run: faults of the configuration, of a user's code or of gradlab."""
+    raises: bool = field(default_factory=lambda: RAISES.get())
+    """Whether a program called, to which a run's failure is raised: it is not printed too."""
     sweeps: dict[Path, list[list[str]] | None] = field(default_factory=dict)
     """Folder of each sweep that began, and the overrides of each of its jobs, where they are known beforehand."""
     between_jobs: bool = False

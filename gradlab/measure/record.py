@@ -135,7 +135,7 @@ class Record(Recorder):
                 self.measured.append((name, names, values))
         if self.steps:
             self.slopes = dict(zip(gradients.names, gradients.tensors, strict=True))
-            self.before = list(torch._foreach_clone([p.detach() for p in self.params]))
+            self.before = [p.detach().clone() for p in self.params]
             self.norms_of = gradients.norms_of
             self.measured.append(("param/norm", self.names, self.norms_of(self.before)))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradlab.base.command import Parser, exit_code
 from gradlab.base.errors import Usage
 from gradlab.base.option import Invalid, require
+from gradlab.base.visible import one_line
 from gradlab.report.pages.run_page import PARTS, began
 from gradlab.report.wandb import report as wandb_report
 from gradlab.runs.folder_files import reading
@@ -79,11 +80,11 @@ def kind(folder: Path) -> str:
 def of_run(folder: Path, draws: bool) -> int:
     from gradlab.report.pages import run_page
 
-    print(run_page.write(folder))
+    print(one_line(str(run_page.write(folder))))
     if draws:
         from gradlab.report import figures
 
-        print(*figures.of_run(folder), sep="\n")
+        print(*(one_line(str(file)) for file in figures.of_run(folder)), sep="\n")
     return 0
 
 
@@ -93,7 +94,7 @@ def of_sweep(folder: Path, draws: bool) -> int:
     if draws:
         raise Usage("--figures: is of runs; python -m gradlab.map draws those of a sweep")
     run_page.complete(job.path for job in SweepRecord(folder).jobs)
-    print(sweep_page.write(folder))
+    print(one_line(str(sweep_page.write(folder))))
     return 0
 
 
@@ -105,11 +106,11 @@ def several(folders: list[Path], file: Path, draws: bool) -> int:
     require(len(runs) <= COMPARED, "FOLDER", f"{len(runs)} runs", f"at most {COMPARED} runs on one page")
     if file.is_dir():
         file = file / "comparison.html"
-    print(comparison_page.write(runs, file))
+    print(one_line(str(comparison_page.write(runs, file))))
     if draws:
         from gradlab.report import figures
 
-        print(*figures.of_several(runs, file.with_suffix("")), sep="\n")
+        print(*(one_line(str(drawn)) for drawn in figures.of_several(runs, file.with_suffix(""))), sep="\n")
     return 0
 
 

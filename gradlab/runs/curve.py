@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import number
+from gradlab.base.regular import regular
 
 CURVE = ("train/loss", "grad/norm")
 
@@ -29,7 +30,7 @@ def curve(path: Path, points: int = 200) -> list[list[float | None]]:
 def picked(path: Path, points: int) -> list[dict[str, Any]]:
     """Whole lines nearest to evenly spaced positions in a file of lines."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        with open(regular(path), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             end = text.rfind(b"\n")
             last = text.rfind(b"\n", 0, max(end, 0)) + 1
             starts = {text.rfind(b"\n", 0, end * i // (points - 1)) + 1 for i in range(points - 1)} | {last}

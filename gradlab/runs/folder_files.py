@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from gradlab.base.errors import ODD, explain
 from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
+from gradlab.base.regular import regular
 
 NESTED = re.compile(r"[\[{][^\]}]{0,9}(?:[\[{][^\]}]{0,9}){50}|^ {200}|(?:- ){50}|(?:\? ){50}", re.MULTILINE)
 """YAML deeper than any that is written here."""
@@ -59,7 +60,8 @@ class FolderFiles:
         if name not in self._texts:
             self._texts[name] = ""
             try:
-                self._texts[name] = (self.path / name).read_text(encoding="utf-8", errors="replace")
+                with open(regular(self.path / name), encoding="utf-8", errors="replace") as file:
+                    self._texts[name] = file.read()
             except (FileNotFoundError, NotADirectoryError):
                 pass
             except OSError as error:
@@ -83,8 +85,12 @@ class FolderFiles:
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """The whole lines of a file of JSON objects: a kill may have cut the last one short."""
         try:
-            text = (self.path / name).read_bytes()
-        except OSError:
+            with open(regular(self.path / name), "rb") as file:
+                text = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            self.unreadable[name] = str(error)
             return []
         whole = text[: text.rfind(b"\n") + 1].rstrip()
         try:  # one call of the parser is three times as fast as one a line

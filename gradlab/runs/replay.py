@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradlab.base.json_lines import plain
 from gradlab.base.option import Invalid
+from gradlab.base.visible import one_line
 from gradlab.runs.record import RunRecord
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
         "notes": notes,
     }
     (folder / "replay.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    print(*summary_lines(found, content, everything), f"replay: {folder / 'replay.json'}", sep="\n")
+    print(*summary_lines(found, content, everything), f"replay: {one_line(str(folder / 'replay.json'))}", sep="\n")
     return int(found.finite or found.first is None)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -101,13 +102,24 @@ def mark_of(overrides: Sequence[str], config_dirs: Sequence[str]) -> Path:
 
 
 def refuse_links(field: str, folder: Path) -> None:
-    """Raise `Invalid` where a file that would be read or written is a symbolic link: it could be any file of this
-    user's. Of a sweep, or what fixes a run, in the folders of its jobs too."""
+    """Raise `Invalid` where a file that would be read or written is a symbolic link, which could be any file of this
+    user's, or a named pipe or device. Of a sweep, or what fixes a run, in the folders of its jobs too."""
     jobs = [hydra.parent for hydra in folder.rglob(".hydra")]
     if any((folder / name).exists() for name in ("multirun.yaml", "fix.json")):
         jobs += [path for path in folder.glob("[!.]*") if path.is_dir()]  # submitit keeps a link in .submitit
     for run in dict.fromkeys((folder, *jobs)):
         for path in (*run.glob("*"), *run.glob(".hydra/*")):
-            if path.is_symlink():
+            if kind := odd(path):
                 name = one_line(str(path.relative_to(folder)))
-                raise Invalid(field, folder, f"holds a symbolic link, which is neither read nor written: {name}")
+                raise Invalid(field, folder, f"holds a {kind}, which is neither read nor written: {name}")
+
+
+def odd(path: Path) -> str:
+    """What a path is that is neither a file nor a folder."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:  # removed just now, by the run
+        return ""
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return ""
+    return "symbolic link" if stat.S_ISLNK(mode) else "pipe or device"

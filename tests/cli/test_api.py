@@ -85,11 +85,17 @@ def test_a_sweep_is_a_table_of_its_jobs(tmp_path: Path, monkeypatch: pytest.Monk
         ((), {"model": lambda: 1 / 0}, ZeroDivisionError, "division by zero"),
     ],
 )
-def test_a_mistake_is_raised_in_the_words_of_the_command(
-    run: Callable[..., Run], overrides: tuple[str, ...], objects: dict[str, object], kind: type[Exception], says: str
+def test_a_mistake_is_raised_in_the_words_of_the_command_and_not_printed(
+    run: Callable[..., Run],
+    capfd: pytest.CaptureFixture[str],
+    overrides: tuple[str, ...],
+    objects: dict[str, object],
+    kind: type[Exception],
+    says: str,
 ) -> None:
     with pytest.raises(kind, match=says.replace("+", r"\+").replace(".", r"\.")):
         run(*overrides, **({"model": nn.Linear(8, 1), "data": pairs()} | objects))
+    assert capfd.readouterr().err == ""
 
 
 def test_an_object_of_a_program_is_told_where_there_is_none(

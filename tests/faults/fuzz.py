@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import traceback
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -102,4 +106,34 @@ def fuzz(seed: int, cases: int) -> tuple[Counter[str], list[str]]:
         except Exception:
             counts["faults"] += 1
             faults.append(f"case {case} {given}\n{traceback.format_exc(limit=-3)}")
+    return counts, faults
+
+
+def commands(seed: int, cases: int, folder: Path, seconds: int = 120) -> tuple[Counter[str], list[str]]:
+    """How many commands ended with which code, each a process of its own, and the faults."""
+    draw, counts, faults = random.Random(seed), Counter[str](), list[str]()
+    compose([])
+    known = [f for f in fields() if not any(part in f for part in LARGE)]
+    groups = sorted(g for g in components.groups() if components.names(g) and g not in ("sweep", "experiment"))
+    env = os.environ | {"WANDB_MODE": "offline", "XDG_STATE_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1"}
+    small = ("data.samples=64", "data.batch_size=16", "trainer.epochs=1", "trainer.updates=2", "expect=any")
+    for case in range(cases):
+        given = overrides(draw, known, groups)
+        one = [*(o for o in small if o.split("=")[0] not in {g.split("=")[0] for g in given}), *given]
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-m", "gradlab", *one],
+                **{"cwd": folder, "env": env, "timeout": seconds, "stdin": subprocess.DEVNULL},
+                **{"capture_output": True, "text": True, "errors": "backslashreplace"},
+            )
+        except subprocess.TimeoutExpired:
+            faults.append(f"command {case} {given}: still at work after {seconds} seconds")
+            continue
+        except ValueError:  # the system takes no null bytes
+            continue
+        counts[f"exit code {ended.returncode}"] += 1
+        said = ended.stderr
+        long = ended.returncode == 2 and not 1 <= len(said.splitlines()) <= 2
+        if ended.returncode not in (0, 1, 2) or long or "Traceback" in said + ended.stdout or "\x1b" in said:
+            faults.append(f"command {case} {given}: {ended.returncode}\n{said[-1500:]}")
     return counts, faults

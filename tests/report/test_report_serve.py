@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -168,6 +169,19 @@ def test_a_silent_connection_is_closed_and_a_browser_still_answered(
         for one in silent:
             with one, suppress(ConnectionError):
                 assert one.recv(1) == b"", "it is closed"
+        assert get(server, "/news")[0] == 200
+        server.shutdown()
+
+
+def test_a_request_that_comes_a_byte_at_a_time_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_page, "SECONDS", 0.5)
+    monkeypatch.setattr(live_page.Handler, "timeout", 0.5)
+    with live_page.Server(folder, 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with socket.create_connection(server.server_address[:2], timeout=5) as slow, pytest.raises(ConnectionError):
+            for _ in range(60):
+                slow.sendall(b"G")
+                time.sleep(0.05)
         assert get(server, "/news")[0] == 200
         server.shutdown()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import socket
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,15 +16,16 @@ from urllib.parse import parse_qs, urlsplit
 
 from gradlab.base.json_lines import plain
 from gradlab.base.option import Invalid
-from gradlab.base.visible import visible
+from gradlab.base.visible import one_line, visible
 from gradlab.report.pages.run_facts import facts
 from gradlab.report.pages.run_page import following_page
+from gradlab.runs.folder_files import reading
 from gradlab.runs.record import RunRecord
 from gradlab.runs.trust import refuse_links
 
 HOST = "127.0.0.1"
 SECONDS = 10.0
-"""For which a connection may be silent."""
+"""In which a request must have come whole, and its answer be taken."""
 CONNECTIONS = 64
 """At once; a browser has two or three."""
 BYTES = 4_000_000
@@ -54,7 +57,7 @@ def news_of(path: Path, mark: str) -> dict[str, Any]:
                 "anew": anew,
                 "more": end > 0 and place < size,
             }
-    except FileNotFoundError:
+    except OSError:  # not there, or no file
         return {"text": "", "mark": "", "anew": place > 0, "more": False}
 
 
@@ -113,21 +116,26 @@ class Handler(BaseHTTPRequestHandler):
     timeout = SECONDS
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        try:
-            refuse_links("FOLDER", self.server.folder)
-        except Invalid as error:
-            self.answer(403, "text/plain", visible(str(error)).encode())
-            return
+        self.server.reading.pop(self.connection, None)  # it has come whole
+        folder = self.server.folder
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             self.answer(403, "text/plain", b"asked under another name than 127.0.0.1")  # a web page elsewhere may ask
-        elif asked.path == "/":
-            self.answer(200, "text/html", following_page(self.server.folder).encode())
-        elif asked.path == "/news":
-            marks = {name: values[-1] for name, values in parse_qs(asked.query).items()}
-            self.answer(200, "application/json", json.dumps(news(self.server.folder, marks), allow_nan=False).encode())
-        else:
-            self.answer(404, "text/plain", b"there are / and /news")
+            return
+        try:
+            asked = urlsplit(self.path)
+            refuse_links("FOLDER", folder)
+            with reading(folder):
+                if asked.path == "/":
+                    self.answer(200, "text/html", following_page(folder).encode())
+                elif asked.path == "/news":
+                    marks = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+                    self.answer(200, "application/json", json.dumps(news(folder, marks), allow_nan=False).encode())
+                else:
+                    self.answer(404, "text/plain", b"there are / and /news")
+        except Invalid as error:
+            self.answer(403, "text/plain", visible(str(error)).encode())
+        except ValueError as error:  # of urlsplit
+            self.answer(400, "text/plain", visible(str(error)).encode())
 
     def answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -150,10 +158,21 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder.resolve()
         self.free = threading.Semaphore(CONNECTIONS)
+        self.reading: dict[socket.socket, float] = {}
+        """Connections whose request has not come whole, and until when it must."""
         super().__init__((HOST, port), Handler)
+
+    def service_actions(self) -> None:
+        """Called by serve_forever. A socket's own timeout begins anew with each byte that comes."""
+        for request, until in list(self.reading.items()):
+            if time.monotonic() > until:
+                self.reading.pop(request, None)
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self.free.acquire(blocking=False):
+            self.reading[request] = time.monotonic() + SECONDS
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -162,6 +181,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.reading.pop(request, None)
             self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -187,7 +207,7 @@ def serve(folder: Path, port: int | None) -> int:
     """Until Ctrl-C."""
     refuse_links("FOLDER", folder)
     with bound(folder, port) as server:
-        print(f"{folder}: {server.address} (Ctrl-C ends)", flush=True)
+        print(f"{one_line(str(folder))}: {server.address} (Ctrl-C ends)", flush=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
         thread.start()
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradlab.base.command import command, key
 from gradlab.base.json_lines import write_whole
 from gradlab.base.option import Invalid
+from gradlab.base.visible import one_line
 from gradlab.config.compose import SILENT
 from gradlab.report.pages import map_section, sweep_sections
 from gradlab.report.pages.page_template import page
@@ -62,7 +63,8 @@ def written(folder: Path, rows: Sequence[dict[str, Any]], **known: Any) -> Path 
     try:
         return write(folder, rows, **known)
     except Exception as error:
-        print(f"gradlab: {folder / 'report.html'} was not written: {' '.join(str(error).split())}", file=sys.stderr)
+        file = one_line(str(folder / "report.html"))
+        print(f"gradlab: {file} was not written: {' '.join(str(error).split())}", file=sys.stderr)
         return None
 
 

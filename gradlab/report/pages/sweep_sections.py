@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import number
+from gradlab.base.regular import regular
 from gradlab.report.pages.short_numbers import short
 
 
@@ -132,7 +133,8 @@ def fix(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
 def loaded(path: Path) -> dict[str, Any] | None:
     """What a file holds; None where there is none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with open(regular(path), encoding="utf-8") as file:
+            found = json.load(file)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

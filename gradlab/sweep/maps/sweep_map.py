@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gradlab.base import table
 from gradlab.base.command import command, key
 from gradlab.base.json_lines import plain
+from gradlab.base.visible import one_line
 from gradlab.runs.outcome_class import NAMES
 from gradlab.runs.record import RunRecord
 from gradlab.sweep.results import REPEATS
@@ -82,7 +83,7 @@ def make(
         figures += figure.curves(slices, folder / "figures" / "curves")
     for grid, (lines, best) in zip(slices, results, strict=True):
         print_slice(folder, grid, lines, best)
-    print(f"map: {', '.join(str(f) for f in figures if f.suffix == '.png')}", flush=True)
+    print(f"map: {', '.join(one_line(str(f)) for f in figures if f.suffix == '.png')}", flush=True)
     return made
 
 

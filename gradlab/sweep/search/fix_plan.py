@@ -11,6 +11,7 @@ from typing import Any
 from gradlab.base.command import key, pasted, untreated
 from gradlab.base.json_lines import number
 from gradlab.base.option import Invalid
+from gradlab.base.regular import regular
 from gradlab.config.schema import Config
 from gradlab.remedies.candidates import Try, remedies
 from gradlab.remedies.evidence import evidence
@@ -104,7 +105,8 @@ def again(plan: Plan, change: Change | None) -> list[str]:
 def kept(folder: Path) -> dict[str, Any]:
     """What fix.json in a folder holds; empty where there is none."""
     try:
-        found = number(json.loads((folder / NAME).read_text(encoding="utf-8")))
+        with open(regular(folder / NAME), encoding="utf-8") as file:
+            found = number(json.load(file))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -50,6 +50,8 @@ def parameters(
             value = Value("unknown", name, given=True)
         if value.kind == "unknown" and not value.choice:
             refine(engine, value, "" if received and value.name else name, uses, annotation, name)
+        elif value.kind == "unknown":
+            value.kind = uses.kind(name) or "unknown"
         bound[name] = value
     if node.args.vararg:
         bound[node.args.vararg.arg] = several(args[len(names) :])

@@ -20,9 +20,10 @@ def zero_missing(scenario: Scenario) -> Iterator[Hit]:
     loop = scenario.loop
     if loop.statement is None and not loop.self_contained:
         return
-    if uncertain(loop, "optimizer", "self", "params", "scaler", "accelerator", "groups", scenario=scenario):
+    if uncertain(loop, "optimizer", "self", "scaler", "accelerator", "groups", scenario=scenario):
         return
-    if uncertain(loop, "model", "ddp", unused=True, scenario=scenario):  # a call whose result is used computes it
+    kinds = ("model", "ddp", "params")
+    if uncertain(loop, *kinds, unused=True, scenario=scenario):  # a call whose result is used computes it
         return
     if any(isinstance(item, Jump) and item.kind == "break" for item in loop.body):
         return  # the loop does not go round

@@ -184,6 +184,30 @@ for x, y in loader:
     scaler.step(optimizer)
     scaler.update()
 """.replace("net(x), y)\n", "net(x), y)  # expect: GL208\n").replace("True)  # expect: GL208", "True)"),
+    "a function that adjusts the rate, and one that computes a norm": """
+from elsewhere import total_norm
+def fit(net, opt, options):
+    for x, y in loader:
+        options.warmup_adjust_learning_rate(opt)
+        F.cross_entropy(net(x), y).backward()
+        norm = total_norm(net.parameters())
+        opt.step()  # expect: GL305
+        print(norm)
+""",
+    "an optimizer or another, both made elsewhere": """
+import elsewhere
+def fit(net, opt):
+    for x, y in loader:
+        F.cross_entropy(net(x), y).backward()
+        opt.zero_grad()  # expect: GL103
+        opt.step()
+def main(large):
+    if large:
+        chosen = elsewhere.large(8)
+    else:
+        chosen = elsewhere.small(8)
+    fit(model, chosen)
+""",
     "an object with several optimizers, and a tensor of its own that learns": """
 class Agent:
     def __init__(self, actor):

@@ -297,4 +297,55 @@ for x, returns in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL712",
+        name="graph-cut",
+        severity="warning",
+        message="the graph of these weights ends here, before the loss: they get no gradient and are never trained",
+        why="Values and no gradient pass detach(), .data, no_grad(), conversions to numbers or NumPy, indices, "
+        "comparisons and rounding. The optimizer skips what has none, without a message. Weights that are meant to "
+        "stay as they are belong to no optimizer.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    hidden = model[:-1](x).detach()
+    criterion(model[-1](hidden), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="remove what ends the graph, or leave these weights out of the optimizer",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    hidden = model[:-1](x)
+    criterion(model[-1](hidden), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL713",
+        name="step-missing",
+        severity="warning",
+        message="backward passes give the weights of this optimizer gradients, and it never steps",
+        why="The step was forgotten, or is that of another optimizer. The gradients of all passes add up, unused.",
+        wrong="""
+first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+second = torch.optim.SGD(model[-1].parameters(), lr=0.1)
+for x, y in loader:
+    model.zero_grad()
+    criterion(model(x), y).backward()
+    second.step()
+""".strip(),
+        fix="step every optimizer after the backward pass, or freeze its weights",
+        example="""
+first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+second = torch.optim.SGD(model[-1].parameters(), lr=0.1)
+for x, y in loader:
+    model.zero_grad()
+    criterion(model(x), y).backward()
+    first.step()
+    second.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -99,4 +99,56 @@ for epoch in range(epochs):
     scheduler.step()
 """.strip(),
     ),
+    Code(
+        code="GL405",
+        name="schedule-too-short",
+        severity="warning",
+        message="the schedule, stepped after each update, has taken the learning rate to nothing before half of them",
+        why="A schedule that counts epochs comes to its end within a few of them when it is stepped for each batch; "
+        "what follows trains nothing.",
+        wrong="""
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+""".strip(),
+        fix="step it after each epoch, or count its length in updates",
+        example="""
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL406",
+        name="schedule-never-stepped",
+        severity="warning",
+        message="the schedule is never stepped: the learning rate stays what it was at the start",
+        why="A schedule sets its first learning rate when it is made; in a warm-up a fraction of the true one.",
+        wrong="""
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=100)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="call scheduler.step() after optimizer.step()",
+        example="""
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=100)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    scheduler.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

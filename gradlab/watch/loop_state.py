@@ -14,6 +14,7 @@ from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
+from gradlab.watch.graph_cuts import FOLLOWED, GraphCuts
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
@@ -64,6 +65,7 @@ class LoopState:
         self.trackers: list[OptimizerTracker] = []
         self.outputs: list[OptimizerOutput] = []
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
+        self.cuts = GraphCuts(self.trackers)
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
         self.seen = Seen()
@@ -118,6 +120,11 @@ class LoopState:
 
     def names(self) -> dict[torch.Tensor, str]:
         return parameter_names(self.models)
+
+    def follow_starved(self, tracker: OptimizerTracker) -> None:
+        """After a step: follow the next update, if weights had no gradient so far."""
+        if tracker.attempts in FOLLOWED and self.ddp is None and not self.fsdp1:
+            self.cuts.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
 
     def update_parameters(self, tracker: OptimizerTracker) -> None:
         """An optimizer's parameters have changed."""

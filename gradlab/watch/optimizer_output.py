@@ -115,7 +115,7 @@ class OptimizerOutput:
         scaled: whether a loss scale is in use.
         """
         status = "completed" if self.status == "completed" else "interrupted"  # an exception is no failed update
-        never, half = list(self.metrics.without), self.fp16 or scaled
+        never, half = self.metrics.never_trained(), self.fp16 or scaled
         known: dict[str, Any] = {
             "opposed": self.opposed(),
             "generates": self.generates(),
@@ -149,7 +149,7 @@ class OptimizerOutput:
         which = "" if reached == seen.num_backwards else f", {reached or 'none'} of which reached its parameters"
         if tracker.other_optimizers:
             return f"{passes}{which}, and no step of this optimizer: another one stepped in its place"
-        if tracker.weight_version == tracker.first_weight_version:
+        if tracker.is_still:
             return f"{passes}{which}, and this optimizer was not stepped: its weights are what they were"
         return f"{passes}{which}, and no step that calls hooks: its weights were moved by a compiled step, or by hand"
 

@@ -20,6 +20,8 @@ EARLY = 2
 """Updates after which parameters may be frozen on purpose: nobody begins to train them for fewer."""
 OPPOSITE = -0.1
 """Cosine below which gradients are opposed."""
+GONE = 1e-3
+"""Part of the highest learning rate at which nothing is trained any more."""
 TARGETS = 3
 """Passes whose targets are compared with those of as many others."""
 MAX_ZERO_CHECKS = 3
@@ -109,8 +111,16 @@ class OptimizerTracker:
     """Steps before, with a backward pass since the one before."""
     num_backwards_seen: int = 0
     """Backward passes of the loop up to the latest step."""
+    peak_rate: float = 0.0
+    """The highest learning rate so far."""
+    last_alive: int = 0
+    """The latest update whose learning rate was over `GONE` of that."""
+    backward_site: CallSite | None = None
+    """Call site of the latest backward pass that reached it."""
     step_site: CallSite | None = None
     """Call site of the latest step."""
+    cut_site: CallSite | None = None
+    """Where the graph of some of its weights ends, before it reaches a loss."""
     frozen_early: list[torch.Tensor] = field(default_factory=list)
     """Parameters that had a gradient in the first `EARLY` updates, and required none at any step since."""
     frozen_steps: int = 0
@@ -181,6 +191,12 @@ class OptimizerTracker:
                 [p for p in self.frozen_early if not p.requires_grad],
                 self.frozen_steps + 1,
             )
+
+    def note_rate(self, rate: float) -> None:
+        """After a step: its learning rate."""
+        if rate > GONE * self.peak_rate:
+            self.last_alive = self.attempts
+            self.peak_rate = max(self.peak_rate, rate)
 
     def note_targets(self, size: torch.Tensor | None) -> None:
         """At a backward pass: how large were the targets?"""
@@ -297,6 +313,11 @@ class OptimizerTracker:
     @property
     def weight_version(self) -> int:
         return self.sample[0]._version
+
+    @property
+    def is_still(self) -> bool:
+        """Whether the weights are what they were when the watch began."""
+        return self.weight_version == self.first_weight_version
 
     def unmoved_since(self, b: BackwardPass) -> bool:
         """Whether the weights are what they were when a backward pass ran."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, variable
 from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.update_metrics import elements
 
 EVERY = 4
 """One of so many backward passes is looked at."""
@@ -17,8 +18,6 @@ LEAST = 4
 """Of these, as many must reach a weight."""
 UPDATES = 10
 """Updates of other weights of the model."""
-KEPT = 64
-"""Elements of a weight that are kept, to see whether something else moves it: writes to `.data` are not counted."""
 
 OF_MODULES = set(vars(nn.Module()))
 """Attributes that every module has."""
@@ -90,12 +89,18 @@ class UnheldWeights:
         of_losses = {p: f"a parameter of the loss, of shape {tuple(p.shape)}" for p in self.of_losses}
         return of_losses | {p: name for m in self.models for name, p in weights_of(m)}
 
-    def at_end(self) -> Iterator[tuple[OptimizerTracker, list[torch.Tensor]]]:
-        """For each model of which other weights are stepped: the optimizer of these, and the weights without one."""
+    def at_end(self, starved: bool) -> Iterator[tuple[OptimizerTracker, list[torch.Tensor]]]:
+        """For each model of which other weights are stepped, or that is in training mode: an optimizer, and the weights
+        without one.
+
+        starved: an optimizer has trained nothing, which is the mistake if it was meant for that model.
+        """
         found = {id(p): p for p in self.find() if self.reached.get(p, 0) >= LEAST and p.requires_grad and self.still(p)}
         for model in self.models:
             own = ids(p for _, p in weights_of(model))
-            tracker = next((t for t in self.trackers if t.attempts >= UPDATES and t.ids & own), None)
+            stepped = [t for t in self.trackers if t.attempts >= UPDATES]
+            whole = model.training and not starved
+            tracker = next((t for t in stepped if t.ids & own), stepped[0] if stepped and whole else None)
             if tracker is not None and (weights := [found.pop(key) for key in list(found) if key in own]):
                 yield tracker, weights
         tracker = next((t for t in self.trackers if t.attempts >= UPDATES), None)
@@ -141,14 +146,6 @@ def leaves(nodes: Iterable[Any], through_products: bool = False) -> tuple[list[t
         seen |= inputs
         queue += inputs
     return found, products
-
-
-def elements(p: torch.Tensor) -> torch.Tensor:
-    """The first few of the first row."""
-    row = p.detach()
-    while row.dim() > 1:
-        row = row[0]
-    return row.reshape(-1)[:KEPT]
 
 
 def ids(params: Iterable[torch.Tensor]) -> set[int]:

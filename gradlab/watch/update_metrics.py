@@ -21,6 +21,8 @@ from gradlab.update.gradients import Gradients, tensor_norms, total_norm, total_
 from gradlab.update.recorder import Layers
 from gradlab.watch.call_site import CallSite
 
+KEPT = 64
+"""Elements of a weight that are kept, to see whether something else moves it: writes to `.data` are not counted."""
 Write = Callable[[dict[str, Any], "Layers | None"], None]
 
 
@@ -55,9 +57,11 @@ class UpdateMetrics:
             monitor, model, names, [local(p) for p in params], [], compiled=True
         )  # no module hooks
         self.device = params[0].device
-        self.without: dict[str, torch.Tensor] = {}
-        """Parameters that had no gradient in any update so far, by name."""
-        self.seen: set[str] = set()
+        self.without: dict[torch.Tensor, str] = {}
+        """Parameters that had no gradient in any update so far, and their names, which two models may share."""
+        self.first: dict[torch.Tensor, torch.Tensor] = {}
+        """Some of the elements of these when they were asked first."""
+        self.seen: set[int] = set()
         self.set_parameters(names, params)
         self.attempts = self.written = self.applied = self.clipped = 0
         self.line: dict[str, Any] | None = None
@@ -73,13 +77,19 @@ class UpdateMetrics:
         self.uniform = len(kinds) == 1 and params[0].dtype in (torch.float32, torch.float64)
         self.plain = self.uniform and params[0].device.type == "cpu" and not any(hasattr(p, "to_local") for p in params)
         """Whether norms are read at once, without a tensor of them."""
-        self.without = {n: p for n, p in zip(names, params, strict=True) if n in self.without or n not in self.seen}
-        self.seen |= set(names)
+        self.without = {p: n for n, p in zip(names, params, strict=True) if p in self.without or id(p) not in self.seen}
+        self.seen |= {id(p) for p in params}
 
     def note_present(self) -> None:
         """At a step: which parameters have a gradient? Usually all do in the first update, and none is left to ask."""
         if self.without:
-            self.without = {name: p for name, p in self.without.items() if p.grad is None}
+            self.first |= {p: elements(p).clone() for p in self.without if p not in self.first}
+            self.without = {p: name for p, name in self.without.items() if p.grad is None}
+
+    def never_trained(self) -> list[str]:
+        """Names of the parameters that never had a gradient, and that nothing else has moved, as averages are."""
+        first = self.first
+        return [n for p, n in self.without.items() if p not in first or torch.equal(first[p], elements(p))]
 
     def start_update(self) -> None:
         """Discard what was measured: a new update begins."""
@@ -195,6 +205,14 @@ class UpdateMetrics:
         self.finish_update(scale)
         while self.pending:
             self.drain_oldest()
+
+
+def elements(p: torch.Tensor) -> torch.Tensor:
+    """The first few of the first row."""
+    row = local(p.detach())
+    while row.dim() > 1:
+        row = row[0]
+    return row.reshape(-1)[:KEPT]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,8 @@ def before_step(
     weights_unmoved: bool = True,
 ) -> None:
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
+    loop.cuts.end(tracker)
+    tracker.cut_site = loop.cuts.site_of(tracker)
     metrics = loop.outputs[tracker.index].metrics
     alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips
     if alone and weights_unmoved and tracker.is_regular:
@@ -61,6 +63,8 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
     lr = tracker.optimizer.param_groups[0]["lr"]
     if isinstance(lr, Tensor):
         lr = lr.detach().clone()
+    else:
+        tracker.note_rate(lr)
     metrics = loop.outputs[tracker.index].metrics
     own = tracker.own
     losses = [b.loss for b in own if not any(first in own for first in b.repeats)]
@@ -73,6 +77,7 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
         metrics.stepped(loss, lr, skipped)
     tracker.attempts += 1
     tracker.stepped()
+    loop.follow_starved(tracker)
     if tracker.attempts % CHECK_PARAMETERS_EVERY == 0 and tracker.parameters_changed():
         loop.update_parameters(tracker)
 

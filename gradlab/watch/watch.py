@@ -133,6 +133,7 @@ class Watch:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.instrumentation.run_last(self.finish)
         self.instrumentation.stop()
+        self.loop.cuts.end()
         if self.instrumentation.forked:
             return
         self.status, self.error = end_status(error)
@@ -166,11 +167,14 @@ class Watch:
     def finish(self) -> None:
         """The loop is over."""
         loop, self.loop.faults.strict = self.loop, False  # there is no line to stop at any more
+        loop.cuts.end()
         for tracker in loop.trackers:
             compiled_steps.detect(loop, tracker)
             loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)
+            loop.add_violations(tracker, loop.cuts.at_end(tracker), at_end=True)
         names = loop.unheld.names()
-        for tracker, weights in loop.unheld.at_end():
+        starved = any(record.name == "step-without-gradient" for record in self.faults)
+        for tracker, weights in loop.unheld.at_end(starved):
             detail = reach.listed([names[p] for p in weights])
             loop.add_fault("weights-without-optimizer", tracker.step_site, tracker, detail, at_end=True)
         self.schedule_observer.at_end()

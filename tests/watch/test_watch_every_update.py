@@ -146,7 +146,7 @@ def test_parameters_that_are_added_later_are_asked_from_then_on(tmp_path):
             optimizer.zero_grad()
             loss_of(model.one, batch).backward()
             optimizer.step()
-    assert list(watch.loop.outputs[0].metrics.without) == [
+    assert list(watch.loop.outputs[0].metrics.without.values()) == [
         name for name, _ in model.named_parameters() if "two" in name
     ]
 

@@ -1,6 +1,8 @@
 """What losses reach, and what clipping and steps act on: each mistake at its line, and nothing in its correct twin."""
 
+import contextlib
 import copy
+import inspect
 
 import pytest
 import torch
@@ -70,8 +72,8 @@ def loss_wrapped_anew(watch):
     with watch(model, optimizer) as w:
         for batch in batches(6):
             optimizer.zero_grad()
-            loss = torch.tensor(loss_of(model, batch).item(), requires_grad=True)
-            loss.backward()  # here
+            loss = torch.tensor(loss_of(model, batch).item(), requires_grad=True)  # here
+            loss.backward()
             optimizer.step()
     return w
 
@@ -96,9 +98,9 @@ def one_of_two_networks_is_never_reached(watch):
         for x, y in batches(24):
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            (loss_of(first, (x, y)) + F.cross_entropy(second(x).detach(), y)).backward()
+            (loss_of(first, (x, y)) + F.cross_entropy(second(x).detach(), y)).backward()  # here
             optimizers[0].step()
-            optimizers[1].step()  # here
+            optimizers[1].step()
     return w
 
 
@@ -804,8 +806,9 @@ def weights_that_are_moved_otherwise(watch):
 
 @right
 def parts_that_are_not_to_be_trained(watch):
-    """A frozen trunk, a gradient from a probe before, and a whole network behind the loss."""
+    """A frozen trunk, a gradient from a probe before, and a whole network behind the loss, in eval()."""
     trunk, head, judge = net(), nn.Linear(4, 4), nn.Linear(4, 4)
+    judge.eval()
     model = nn.Sequential(trunk.requires_grad_(False), head, nn.Linear(4, 4))
     optimizer = SGD(head.parameters(), 0.1)
     loss_of(model, next(batches(1))).backward()
@@ -1037,6 +1040,122 @@ def updates_that_are_not_finite_are_left_out(watch):
             if all(p.grad.isfinite().all() for p in model.parameters()):
                 optimizer.step()
     return w
+
+
+ENDS = {
+    "detach": lambda h: h.detach(),
+    "data": lambda h: h.data,
+    "numpy": lambda h: torch.from_numpy(h.detach().numpy()),
+    "numbers": lambda h: torch.tensor(h.tolist()),
+    "index": lambda h: F.one_hot(h.argmax(1), h.shape[1]).float(),
+    "comparison": lambda h: (h > 0).float(),
+    "rounded": lambda h: h.round(),
+}
+
+
+@pytest.mark.parametrize("end", [*ENDS, "no_grad"])
+@pytest.mark.parametrize("several", [False, True])
+def test_where_a_graph_ends_is_found(end, several, tmp_path):
+    model = net()
+    first, last = model[:2], model[2]
+    optimizers = [Adam(part.parameters(), 1e-2) for part in (first, last)] if several else [Adam(model.parameters())]
+    with watched(tmp_path)([first, last], optimizers) as w:
+        for x, y in batches(25):
+            model.zero_grad()
+            if end == "no_grad":
+                line = inspect.currentframe().f_lineno + 1
+                with torch.no_grad():
+                    hidden = first(x)
+            else:
+                line = inspect.currentframe().f_lineno + 1
+                hidden = ENDS[end](first(x))
+            hidden.mean().item()  # looked at
+            F.cross_entropy(last(hidden), y).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    assert not w.broken
+    assert {f.name for f in w.faults} <= {"graph-cut", "step-without-gradient"}
+    assert {f.site[1] for f in w.faults} == {line if end == "no_grad" else inspect.getsourcelines(ENDS[end])[1]}
+
+
+def codebook(model, x):
+    """Straight-through, as in a VQ-VAE: it goes around the index."""
+    hidden = model[:2](x)
+    rounded = hidden.round()
+    return model[2](hidden + (rounded - hidden).detach())
+
+
+def test_a_gradient_that_goes_around_is_no_cut(tmp_path):
+    model, average = net(), net(1)
+    optimizer = Adam([*model.parameters(), *average.parameters()], 1e-2)
+    with watched(tmp_path)([model, average], optimizer) as w:
+        for x, y in batches(60):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(codebook(model, x), y)
+            (loss + F.mse_loss(model(x), average(x).detach())).backward()
+            optimizer.step()
+            for p, q in zip(average.parameters(), model.parameters(), strict=True):
+                p.data = 0.9 * p.data + 0.1 * q.data
+    assert not w.faults
+    assert w.loop.outputs[0].final.verdict == "healthy"
+
+
+def test_following_leaves_no_mode_and_the_same_weights(tmp_path):
+    weights = []
+    for watch in (watched(tmp_path), None):
+        model = net()
+        model.insert(2, nn.Dropout(0.2))
+        optimizer = Adam(model.parameters(), 1e-2)
+        with watch(model, optimizer) if watch else contextlib.nullcontext():
+            for x, y in batches(3):
+                optimizer.zero_grad()
+                with torch.device("meta"):  # a mode of the loop's own
+                    torch.empty(2)
+                F.cross_entropy(model[2:](model[:2](x).detach()), y).backward()
+                optimizer.step()
+        assert not torch.overrides._get_current_function_mode_stack()
+        weights.append(model.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(*(each.values() for each in weights), strict=True))
+
+
+def test_a_step_that_is_missing_is_named_at_the_backward_pass(tmp_path):
+    model = net()
+    optimizers = [SGD(part.parameters(), 0.1) for part in (model[:2], model[2])]
+    with watched(tmp_path)(model, optimizers) as w:
+        for batch in batches(25):
+            model.zero_grad()
+            line = inspect.currentframe().f_lineno + 1
+            loss_of(model, batch).backward()
+            optimizers[1].step()
+    assert [(f.name, f.optimizer, f.site[1]) for f in w.faults] == [("step-missing", 0, line)]
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_steps_without_any_backward_pass(right, tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watched(tmp_path)(model, optimizer) as w:
+        for batch in batches(15):
+            optimizer.zero_grad()
+            loss_of(model, batch)
+            with torch.no_grad():
+                for p in model.parameters() if right else ():  # as evolution does
+                    p.add_(torch.randn_like(p) * 0.01)
+            optimizer.step()
+    assert [f.name for f in w.faults] == ["step-without-gradient"] * (not right)
+
+
+@pytest.mark.parametrize("in_training", [True, False])
+def test_a_model_of_which_no_optimizer_holds_anything(in_training, tmp_path):
+    model = net()
+    model[2].train(in_training)
+    optimizer = SGD(model[:2].parameters(), 0.1)
+    with watched(tmp_path)([model[:2], model[2]], optimizer) as w:
+        for batch in batches(25):
+            model.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert [f.name for f in w.faults] == ["weights-without-optimizer"] * in_training
 
 
 def watched(tmp_path, **more):

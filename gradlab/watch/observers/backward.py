@@ -61,6 +61,7 @@ class BackwardObserver:
         loop.seen.stray_clips.clear()
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
         roots = as_tensors(given.get("tensors"))
+        loop.cuts.at_backward(roots)
         b, in_autocast = self.describe(roots)
         b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
         if given.get("inputs") is None and given.get("grad_tensors") is None:
@@ -205,7 +206,7 @@ class BackwardObserver:
         output.fp16 |= b.fp16
         tracker.accumulates |= bool(tracker.accumulated)
         tracker.accumulated.append(b)
-        tracker.num_backwards += 1
+        tracker.num_backwards, tracker.backward_site = tracker.num_backwards + 1, b.site
         tracker.remember_gradient()
         if tracker.writes_manually:
             output.metrics.measure_before_writes(b.site)

@@ -62,7 +62,15 @@ class ScheduleObserver:
     def at_end(self) -> None:
         """The loop is over: were the schedules as long as intended?"""
         for schedule, tracker, site, count in self.counts.values():
-            self.loop.add_violations(tracker, rules.at_end(tracker, site, count, schedule_length(schedule)))
+            plateau = isinstance(schedule, lr_scheduler.ReduceLROnPlateau)
+            self.loop.add_violations(
+                tracker, rules.at_end(tracker, site, count, schedule_length(schedule), plateau), at_end=True
+            )
+        for schedule in self.loop.schedules:
+            optimizer = unwrapped(getattr(schedule, "optimizer", None))
+            for tracker in self.loop.trackers if id(schedule) not in self.counts else ():
+                if tracker.optimizer is optimizer and tracker.attempts >= rules.LONG:
+                    self.loop.add_fault("schedule-never-stepped", tracker.step_site, tracker, at_end=True)
 
 
 def schedule_length(schedule: Any) -> int | None:

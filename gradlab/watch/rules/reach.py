@@ -14,6 +14,8 @@ STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
 OFTEN = 20
 """The same where others are trained: the loss of this one may begin later."""
+UPDATES = 10
+"""Steps in a loop without any backward pass."""
 FROZEN = 10
 """Updates that parameters stay frozen which were trained before; see `OptimizerTracker.frozen_early`."""
 OPPOSED = 3
@@ -28,7 +30,7 @@ def at_step(
     """When an optimizer steps."""
     alone = len(trackers) == 1 and not tracker.other_optimizers
     if alone and not tracker.fed and tracker.starved == STARVED:
-        yield "step-without-gradient", seen.leaf_site or site, why_starved(tracker, seen)
+        yield "step-without-gradient", tracker.cut_site or seen.leaf_site or site, why_starved(tracker, seen)
     if tracker.manually_written:
         return
     yield from stepped_on_by_others(tracker, trackers, site)
@@ -84,11 +86,18 @@ def is_leak(tracker: OptimizerTracker, other: OptimizerTracker, b: BackwardPass)
 def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen: Seen) -> Iterator[Violation]:
     """The loop is over."""
     if not tracker.fed and tracker.starved >= OFTEN and len(trackers) > 1:
-        yield "step-without-gradient", seen.leaf_site or tracker.step_site, why_starved(tracker, seen)
+        site = tracker.cut_site or seen.leaf_site or tracker.step_site
+        yield "step-without-gradient", site, why_starved(tracker, seen)
+    elif tracker.attempts >= UPDATES and not tracker.fed and not seen.num_backwards and tracker.is_still:
+        yield "step-without-gradient", tracker.step_site, "no backward pass was made"
     elif (tracker.empty_steps or 0) >= OFTEN:
         for other in [t for t in trackers if t is not tracker and t.ids & tracker.ids][:1]:
             detail = f"they are those of another optimizer, whose step is at {format_site(other.step_site)}"
             yield "step-without-gradient", tracker.step_site, detail
+    unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
+    moved = tracker.other_optimizers or any(other.attempts and other.ids & tracker.ids for other in trackers)
+    if unstepped and not moved:
+        yield "step-missing", tracker.backward_site, f"{tracker.num_backwards} backward passes"
     frozen, steps = tracker.frozen_early, tracker.frozen_steps
     if tracker.attempts <= EARLY:  # it was not stepped any more, while another one was
         frozen = [p for p in frozen if not p.requires_grad]
@@ -105,6 +114,8 @@ def listed(names: list[str]) -> str:
 
 
 def why_starved(tracker: OptimizerTracker, seen: Seen) -> str:
+    if tracker.cut_site is not None:
+        return f"their graph ends here, and the step is at {format_site(tracker.step_site)}"
     if seen.leaf_site is not None:
         return "the tensor that backward() is called on was made anew, without a graph"
     if not any(p.requires_grad for p in tracker.params):

@@ -1,0 +1,166 @@
+"""Where the graph between weights and a loss ends: one update of those without a gradient is followed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.events import Violation
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.rules.reach import listed
+from gradlab.watch.unheld_weights import UPDATES, ids
+from gradlab.watch.update_metrics import elements
+
+FOLLOWED = (1, 5)
+"""Updates of an optimizer after which the next one is followed, if weights have had no gradient by then."""
+CONVERSIONS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__bool__"}
+"""Functions of a tensor whose results are followed no further."""
+FLAT = {f"{name}{end}" for name in ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn") for end in ("", "_")}
+"""Functions whose gradient is zero wherever they have one."""
+MAX_CALLS = 20_000
+"""Calls that are followed at most."""
+
+Ids = frozenset[int]
+
+
+class GraphCuts(TorchFunctionMode):
+    """Calls that take what the graph of such weights has made, and return what has none, and on which a loss depends.
+
+    It computes nothing, and is entered for single updates of loops in which something is wrong already.
+    """
+
+    def __init__(self, trackers: Sequence[OptimizerTracker]) -> None:
+        self.trackers = trackers
+        self.followed: OptimizerTracker | None = None
+        """The optimizer whose update is followed."""
+        self.thread = 0
+        self.found: dict[int, tuple[torch.Tensor, CallSite | None]] = {}
+        """id of a weight -> weight, and where its graph ends."""
+        self.first: dict[int, torch.Tensor] = {}
+        """id of a weight -> its elements when it was followed, to see whether something else moves it."""
+        self.forget()
+
+    def forget(self) -> None:
+        self.starved: dict[int, torch.Tensor] = {}
+        self.live: Any = WeakTensorKeyDictionary()
+        """Tensor -> ids of the weights that its graph reaches."""
+        self.made_of: Any = WeakTensorKeyDictionary()
+        """Tensor -> numbers of the calls without whose results it would be another one."""
+        self.cuts: list[tuple[CallSite | None, Ids]] = []
+        self.converted: Ids = frozenset()
+        """Numbers of the calls whose results became Python numbers or arrays."""
+        self.disabled_at: CallSite | None = None
+        """Where gradients were disabled."""
+        self.num_calls = 0
+
+    def begin(self, tracker: OptimizerTracker, without: Iterable[torch.Tensor]) -> None:
+        """An optimizer has stepped, and these weights never had a gradient."""
+        if self.followed is not None or tracker.sharded:
+            return
+        flat = [p for p in tracker.params if p.grad is not None and not p.grad.is_sparse and not p.grad.any()]
+        starved = [p for p in [*without, *flat] if p.requires_grad and id(p) not in self.found]
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        compiled = dynamo is not None and bool(dynamo.counters["frames"])
+        if not starved or compiled or _get_current_function_mode_stack():
+            return
+        self.forget()
+        self.starved = {id(p): p for p in starved}
+        self.first |= {id(p): elements(p).clone() for p in starved}
+        self.followed, self.thread = tracker, threading.get_ident()
+        _push_mode(self)
+
+    def end(self, tracker: OptimizerTracker | None = None) -> None:
+        """The update is over (tracker: of this optimizer), or the watch."""
+        if self.followed is None or tracker not in (None, self.followed) or self.thread != threading.get_ident():
+            return
+        self.followed = None
+        above = []
+        while self in _get_current_function_mode_stack():
+            above.append(_pop_mode())
+        for mode in reversed(above):
+            if mode is not self:
+                _push_mode(mode)
+        self.forget()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.num_calls < MAX_CALLS and self.followed is not None:
+            self.num_calls += 1
+            self.follow(func, [*args, *(kwargs or {}).values()], result)
+        return result
+
+    def follow(self, func: Any, args: list[Any], result: Any) -> None:
+        name = getattr(func, "__name__", "")
+        if name == "_set_grad_enabled":
+            self.disabled_at = None if args[0] else call_site()
+        if name == "__get__" and func == torch.Tensor.grad.__get__:  # type: ignore[union-attr]
+            return
+        inputs = tensors_in(args)
+        live, made_of = self.reached_by(inputs), self.depends_on(inputs)
+        if not live and not made_of:
+            return
+        outputs = tensors_in([args[0]] if name == "__setitem__" else [result])
+        ends = [each for each in outputs if not each.requires_grad or name in FLAT]
+        if live and (ends or name in CONVERSIONS):
+            self.cuts.append((call_site() if torch.is_grad_enabled() else self.disabled_at or call_site(), live))
+        new = frozenset([len(self.cuts) - 1]) if live else frozenset()
+        if name in CONVERSIONS:
+            self.converted |= made_of | new
+        for each in outputs:
+            is_end = any(each is end for end in ends)
+            self.live[each] = frozenset() if is_end else live
+            self.made_of[each] = made_of | new if is_end else made_of
+
+    def reached_by(self, tensors: list[torch.Tensor]) -> Ids:
+        known = [self.live.get(each, frozenset()) for each in tensors]
+        return frozenset[int]().union(*known, ids(tensors) & self.starved.keys())
+
+    def depends_on(self, tensors: list[torch.Tensor]) -> Ids:
+        return frozenset[int]().union(*(self.made_of.get(each, frozenset()) for each in tensors))
+
+    def at_backward(self, roots: list[torch.Tensor]) -> None:
+        """A backward pass begins: which of the calls does its loss depend on?
+
+        Of two on one way the earlier one. What was converted to a number or an array may be part of any loss.
+        """
+        if self.followed is None:
+            return
+        reached = self.reached_by(roots)
+        for numbers in (self.depends_on(roots), self.converted):
+            for i in sorted(numbers):
+                site, weights = self.cuts[i]
+                for each in weights - reached - self.found.keys():
+                    self.found[each] = self.starved[each], site
+
+    def site_of(self, tracker: OptimizerTracker) -> CallSite | None:
+        """Where the graph of an optimizer's weights ends."""
+        return next((site for p, site in self.found.values() if id(p) in tracker.ids), None)
+
+    def at_end(self, tracker: OptimizerTracker) -> Iterator[Violation]:
+        """Of weights that nothing has moved: where the graphs of most of them end."""
+        sites: dict[CallSite | None, list[str]] = {}
+        for p, site in self.found.values() if tracker.fed and tracker.attempts >= UPDATES else ():
+            if id(p) in tracker.ids and torch.equal(elements(p), self.first[id(p)]):
+                sites.setdefault(site, []).append(tracker.name_of(p))
+        for site in sorted(sites, key=lambda each: -len(sites[each])):
+            yield "graph-cut", site, f"no gradient reaches {listed(sites[site])}"
+
+
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Tensors, also those in lists, tuples and dictionaries."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+        elif isinstance(value, dict):
+            found += tensors_in(value.values())
+    return found

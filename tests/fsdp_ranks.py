@@ -13,10 +13,13 @@ from typing import Any
 import torch
 from helpers import metrics, trainer
 from ranks import DIGITS, EVERYTHING, SAME, TEXT
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional as F
 
 from gradlab.base import distributed
 from gradlab.base.distributed import World
 from gradlab.base.json_lines import read_lines
+from gradlab.data.base import IGNORE
 from gradlab.train.inspection import find_overflow, inspect
 from gradlab.train.trainer import Trainer
 
@@ -69,6 +72,37 @@ def as_ddp(world: World, name: str) -> dict[str, Any]:
         run, whole = finished(f"{name}_{how}", *AS_DDP[name], f"trainer.parallel={how}", world=world)
         found[how] = result(run, whole, f"{name}_{how}")
     return found
+
+
+def half(world: World) -> dict[str, Any]:
+    """Gathered in bf16; and a loop around PyTorch's fully_shard, written by hand, that reduces every micro-batch."""
+    found = {}
+    for how in ("true", "false"):
+        given = (*SMALL, *NORM, "optimizer.momentum=0.9", "precision=bf16", FSDP, f"trainer.fsdp_half={how}")
+        run, whole = finished(f"half_{how}", *given, world=world)
+        found[how] = whole["model"] if world.main else {}
+    model: Any = run.config.model.build(run.data.spec)
+    begun = trainer(Path("half_begun"), *given, world=world)
+    model.load_state_dict({name: t.full_tensor() for name, t in begun.module.state_dict().items()})
+    policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in (*model.blocks, model):
+        fully_shard(block, mp_policy=policy)
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.config.optimizer.lr, momentum=0.9)
+    for epoch in range(run.config.trainer.epochs):
+        cursor = 0
+        while cursor < begun.samples:
+            window, cursor = begun.batches(epoch, cursor, run.config.accumulation.steps)
+            counts = [(b.targets != IGNORE).sum() * b.counts for b in window]
+            count = world.sum_(torch.stack(counts).sum())
+            for b in window:
+                with torch.autocast("cpu", torch.bfloat16):
+                    outputs = model(b.inputs).flatten(0, 1)
+                    loss = F.cross_entropy(outputs, b.targets.flatten(), ignore_index=IGNORE, reduction="sum")
+                (loss * b.counts * world.size / count).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), run.config.clip.max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    return found | {"by_hand": {name: t.full_tensor() for name, t in model.state_dict().items()}}
 
 
 def resumed(world: World) -> dict[str, Any]:
@@ -130,7 +164,7 @@ def collapse(world: World) -> dict[str, Any]:
 
 def main() -> None:
     world = distributed.world()
-    cases = {f.__name__: f for f in (resumed, elsewhere, failing, collapse)}
+    cases = {f.__name__: f for f in (half, resumed, elsewhere, failing, collapse)}
     for name in sys.argv[1:]:
         found = as_one(world, name) if name in SAME else as_ddp(world, name) if name in AS_DDP else cases[name](world)
         torch.save(found, f"{name}.{world.rank}.pt")

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(gradlab: Commands, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    return cases(gradlab, folder, *ONE, *FEW, "resumed", "elsewhere")
+    return cases(gradlab, folder, *ONE, *FEW, "half", "resumed", "elsewhere")
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +117,14 @@ def test_fsdp_is_ddp(two: Any, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in AS_DDP if name not in FEW])
 def test_fsdp_is_ddp_in_other_cases_too(more: Any, name: str) -> None:
     same_as_ddp(more[name])
+
+
+def test_gathered_in_half_it_is_fully_shard_with_mixed_precision(two: Any) -> None:
+    """Which is not the run that gathers in fp32."""
+    found = two["half"][0]
+    close(found["true"], found["by_hand"], 1e-5)
+    with pytest.raises(AssertionError):
+        close(found["false"], found["by_hand"], 1e-5)
 
 
 def test_a_resumed_run_ends_as_the_whole_one(two: Any) -> None:

@@ -99,3 +99,21 @@ def test_two_ranks_are_one_machine(here: Path, two: Path, name: str) -> None:
     alone = trainer(here / "alone", *(large if name != "speech" else (*small, "accumulation.steps=2")))
     alone.run()
     assert found[0].numpy() == pytest.approx(weights(alone.module).numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mixture"])
+def test_divided_among_ranks_it_is_one_process(here: Path, gradlab: Commands, name: str) -> None:
+    """With the router's loss, which is of a micro-batch: each rank's is one of the process's two."""
+    ended = gradlab.torchrun(2, str(HERE / "program_ranks.py"), name, cwd=here)
+    assert ended.code == 0, ended.err
+    found = torch.load(here / f"{name}.0.pt")
+    small, _ = parts(name, overrides(name, here), times=2)
+    runs = [[o for o in small if o not in STILL[name]], small]
+    expected = []
+    for how, given in zip(("alone", "without"), runs, strict=True):
+        run = trainer(here / how, *given)
+        run.run()
+        expected.append(weights(run.module).numpy())
+    ours = torch.cat([found[n].flatten() for n, _ in run.module.named_parameters()]).numpy()
+    assert ours == pytest.approx(expected[0], abs=1e-6)
+    assert ours != pytest.approx(expected[1], abs=1e-6), "the router's loss counts"

@@ -178,6 +178,15 @@ NUMBER = 3
 """No function."""
 
 
+def mistaken(outputs: Any, batch: Any = None) -> Any:
+    """Of a loss, of counts or of lengths."""
+    return mask_of(outputs if batch is None else batch)
+
+
+def mask_of(batch: Any) -> Any:
+    return batch["msak"]
+
+
 def halves(samples: list[dict[str, Any]]) -> list[float]:
     """Lengths that are no whole numbers."""
     return [n + 0.5 for n in lengths(samples)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +44,23 @@ def load_object(field: str, target: str) -> Any:
         except AttributeError:
             raise Invalid(field, target, f"{module_name} has no {attribute}") from None
     return found
+
+
+@contextmanager
+def calling(field: str, target: str) -> Iterator[None]:
+    """What the function of a user that a field names raises, in one line that says where."""
+    try:
+        yield
+    except Invalid:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [
+            frame for frame in frames[2:] if frame.filename == frames[2].filename
+        ]  # below this frame and the caller's
+        where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise Invalid(field, target, f"raises {why}{where}") from error
 
 
 def _import(field: str, target: str, module_name: str) -> Any:

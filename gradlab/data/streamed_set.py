@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from gradlab.base.importing import load_object
+from gradlab.base.importing import calling, load_object
 from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, require
 from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, at_least
@@ -179,7 +179,8 @@ class StreamedSet(Data):
         measure = load_object("lengths", self.lengths)
         if not callable(measure):
             raise Invalid("lengths", self.lengths, f"must name a function, but is {type(measure).__name__}")
-        found = torch.as_tensor(measure(samples))
+        with calling("lengths", self.lengths):
+            found = torch.as_tensor(measure(samples))
         if found.shape != (len(samples),):
             why = f"must return one number for each of the {len(samples)} samples, but returned {tuple(found.shape)}"
             raise Invalid("lengths", self.lengths, why)

@@ -23,10 +23,11 @@ from gradlab.data.stream import by_batch, streamed
 from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
-from gradlab.train import checkpoint
+from gradlab.train import checkpoint, evaluation
 from gradlab.train.recompute import recompute_
 from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
+from gradlab.update.schedule import Schedule
 from gradlab.update.step import Update, trained_names
 from gradlab.update.terms import TermsUpdate
 
@@ -108,7 +109,7 @@ def check_sizes(data: Splits, world: World) -> None:
             raise Invalid("data", data.name, why)
 
 
-def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list[str]:
+def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedule: Schedule | None = None) -> list[str]:
     """One forward pass of two samples: a model that does not fit its data is refused here, not in the run.
 
     Returns the names of its modules in the order in which they are called.
@@ -123,6 +124,8 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str) -> list
             loss.sum(outputs, targets)
         with torch.no_grad():
             loss.tried(model, inputs, outputs, targets)
+            if schedule is not None and schedule.watched:
+                schedule.check(evaluation.names(loss, outputs, targets))
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, Invalid):
             raise
@@ -151,7 +154,7 @@ def build_model(
         raise Invalid("data.outputs", None, "must be given: how many classes there are is not known of a stream")
     with group("model"):
         model = config.model.build(data.spec).to(device)
-    called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__))
+    called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__), config.schedule)
     if not any(p.requires_grad for p in model.parameters()):
         raise Invalid("model", type(model).__name__, "has no parameter to train")
     for place, part in model.named_modules():

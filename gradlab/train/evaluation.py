@@ -50,6 +50,12 @@ def evaluate(
     return result | ({"eval/accuracy": (right / classified).item()} if classified else {})
 
 
+def names(loss: Loss, outputs: Any, targets: Any) -> list[str]:
+    """Of the metrics that `evaluate` returns; outputs, targets: of any batch."""
+    accuracy = ["eval/accuracy"] if loss.correct(outputs, targets) else []
+    return ["eval/loss", *(f"eval/loss/{name}" for name in loss.terms), *accuracy]
+
+
 def all_count(batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any, bool]]:
     return ((inputs, targets, True) for inputs, targets in batches)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradlab.base.importing import load_object
+from gradlab.base.importing import calling, load_object
 from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.data.spec import Spec
 from gradlab.data.tree import first, leaves, mapped, samples
@@ -158,7 +158,8 @@ class CustomLoss(Loss):
 
     def returned(self, outputs: Any, targets: Any) -> dict[str, Term]:
         """What the function returns, by name."""
-        given = self.function(outputs, self.as_given(targets), **self.kwargs)
+        with calling("loss.target", self.target):
+            given = self.function(outputs, self.as_given(targets), **self.kwargs)
         terms = {str(k): v for k, v in given.items()} if isinstance(given, Mapping) else {"": given}
         number, known = samples(targets), self.known(targets, tuple(terms))
         found = {name: self.term(name, value, number, known.get(name)) for name, value in terms.items()}
@@ -212,7 +213,8 @@ class CustomLoss(Loss):
         """() int64, the number of losses, by term as far as `counts` says."""
         if self.number is None:
             return {}
-        number = self.number(self.as_given(targets))
+        with calling("loss.counts", self.counts):
+            number = self.number(self.as_given(targets))
         numbers = number if isinstance(number, Mapping) else dict.fromkeys(names, number)
         return {str(k): n if isinstance(n, torch.Tensor) else full(int(n), first(targets)) for k, n in numbers.items()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar
@@ -48,12 +48,15 @@ class Plateau(Schedule):
     def resolve(self, total: int) -> Plateau:
         return replace(self)  # with a state of its own
 
+    def check(self, metrics: Collection[str]) -> None:
+        if self.metric.removeprefix("-") not in metrics:
+            known = ", ".join(n for n in metrics if n.startswith("eval/"))
+            raise Invalid("schedule.metric", self.metric, f"is not measured here; there are {known}")
+
     def observe(self, measured: Mapping[str, float]) -> None:
         """As PyTorch's, of the negative where more is better; a value that is not a number is no improvement."""
+        self.check(measured)
         name = self.metric.removeprefix("-")
-        if name not in measured:
-            known = ", ".join(n for n in measured if n.startswith("eval/"))
-            raise Invalid("schedule.metric", self.metric, f"is not measured here; there are {known}")
         value, s = measured[name] * (1 if name == self.metric else -1), self.state
         if value < s["best"] - self.threshold * abs(s["best"]) if s["best"] < inf else value < inf:
             s["best"], s["bad"] = value, 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Optional
 
 import torch
 
-from gradlab.base.importing import load_object
-from gradlab.base.option import Invalid, option, require
+from gradlab.base.importing import calling, load_object
+from gradlab.base.option import option, require
 
 
 @dataclass
@@ -23,6 +23,9 @@ class Schedule:
 
     watched: ClassVar[bool] = False
     """Whether it follows the evaluations."""
+
+    def check(self, metrics: Collection[str]) -> None:
+        """Raise `Invalid` where it follows a metric that is not among those of the evaluation."""
 
     def observe(self, measured: Mapping[str, float]) -> None:
         """An evaluation has ended."""
@@ -235,10 +238,8 @@ class CustomSchedule(Schedule):
 
     def factor(self, update: torch.Tensor) -> torch.Tensor:
         """On CUDA it waits for the device."""
-        try:
+        with calling("target", self.target):
             made = [float(self.function(i, self.total, **self.kwargs)) for i in update.flatten().tolist()]
-        except (TypeError, ValueError) as error:
-            raise Invalid("target", self.target, f"fails: {' '.join(str(error).split())}") from error
         for value in made:
             require(0 <= value < math.inf, "target", f"{self.target} -> {value}", ">= 0 and finite")
         return torch.tensor(made, dtype=torch.float64, device=update.device).reshape(update.shape)

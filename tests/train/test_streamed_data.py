@@ -300,10 +300,33 @@ def test_budgets_and_plateaus_that_do_not_fit(tmp_path: Path, fields: tuple[str,
         trainer(tmp_path, *fields, "data.batch_size=4").run()
 
 
-def test_an_evaluation_that_a_schedule_cannot_follow_is_logged(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"^schedule.metric=eval/kl: is not measured here; there are eval/loss"):
-        trainer(tmp_path, *NET, "data.batch_size=11", "schedule=plateau", "schedule.metric=eval/kl").run()
-    assert "eval/loss" in metrics(tmp_path)[-1]
+PLATEAU = ("schedule=plateau", "schedule.metric=eval/kl")
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [
+        (NET, "eval/loss, eval/accuracy"),
+        ((*TEXT, "loss=custom", "loss.target=streams:pair"), "eval/loss"),
+        ((*TEXT, "loss=custom", "loss.target=streams:terms"), "eval/loss(, eval/loss/[a-z]+){4}"),
+    ],
+)
+def test_a_metric_that_the_evaluation_does_not_have_is_refused_at_once(
+    tmp_path: Path, fields: tuple[str, ...], known: str
+) -> None:
+    with pytest.raises(Invalid, match=rf"^schedule.metric=eval/kl: is not measured here; there are {known}$"):
+        trainer(tmp_path, *fields, "data.batch_size=11", *PLATEAU)
+
+
+@pytest.mark.parametrize("loss", ["pair", "terms"])
+def test_every_metric_that_is_said_to_be_there_is_evaluated(tmp_path: Path, loss: str) -> None:
+    fields = (*TEXT, "loss=custom", f"loss.target=streams:{loss}", "data.batch_size=11")
+    with pytest.raises(Invalid) as error:
+        trainer(tmp_path, *fields, *PLATEAU)
+    run = trainer(tmp_path, *fields)
+    run.run()
+    said = str(error.value).partition("there are ")[2].split(", ")
+    assert said == [name for name in run.outcome.eval[0] if name.startswith("eval/")]
 
 
 def test_a_loss_of_the_models_own_is_exact_where_labels_are_the_tokens(tmp_path: Path) -> None:

@@ -160,6 +160,22 @@ def test_what_a_function_does_not_say_is_said(tmp_path: Path, target: str, said:
             ("loss.target=streams:pair", "loss.counts=streams:NUMBER"),
             r"^loss.counts=streams:NUMBER: must name a function, but is int$",
         ),
+        (
+            ("loss.target=streams:pair", "loss.counts=streams:mistaken"),
+            r"^loss.counts=streams:mistaken: raises KeyError: 'msak' \(streams.py, line \d+\)$",
+        ),
+        (
+            ("loss.target=streams:mistaken",),
+            r"^loss.target=streams:mistaken: raises KeyError: 'msak' \(streams.py, line \d+\)$",
+        ),
+        (
+            ("loss.target=streams:Net",),
+            r"^loss.target=streams:Net: raises TypeError: [^()]*__init__\(\) takes .* were given$",
+        ),
+        (
+            ("loss.target=streams:pair", "data.lengths=streams:mistaken"),
+            r"^data.lengths=streams:mistaken: raises TypeError: .* \(streams.py, line \d+\)$",
+        ),
         (("loss.target=streams:broadcast",), r"returned 4 losses for 2 samples, but 2 for one at a time: are outputs"),
         (("loss.target=streams:strange",), r"^loss=custom: streams:strange, kl, must return a tensor, a pair .* str$"),
         (("loss.target=streams:elements_of_terms",), r"ce of streams:elements_of_terms has .* their number as a pair$"),

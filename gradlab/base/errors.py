@@ -43,6 +43,8 @@ def explained(error: BaseException, folder: Path | None) -> str | None:
         return str(error)
     if (found := re.match("Invalid raised while resolving interpolation: (.*)", str(error))) is not None:
         return found[1]
+    if str(error).startswith("Unable to configure handler") and isinstance(error.__cause__, OSError):
+        error = error.__cause__  # of logging: a run's log cannot be opened
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or folder or 'output'}: {error.strerror}"
     if isinstance(error, RuntimeError) and "Expected to have finished reduction" in str(error):  # DDP's

@@ -37,8 +37,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def normal(argument: str) -> str:
-    """Hydra wants a plus before what is put into a mapping."""
+    """Hydra wants a plus before what is put into a mapping, and quotes around letters that are not ASCII."""
     plus = "+" * bool(re.match(r"(\w+\.kwargs|loss\.weights)[.=]", argument))
+    name, equals, value = argument.partition("=")
+    if equals and not value.isascii() and not re.search(r"""[,'"()\[\]{}$\\]""", value):
+        argument = f"{name}='{value}'"
     return "fix=true" if argument == "+fix=true" else plus + argument
 
 

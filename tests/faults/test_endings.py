@@ -1,5 +1,6 @@
 """Runs and sweeps that are ended from outside, or lose what they stand on: a word, and a code that is documented."""
 
+import json
 import shutil
 import signal
 import time
@@ -84,3 +85,38 @@ def test_a_folder_that_is_removed_ends_its_run_in_a_line(gradlab: Commands, tmp_
         shutil.rmtree(tmp_path / "r", ignore_errors=True)
     ended = run.result(60)
     assert ended.code == 1 and ended.err == f"gradlab: {tmp_path}/r: was removed while the run was at work\n", ended
+
+
+def test_a_run_whose_log_cannot_be_opened_is_refused_in_a_line(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "r" / "gradlab.log").mkdir(parents=True)
+    assert "gradlab.log: Is a directory" in told(gradlab(*SHORT, "hydra.run.dir=r", cwd=tmp_path))
+
+
+def test_folders_have_any_name(gradlab: Commands, tmp_path: Path) -> None:
+    name = "ü/λ 漢"
+    done = gradlab(*SHORT, "expect=any", f"hydra.run.dir={name}", cwd=tmp_path)
+    assert done.code == 0 and (tmp_path / name / "report.html").is_file(), done
+    again = gradlab(f"resume={tmp_path}/{name}", "trainer.epochs=2", cwd=tmp_path)
+    assert again.code == 0 and (tmp_path / name / "metrics.jsonl").read_text().count("train/loss") == 4, again
+
+
+def test_links_above_a_runs_folder_are_followed(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "outputs").symlink_to(tmp_path / "disk")
+    assert gradlab(*SHORT, "expect=any", "hydra.run.dir=outputs/r", cwd=tmp_path).code == 0
+    assert gradlab("resume=outputs/r", "trainer.epochs=2", cwd=tmp_path).code == 0
+    assert (tmp_path / "disk" / "r" / "metrics.jsonl").read_text().count("train/loss") == 4
+
+
+def test_a_clock_that_jumps_changes_no_duration(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "jumps.py").write_text(
+        "import itertools, runpy, sys, time\n"
+        "counted = itertools.count(2e9, -86400)\n"
+        "time.time = lambda: next(counted)\n"
+        "sys.argv[0] = 'gradlab'\n"
+        "runpy.run_module('gradlab', run_name='__main__', alter_sys=True)\n"
+    )
+    command = (*SHORT, "expect=any", "logger=tensorboard", "hydra.run.dir=r")
+    done = gradlab.python("jumps.py", *command, cwd=tmp_path).result(60)
+    seconds = json.loads((tmp_path / "r" / "diagnosis.json").read_text())["outcome"]["seconds"]
+    assert done.code == 0 and 0 < seconds < 60, done

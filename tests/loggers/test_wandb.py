@@ -15,7 +15,7 @@ import numpy
 import pytest
 import wandb
 import yaml
-from forked import Commands
+from forked import SHORT, Commands
 from helpers import run as run_command
 from helpers import wait_for
 from wandb_server import Service
@@ -425,3 +425,10 @@ def test_a_logger_that_is_not_chosen_has_no_fields() -> None:
     with pytest.raises(Exception) as raised:
         compose(["logger.wandb.project=x"])
     assert "it names none" in str(errors.explain(raised.value))
+
+
+def test_a_home_that_cannot_be_written_costs_no_line(gradlab: Commands, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder")
+    env = {"HOME": str(tmp_path / "home"), "WANDB_MODE": "offline"}
+    done = gradlab(*SHORT, "expect=any", "logger=wandb", "hydra.run.dir=r", cwd=tmp_path, **env)
+    assert done.code == 0 and done.err == "" and list((tmp_path / "r" / "wandb").glob("offline-run-*")), done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import netrc
 import os
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -75,6 +76,7 @@ def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) 
     os.environ.setdefault("WANDB_SILENT", "true")  # gradlab prints what matters itself
     import wandb
 
+    find_room()
     quiet: dict[str, Any] = {"silent": True, "console": "off", "symlink": False, "disable_job_creation": True}
     quiet["x_transaction_log_flush_interval"] = 0.5  # seconds of lines that a kill may cost; 15 without
     shared["settings"] = wandb.Settings(init_timeout=timeout, finish_timeout=timeout * SENDING, **quiet, **settings)
@@ -89,6 +91,18 @@ def begin(wanted: str, timeout: float, settings: dict[str, Any], **shared: Any) 
         log.warning("W&B failed (%s): this run is written offline", (str(error).splitlines() or [repr(error)])[0])
         abandon()
         return wandb.init(mode="offline", **shared)
+
+
+def find_room() -> None:
+    """Give W&B a temporary folder for what it keeps in this user's home, where that cannot be written: its background
+    process would print its log in place of gradlab's lines, and the run's files would be lost."""
+    from platformdirs import user_cache_dir, user_data_dir  # a dependency of W&B
+
+    for name, usual in (("WANDB_CACHE_DIR", user_cache_dir("wandb")), ("WANDB_DATA_DIR", user_data_dir("wandb"))):
+        try:
+            os.makedirs(os.environ.get(name, usual), exist_ok=True)
+        except OSError:
+            os.environ[name] = tempfile.mkdtemp(prefix="wandb-")
 
 
 def print_address(run: Any, *parts: str) -> None:

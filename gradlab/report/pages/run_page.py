@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.json_lines import write_whole
-from gradlab.base.visible import one_line
+from gradlab.base.visible import one_line, visible
 from gradlab.report.pages.page_template import embedded, filled, joined, part, safe
 from gradlab.report.pages.run_facts import facts, text_of
 from gradlab.runs.record import RunRecord
@@ -30,7 +30,7 @@ def finished(folder: Path, config: dict[str, Any] | None = None) -> None:
     try:
         write(folder, shared=(folder.parent / "multirun.yaml").is_file(), config=config)
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = visible(" ".join(str(error).split()))[:200]
         file = one_line(str(folder / NAME))
         print(f"gradlab: {file} was not written: {reason or type(error).__name__}", file=sys.stderr)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradlab.base.command import command, key
 from gradlab.base.json_lines import write_whole
 from gradlab.base.option import Invalid
-from gradlab.base.visible import one_line
+from gradlab.base.visible import one_line, visible
 from gradlab.config.compose import SILENT
 from gradlab.report.pages import map_section, sweep_sections
 from gradlab.report.pages.page_template import page
@@ -64,7 +64,7 @@ def written(folder: Path, rows: Sequence[dict[str, Any]], **known: Any) -> Path 
         return write(folder, rows, **known)
     except Exception as error:
         file = one_line(str(folder / "report.html"))
-        print(f"gradlab: {file} was not written: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"gradlab: {file} was not written: {visible(' '.join(str(error).split()))}", file=sys.stderr)
         return None
 
 

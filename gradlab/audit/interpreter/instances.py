@@ -6,7 +6,7 @@ import ast
 
 from gradlab.audit.interpreter.classes import forget_assigned, new_object
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.knowledge.opaque_calls import HOLDING
+from gradlab.audit.knowledge.opaque_calls import HOLDING, may_hold_optimizer
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every
@@ -49,7 +49,7 @@ def base_method(call: CallSite, parent: Value) -> Value:
     if name == "__init__":
         return Value()
     if found is None:
-        if value.framework:
+        if value.framework and may_hold_optimizer(engine, value):
             call.emit("opaque", value, name=name, receives=frozenset({"self"}))
         return Value(opaque=True, made=True)
     return result if result is not None else Value()

@@ -195,8 +195,9 @@ class Project:
                 start = start.parent
                 starts.append(start)
             for above in start.parents[:ABOVE]:
-                package = above / parts[0]  # of which this file is a part, or which is marked as one
-                if (package / "__init__.py").is_file() or start.is_relative_to(package):
+                package = above / parts[0]  # of which this file is a part, or which is marked as one, or has that file
+                marked = any((package / f"{name}.py").is_file() for name in ("__init__", *parts[1:2]))
+                if marked or start.is_relative_to(package):
                     starts.append(above)
         for folder in starts:
             for cut in range(len(parts) - 1, 0, -1):

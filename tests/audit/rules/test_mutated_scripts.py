@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from audited_snippets import assert_faults
+from audited_snippets import assert_faults, expected, findings
 
 CASES = {
     "zeroed before the step, at the end of a window whose length changes": """
@@ -184,6 +184,24 @@ for x, y in loader:
     scaler.step(optimizer)
     scaler.update()
 """.replace("net(x), y)\n", "net(x), y)  # expect: GL208\n").replace("True)  # expect: GL208", "True)"),
+    "an evaluation, with a loader and a list of networks of the project's": """
+from torch.utils.data import DataLoader
+class Repeating(DataLoader):
+    def __iter__(self):
+        return super().__iter__()
+class Several(nn.ModuleList):
+    def forward(self, x):
+        return [part(x) for part in self]
+def evaluate(net, data):
+    several = Several()
+    several.append(net)
+    with torch.no_grad():
+        return sum(several(x)[0].mean() for x, _ in Repeating(data).__iter__())
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # expect: GL305
+    print(evaluate(model, loader))
+""",
     "a function that adjusts the rate, and one that computes a norm": """
 from elsewhere import total_norm
 def fit(net, opt, options):
@@ -229,3 +247,21 @@ class Agent:
 @pytest.mark.parametrize("name", CASES)
 def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
     assert_faults(CASES[name], tmp_path)
+
+
+def test_folders_without_a_mark_are_packages(tmp_path):
+    """`from nets.trainer import Trainer` in another folder of one repository, without __init__.py."""
+    for name in ("nets", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "nets" / "trainer.py").write_text(
+        "class Trainer:\n    def train_step(self, x):\n        return self.net(x)\n"
+    )
+    text = """
+from nets.trainer import Trainer
+class Own(Trainer):
+    def fit(self, loader):
+        for x in loader:
+            self.train_step(x).mean().backward()
+            self.optimizer.step()  # expect: GL305
+"""
+    assert findings(text, tmp_path / "work", "GL305") == expected(text)

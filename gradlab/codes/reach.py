@@ -122,12 +122,12 @@ for x, y in loader:
         why="A generator such as `model.parameters()` is empty when it is used a second time; another model's "
         "parameters have other gradients, or none. Clipping of none is no error.",
         wrong="""
-params = model.parameters()
-optimizer = torch.optim.SGD(params, lr=0.1)
+teacher, model = nn.Linear(8, 4), nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for x, y in loader:
     optimizer.zero_grad()
     criterion(model(x), y).backward()
-    torch.nn.utils.clip_grad_norm_(params, 1.0)
+    torch.nn.utils.clip_grad_norm_(teacher.parameters(), 1.0)
     optimizer.step()
 """.strip(),
         fix="pass model.parameters() of the model that is stepped",
@@ -139,7 +139,6 @@ for x, y in loader:
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL706",
@@ -191,7 +190,6 @@ for epoch in range(epochs):
     model.eval()
     evaluate(model)
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL708",
@@ -306,21 +304,25 @@ for x, returns in loader:
         "comparisons and rounding. The optimizer skips what has none, without a message. Weights that are meant to "
         "stay as they are belong to no optimizer.",
         wrong="""
+encoder, head = nn.Linear(8, 8), nn.Linear(8, 4)
+optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
 for x, y in loader:
     optimizer.zero_grad()
-    hidden = model[:-1](x).detach()
-    criterion(model[-1](hidden), y).backward()
+    with torch.no_grad():
+        hidden = encoder(x)
+    criterion(head(hidden), y).backward()
     optimizer.step()
 """.strip(),
         fix="remove what ends the graph, or leave these weights out of the optimizer",
         example="""
+encoder, head = nn.Linear(8, 8), nn.Linear(8, 4)
+optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
 for x, y in loader:
     optimizer.zero_grad()
-    hidden = model[:-1](x)
-    criterion(model[-1](hidden), y).backward()
+    hidden = encoder(x)
+    criterion(head(hidden), y).backward()
     optimizer.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL713",

@@ -131,6 +131,8 @@ def model(call: CallSite, made: Value) -> Value:
         made.update(half=call.node, half_path=call.engine.module.path, always_half=not call.engine.branches)
     if call.name.endswith("Sequential") and call.args:
         made.last = call.args[-1].last or call.args[-1].maker
+    for part in (v for given in call.values for v in members(given) if v.kind in ("model", "ddp")):
+        part.within = part.within or made
     return made
 
 

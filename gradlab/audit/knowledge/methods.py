@@ -69,6 +69,7 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         return dict_method(call, owner)
     if kind == "unknown" and name in SAME_MODEL and (owner.given or owner.made):
         cast(call, owner)
+        set_mode(call, owner)
         return owner
     if kind == "unknown" and name == "zero_grad":
         call.emit("zero", None, owner=owner)
@@ -117,6 +118,13 @@ def cast(call: CallSite, owner: Value) -> None:
         owner.always_half = False
 
 
+def set_mode(call: CallSite, owner: Value) -> None:
+    if call.name == "eval" or (call.name == "train" and call.first is not None and call.first.value is False):
+        call.emit("mode", owner, name="eval")
+    elif call.name == "train":
+        call.emit("mode", owner, name="train")
+
+
 def backward(call: CallSite, owner: Value) -> Value:
     engine = call.engine
     if owner.kind in ("accelerator", "fabric"):
@@ -157,6 +165,7 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
         call.emit("clip", owner, call=call.node)
     elif name in SAME_MODEL:
         cast(call, owner)
+        set_mode(call, owner)
         return owner
     elif name in ("modules", "named_modules", "children", "named_children"):
         return Value("modules", of=owner)

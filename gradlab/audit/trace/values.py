@@ -260,7 +260,7 @@ class Event:
     passed (a call that computes a loss with a network); reduce (over ranks), average (a loss, over ranks), sync
     (DDP's own flag); given (gradients are assigned), taken (copied elsewhere), look (only read); keep (a tensor is
     retained with its graph); unstable (an operation may become non-finite); opaque (a call that could not be
-    followed); yield (of a generator).
+    followed); mode (a network is put into train() or eval()); yield (of a generator).
     """
 
     kind: str
@@ -284,7 +284,7 @@ class Event:
     module: Module | None = None  # schedule: of its text
     wrapped: bool = False  # forward: the model is wrapped by then
     casts: bool = False  # forward: the file uses autocast
-    name: str = ""  # opaque: of what is called
+    name: str = ""  # opaque: of what is called; mode: train, eval
     receives: frozenset[str] = frozenset()  # opaque: the kinds of what it receives
     used: bool = False  # opaque: its result is used
     into: str = ""  # keep: the name of the sum or list

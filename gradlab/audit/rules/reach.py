@@ -1,0 +1,100 @@
+"""What the loss does not reach: forward passes without a graph, clipping of other weights; evaluation mode kept on."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradlab.audit.rules.ownership import is_part
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.trace.event_tree import events
+from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
+from gradlab.audit.trace.values import Event, Value
+
+NETWORKS = ("model", "ddp", "instance")
+
+
+@scenario_rule("GL712")
+def forward_without_graph(scenario: Scenario) -> Iterator[Hit]:
+    """Every forward pass of a model that the optimizer trains is in no_grad(), and one of them leads to the loss."""
+    loop = scenario.loop
+    if uncertain(loop, "model", "ddp", "self", scenario=scenario):
+        return
+    passes = scenario.of("forward")
+    for backward in scenario.of("backward"):
+        loss = backward.event.value
+        if loss is None or loss.kind != "tensor":
+            continue
+        leading = {id(e) for e in (loss.forward, *loss.chain) if e is not None}
+        for own in (s for s in passes if id(s.event) in leading and s.k == backward.k and s.inside("no_grad")):
+            model = own.event.value
+            if model is None or not any(overlap(model, m) for o in loop.optimizers() for m in o.trained):
+                continue
+            if all(s.inside("no_grad") for s in passes if s.event.value is not None and overlap(s.event.value, model)):
+                yield Hit(own, (backward,))
+
+
+@scenario_rule("GL705")
+def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
+    """Every optimizer's models are known, and none of them has anything of what is clipped."""
+    loop = scenario.loop
+    optimizers = loop.optimizers()
+    if not optimizers or any(not known(o.trained) for o in optimizers):
+        return
+    trained = [m for o in optimizers for m in o.trained]
+    for clip in scenario.of("clip"):
+        value = clip.event.value
+        if value is None or value.kind != "params" or not known((value.root(),)):
+            continue
+        if not any(overlap(value, m) for m in trained) and (step := next(iter(scenario.of("step")), None)):
+            yield Hit(clip, (step,))
+
+
+@loop_rule("GL707")
+def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """After the batches of an epoch a model is put into eval(), and nothing takes it back before the next epoch."""
+    if not loop.outer:
+        return
+    own, inside = {id(e) for e in loop.events}, events(loop.outer[-1].body)
+    at = max((i for i, e in enumerate(inside) if id(e) in own), default=len(inside))
+    if any(e.kind == "opaque" and e.receives & {*NETWORKS, "self", "framework"} for e in inside):
+        return
+    modes = [e for e in inside if e.kind == "mode"]
+    for event in inside[at + 1 :]:
+        if event.kind != "mode" or event.name != "eval" or event.value is None:
+            continue
+        model = event.value
+        back = any(e.name != "eval" and (e.value is None or related(e.value, model)) for e in modes)
+        if not back and passed(loop, model) and not any(e.name == "eval" and id(e) in own for e in modes):
+            yield event.path, event.node
+            return
+
+
+def passed(loop: TrainingLoop, model: Value) -> bool:
+    """Whether a loss of the loop comes from a forward pass of this model."""
+    found: list[Event | None] = []
+    for event in loop.events:
+        if event.kind == "backward" and event.value is not None and event.value.kind == "tensor":
+            found += [event.value.forward, *event.value.chain]
+    return any(
+        e is not None and e.value is not None and differentiable(e) and e.value.root() is model.root() for e in found
+    )
+
+
+def known(models: tuple[Value, ...]) -> bool:
+    """Whether the text shows where each of these models is made, and that they are no copies (`prepare()`)."""
+    roots = [m.root() for m in models]
+    return bool(roots) and all(m.kind in NETWORKS and m.call is not None and m.prepared is None for m in roots)
+
+
+def overlap(one: Value, two: Value) -> bool:
+    """Whether two models are, or may be, one, or one is a part of the other."""
+    a, b = one.root(), two.root()
+    same = a is b or bool(a.name and a.name == b.name and a.call is b.call)
+    return same or is_part(a, b) or is_part(b, a)
+
+
+def related(one: Value, two: Value) -> bool:
+    return overlap(one, two) or not (known((one,)) and known((two,)))

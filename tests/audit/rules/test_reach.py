@@ -1,0 +1,139 @@
+"""Forward passes without a graph, clipping of other weights, and evaluation mode that is kept on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from audited_snippets import assert_faults
+
+MADE = """
+net = nn.Linear(8, 4)
+other = nn.Linear(8, 4)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+"""
+CASES = {
+    "the forward pass in no_grad": """
+for x, y in loader:
+    opt.zero_grad()
+    with torch.no_grad():
+        out = net(x)  # expect: GL712
+    F.cross_entropy(out, y).backward()
+    opt.step()
+""",
+    "a teacher in no_grad": """
+for x, y in loader:
+    opt.zero_grad()
+    with torch.no_grad():
+        target = other(x)
+    F.mse_loss(net(x), target).backward()
+    opt.step()
+""",
+    "one of two forward passes in no_grad": """
+for x, y in loader:
+    opt.zero_grad()
+    with torch.no_grad():
+        target = net(x)
+    F.mse_loss(net(x), target).backward()
+    opt.step()
+""",
+    "no gradient in the evaluation only": """
+for x, y in loader:
+    opt.zero_grad()
+    with torch.set_grad_enabled(training):
+        loss = F.cross_entropy(net(x), y)
+    loss.backward()
+    opt.step()
+""",
+    "clipping another network": """
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)  # expect: GL705
+    opt.step()
+""",
+    "clipping two networks together": """
+both = nn.ModuleList([net, other])
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(both.parameters(), 1.0)
+    opt.step()
+""",
+    "clipping one of two networks that are trained": """
+opt = torch.optim.SGD([*net.parameters(), *other.parameters()], lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(other(x)), y).backward()
+    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+    opt.step()
+""",
+    "clipping what wraps the network": """
+wrapped = nn.Sequential(net, nn.ReLU())
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(wrapped(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
+    opt.step()
+""",
+    "eval() after the first epoch": """
+def evaluate(model):
+    model.eval()  # expect: GL707
+    with torch.no_grad():
+        return [model(x) for x, y in held_out]
+net.train()
+for epoch in range(9):
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    evaluate(net)
+""",
+    "eval() taken back": """
+def evaluate(model):
+    model.eval()
+    with torch.no_grad():
+        found = [model(x) for x, y in held_out]
+    model.train()
+    return found
+for epoch in range(9):
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    evaluate(net)
+""",
+    "train() at the head of each epoch": """
+for epoch in range(9):
+    net.train()
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    net.eval()
+    validate(net)
+""",
+    "eval() of another network": """
+for epoch in range(9):
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    other.eval()
+    with torch.no_grad():
+        other(held_out)
+""",
+    "eval() on purpose, for all of the training": """
+for epoch in range(9):
+    net.eval()
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_loss_reaches(name: str, tmp_path: Path) -> None:
+    assert_faults(MADE + CASES[name], tmp_path)

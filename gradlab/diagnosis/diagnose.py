@@ -120,16 +120,17 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
 def summary(run: FinishedRun) -> dict[str, Any]:
     """The numbers in the evidence of every diagnosis."""
     h = run.history
-    numbers = {
+    numbers: dict[str, Any] = {
         "updates": h.attempts,
         "skipped": h.skipped,
         "loss_first": h.losses.initial,
         "loss_best": h.losses.best,
         "loss_last": h.losses.final,
         "usual_grad_norm": h.usual_norm,
-        "largest_grad_norm": h.largest,
-        "largest_grad_norm_at": h.largest_at,
     }
+    numbers = {name: value for name, value in numbers.items() if value == value}  # NaN: there is none
+    if h.largest_at:
+        numbers |= {"largest_grad_norm": h.largest, "largest_grad_norm_at": h.largest_at}
     if run.constant is not None:
         numbers["loss_of_constant_answer"] = run.constant
     ratio = h.update_ratios.median

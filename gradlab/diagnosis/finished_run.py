@@ -339,7 +339,8 @@ class FinishedRun:
         if self.constant is not None and not self.knows:
             gain = (self.constant - end) / abs(self.constant) if self.constant else 0.0
             than = f"the best constant answer{' found' * self.constant_found} ({self.constant:.4g})"
-            return f"the loss ends at {end:.4g}, {f'only {gain:.1%} below' if gain > 0 else 'no better than'} {than}"
+            beside = f"only {gain:.1%} below" if gain > 0 else "no better than"
+            return f"the last losses have a mean of {end:.4g}, {beside} {than}"
         began = h.loss_early
         gain = (began - end) / abs(began) if began else 0.0
         return (

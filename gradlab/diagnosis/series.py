@@ -6,6 +6,7 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Sequence
 
 
 class Samples:
@@ -85,6 +86,15 @@ def median(ordered: list[float]) -> float:
     if not ordered:
         return math.nan
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def moves(ratios: Sequence[float]) -> str:
+    """How far the updates that were measured, not all of them, moved the weights."""
+    if len(ratios) == 1:
+        return f"the one update that was measured moved the weights by {ratios[0]:.2g} times their norm"
+    usual, largest = statistics.median(ratios), max(ratios)
+    said = f"updates moved the weights by {usual:.2g} times their norm, the median of {len(ratios)} that were measured"
+    return f"{said}, and by {largest:.2g} at most"
 
 
 def late_to_early(norms: list[float]) -> float:

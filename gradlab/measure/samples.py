@@ -104,10 +104,11 @@ def named(samples: Sequence[Sample]) -> str:
     """The samples that stand out, at most three, or that none does. samples: `ranked`."""
     out = outliers(samples)
     if not out:
-        return "no sample of it stands out"
+        return "no sample of that batch stands out"
     listed = ", ".join(f"sample {s.index} (loss {s.loss:.3g}, gradient norm {s.grad_norm:.3g})" for s in out[:3])
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
-    return f"of its samples {listed}{more} stand{'s' * (len(out) == 1)} out, {out[0].outlier:.3g} times the usual"
+    stands = f"stand{'s' * (len(out) == 1)} out, {out[0].outlier:.3g} times the usual"
+    return f"of its samples, each by itself with the initial weights, {listed}{more} {stands}"
 
 
 def median(values: list[float]) -> float:

@@ -19,9 +19,11 @@ from gradlab.update.optimizer import SGD
 def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     """At the outliers of the steady norms; without any, where a clipped update of SGD has the usual size."""
     bound = math.nan
+    if e.failed_at == 1:  # nothing was applied that could have been smaller
+        return
     if e.steady:
         bound = outlier_fence(e.steady)
-        why = f"the gradient's norm is usually {e.usual_norm:.2g}, and beyond this an outlier"
+        why = f"the gradient's norm is usually {e.usual_norm:.2g}, and beyond {two_digits(bound):g} an outlier"
     elif isinstance(c.optimizer, SGD) and e.weights > 0:
         bound = TYPICAL_RATIO * e.weights * (1 - c.optimizer.momentum) / c.optimizer.lr
         why = f"with it no update moves the weights by more than {TYPICAL_RATIO:g} of their norm, {e.weights:.2g}"

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
+from gradlab.diagnosis.series import moves
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.proposal import Proposal, named, values
+from gradlab.remedies.proposal import Proposal, code, named, values
 from gradlab.update.optimizer import SGD, AdamW
 from gradlab.update.schedule import Constant
 
@@ -19,6 +20,8 @@ SMALL_RATIO = 1e-4
 """Updates below it hardly train."""
 RECORDS = 3
 """Updates whose size must have been measured for a middle."""
+TOO_LARGE = 1.5
+"""Times the usual size above which a lower rate is proposed."""
 FAR = 10.0
 """Times the usual size beyond which updates are the cause, whatever else is seen."""
 LEAST = 1e-3
@@ -49,14 +52,15 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
         lasts = e.failed_at / e.planned * ROOM
         why = f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the rate"
         yield rate(e, c, lasts, why)
-    elif over > 1.5:
-        at = f"an update moves the weights by {e.usual_ratio:.2g} of their norm, at most {e.largest_ratio:.2g}"
-        usual = f"{TYPICAL_RATIO:g} in the middle and {LARGE_RATIO:g} at the most are usual"
-        yield rate(e, c, max(1 / over, LEAST), f"{at}; {usual}")
+    elif over > TOO_LARGE:
+        usual = f"a median of {TYPICAL_RATIO:g} and {LARGE_RATIO:g} at most are usual"
+        yield rate(e, c, max(1 / over, LEAST), f"{moves(e.ratios)}; {usual}")
 
 
 def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """As `lower_rate`; without a measurement that says how far, a tenth."""
+    """As `lower_rate`; without a measurement that says how far, a tenth; none where no update was applied at all."""
+    if e.failed_at == 1:
+        return
     found = list(lower_rate(e, c))
     unsaid = "the sizes of the updates do not say how far to lower the rate: a tenth of it"
     yield from found or [rate(e, c, 0.1, unsaid)]
@@ -64,9 +68,8 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """In place of a sum, which makes an update of SGD as many times larger as a window has samples."""
-    if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > 1.5:
-        at = f"an update moves the weights by {e.usual_ratio:.2g} of their norm, at most {e.largest_ratio:.2g}"
-        yield values("loss.reduction", f"{at}: it is summed over the samples", loss__reduction="mean")
+    if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > TOO_LARGE:
+        yield values("loss.reduction", f"{moves(e.ratios)}: it is summed over the samples", loss__reduction="mean")
 
 
 def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -78,10 +81,18 @@ def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
 def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Never where clipping is what makes updates small."""
     if 0 < e.usual_ratio < SMALL_RATIO and not e.coefficient < 0.5:
-        why = (
-            f"an update moves the weights by {e.usual_ratio:.2g} of their norm: this rate makes that {TYPICAL_RATIO:g}"
-        )
+        why = f"{moves(e.ratios)}: this rate makes the median {TYPICAL_RATIO:g}"
         yield rate(e, c, TYPICAL_RATIO / e.usual_ratio, why)
+
+
+def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Where the loss began far above that of a constant answer, and was still falling towards it."""
+    found = e.found.get("not_learning", {})
+    if "times" in found:
+        why = f"the first losses were {found['times']:.3g} times that of a constant answer, and fell to the end"
+        yield rate(e, c, 10.0, f"{why}: ten times the rate")
+        lines = "subtract the mean of the targets and divide by their spread; or begin with smaller outputs"
+        yield code("targets", lines, why)
 
 
 def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -92,9 +103,15 @@ def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Over a tenth of the run."""
+    """Over a tenth of the run; none where it failed before any update was applied."""
+    if e.failed_at == 1:
+        return
     updates = max(10, e.planned // 10)
-    first = f"the first update moves the weights by {e.ratios[0]:.2g} of their norm" if e.ratios else ""
+    first = (
+        f"the first update that was measured moved the weights by {e.ratios[0]:.2g} times their norm"
+        if e.ratios
+        else ""
+    )
     why = ": ".join(filter(None, (first, "a tenth of the run to reach the rate")))
     if isinstance(c.schedule, Constant):
         yield values("schedule=warmup", why, schedule="warmup", schedule__warmup=updates)

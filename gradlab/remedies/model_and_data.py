@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.schema import Config
 from gradlab.remedies.evidence import Evidence
-from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO
+from gradlab.remedies.learning_rate import LARGE_RATIO, SMALL_RATIO, TOO_LARGE, excess
 from gradlab.remedies.proposal import Proposal, code, named, values
 
 SIZES = (0.2, 4.0)
@@ -61,18 +61,19 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
             said = f"{name} begins at {e.sizes[name]:.2g} / sqrt(fan-in), and {saturated} is saturated"
             yield code("initial weights", f"scale the initial {name} by {1 / e.sizes[name]:.2g}", said)
     for name, size in list(odd.items())[:3]:
-        factor = middle / size if size else math.inf
         said = f"{name} begins at {size:.2g} / sqrt(fan-in), the other layers at {middle:.2g}"
-        yield code(
-            "initial weights", f"scale the initial {name} by {factor:.2g}, or leave it as PyTorch makes it", said
-        )
+        scale = f"scale the initial {name} by {middle / size:.2g}, or leave it" if size else f"leave the initial {name}"
+        yield code("initial weights", f"{scale} as PyTorch makes it", said)
 
 
 def initial_biases(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Biases that begin so large that they alone turn units off or saturate them."""
-    for name in sorted((n for n, size in e.biases.items() if size > LARGE_BIAS), key=lambda n: -e.biases[n])[:3]:
-        said = f"{name} begins at {e.biases[name]:.2g} (root mean square), more than what its layer's inputs add to it"
-        yield code("initial biases", f"begin with {name} at zero (torch.nn.init.zeros_)", said)
+    large = {name: size for name, size in e.biases.items() if size > LARGE_BIAS}
+    if large:
+        sizes = [f"{size:.2g}" for size in large.values()][:3]
+        many = f"begin{'s' * (len(large) == 1)} at {', '.join(sizes)} (root mean square)"
+        said = f"{listed(large)} {many}, more than what inputs of size 1 add to {'them' if len(large) > 1 else 'it'}"
+        yield code("initial biases", f"begin with {listed(large)} at zero (torch.nn.init.zeros_)", said)
 
 
 def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -89,6 +90,11 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield code("stable form", f"{operation.strip('_')} {where}: {form}", str(o))
 
 
+def listed(names: Collection[str]) -> str:
+    """The first three."""
+    return ", ".join([*names][:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+
+
 def units(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The activation of the layer whose units are dead or saturated."""
     for verdict, form in (
@@ -100,7 +106,7 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
             yield code(
                 "activation",
                 f"{module or 'the model'}: {form}",
-                f"{part:.0%} of its {'units' if 'dead' in verdict else 'outputs'}",
+                f"{part:.0%} of its {'units are dead' if 'dead' in verdict else 'outputs are saturated'}",
             )
 
 
@@ -116,12 +122,18 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
-    ordinary = " of ordinary size" * (SMALL_RATIO <= e.usual_ratio <= LARGE_RATIO)
+    ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= TOO_LARGE)
+    found = e.found.get("not_learning") or e.found.get("memorising") or {}
+    better = "the loss is hardly better than that of a constant answer, or no better"
+    if "memorising" in e.found or found.get("evaluation", -math.inf) >= found.get("evaluation_constant", math.inf):
+        better = "no evaluation is better than a constant answer"
+    elif "constant" not in found:
+        better = "the loss is hardly better than at the beginning, or no better"
     yield code(
         "targets",
         "check that inputs and targets belong together (no shuffle or shift of one alone), that inputs are of size 1, "
         "and that outputs and targets have one shape in the loss",
-        f"after {e.attempts} updates{ordinary} the loss is no better than that of a constant answer",
+        f"after {e.attempts} updates{ordinary} {better}",
     )
 
 
@@ -140,8 +152,9 @@ def longer(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def graph(e: Evidence, c: Config) -> Iterator[Proposal]:
-    names = ", ".join(e.found.get("broken_graph", {}).get("parameters", [])[:3])
-    yield code("graph", f"look for detach(), .data, no_grad or NumPy between {names} and the loss", "no gradient ever")
+    names = listed(e.found.get("broken_graph", {}).get("parameters", []))
+    why = "no gradient ever reaches them"
+    yield code("graph", f"look for detach(), .data, no_grad or NumPy between {names} and the loss", why)
 
 
 def windows(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -16,6 +16,7 @@ from gradlab.remedies.learning_rate import (
     LEAST,
     adaptive,
     excess,
+    from_afar,
     higher_rate,
     lower_rate,
     lower_rates,
@@ -71,8 +72,9 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     for maker in (
         shorter_warmup,
         looser_clip,
+        from_afar,
         higher_rate,
-        lower_rate,
+        *(() if "times" in e.found.get("not_learning", {}) else (lower_rate,)),
         loss_scale,
         initial_sizes,
         adaptive,

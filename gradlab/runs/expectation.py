@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from gradlab.diagnosis.finding import Diagnosis
+from gradlab.base.json_lines import number
+from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.runs.outcome_class import HEALTHY
+from gradlab.runs.record import RunRecord, made
+
+
+def judged(run: RunRecord) -> tuple[int, str]:
+    """The same of a run's record, as it was printed when the run ended."""
+    diagnosis = made(Diagnosis, number(run.diagnosis))
+    diagnosis.findings = [made(Finding, f) for f in run.diagnosis.get("findings") or []]
+    return judge(run.config.get("expect"), diagnosis)
 
 
 def judge(expect: str | list[str] | None, diagnosis: Diagnosis) -> tuple[int, str]:

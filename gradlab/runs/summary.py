@@ -63,7 +63,7 @@ def ended(run: RunRecord) -> Summary:
             run.path,
             [made(Try, t) for t in content.get("remedies") or []],
         )
-    code, sentence = expectation.judge(run.fields.get("expect"), diagnosis)
+    code, sentence = expectation.judged(run)
     return Summary(lines + [sentence] * bool(sentence), content.get("exit_code", code) == 0)
 
 

@@ -143,7 +143,9 @@ class CustomLoss(Loss):
         if self.ahead:
             said.append(f"loss={self.target}: each micro-batch runs forward twice, or loss.counts returns all numbers")
         if not self.exact:
-            said.append(f"loss={self.target}: that of two samples is no mean of theirs: exact only as far as it is")
+            said.append(
+                f"loss={self.target} of two samples is not the mean of the losses of each: accumulation is not exact"
+            )
         return "; ".join(said)
 
     @property

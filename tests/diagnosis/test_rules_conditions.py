@@ -46,7 +46,7 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
         (
             [2.0 - min(i, 50) / 50 for i in range(100)],
             1.04,
-            "the loss ends at 1, only 3.8% below the best constant answer (1.04)",
+            "the last losses have a mean of 1, only 3.8% below the best constant answer (1.04)",
         ),
         (FLAT, None, "the loss did not improve: 2 to 2"),
     ):
@@ -210,7 +210,7 @@ def test_the_evaluation_decides_whether_a_run_that_fits_its_training_data_has_le
         "its own constant answer is what an evaluation beats"
     )
     said = verdict([*(line(i, loss) for i, loss in enumerate(FALLING)), *evaluated(2.1)], constant=2.0).sentence
-    assert "ends at 1.1" in said and "2.1" in said and "(a constant answer: 2)" in said
+    assert "a mean of 1.1" in said and "2.1" in said and "(a constant answer: 2)" in said
 
 
 def test_without_a_constant_answer_a_run_is_judged_by_its_own_beginning() -> None:

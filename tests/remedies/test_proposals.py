@@ -187,3 +187,40 @@ def test_a_run_prints_a_few_and_a_search_tries_them_first() -> None:
     printed, all_ = tries(e, *given), tries(e, *given, search=True)
     assert 0 < len([t for t in printed if t.overrides]) <= SHOWN < len(all_)
     assert [t.overrides for t in all_ if t.overrides][: len(printed)] == [t.overrides for t in printed if t.overrides]
+
+
+@pytest.mark.parametrize("verdict", ["nan_loss", "exploding", "diverged", "scale_collapse"])
+def test_what_fails_before_any_update_is_not_the_updates_fault(verdict: str) -> None:
+    """No rate, warm-up or bound changes the first update; of one that fails later they may."""
+    groups = ("optimizer", "schedule", "clip")
+
+    def of_updates(at: int) -> bool:
+        found = tries(Evidence(verdict, norms=[1.0], failed_at=at, planned=500), *CUSTOM)
+        return any(o.startswith(groups) for t in found for o in t.overrides)
+
+    assert of_updates(2) and not of_updates(1)
+
+
+def test_a_reason_does_not_contradict_the_run() -> None:
+    """Of a loss that is better than a constant answer and evaluations that are not; of updates that are too large."""
+
+    def reason(ratio: float, **found: float) -> str:
+        e = Evidence("not_learning", {"not_learning": found}, attempts=200, ratios=[ratio] * 5)
+        return next(t.why for t in tries(e, *CUSTOM) if t.name == "targets")
+
+    evaluated = {"constant": 1.0, "end": 0.9, "evaluation": 1.1, "evaluation_constant": 1.0}
+    assert reason(1e-3, **evaluated).endswith("no evaluation is better than a constant answer")
+    assert "hardly better" in reason(1e-3, constant=1.0, end=0.99)
+    assert "ordinary" in reason(1e-3, **evaluated) and "ordinary" not in reason(2e-3, **evaluated)
+
+
+def test_a_loss_that_falls_from_far_off_gets_no_lower_rate() -> None:
+    e = Evidence("not_learning", {"not_learning": {"times": 50.0}}, attempts=200, ratios=[7e-3] * 5)
+    found = tries(e, *CUSTOM)
+    assert value(found, "optimizer.lr") > config(*CUSTOM).optimizer.lr and "mean of the targets" in str(found)
+
+
+def test_weights_that_begin_at_zero_are_not_scaled() -> None:
+    e = Evidence("dead_units", ratios=[1e-4] * 5, sizes={"a.weight": 0.6, "b.weight": 0.6, "c.weight": 0.0})
+    lines = [t.lines for t in tries(e, *CUSTOM) if t.name == "initial weights"]
+    assert lines == ["leave the initial c.weight as PyTorch makes it"]

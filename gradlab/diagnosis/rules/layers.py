@@ -13,7 +13,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
-from gradlab.diagnosis.series import Samples, late_to_early
+from gradlab.diagnosis.series import Samples, late_to_early, moves
 
 
 def passed(run: FinishedRun) -> float:
@@ -85,9 +85,8 @@ class Vanishing(Rule):
             return None
         if depth > self.ratio:
             (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
-            sentence = (
-                f"late layers' gradients are {depth:.3g} times the early ones' ({top} {high:.2g}, {bottom} {low:.2g})"
-            )
+            sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
+            sentence += f" (norms at the end: {high:.2g} of {top}, {low:.2g} of {bottom})"
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
             return self.found("critical", f"{sentence}, and {run.progress}", self.at, **evidence)
         still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
@@ -109,7 +108,11 @@ class DominantLayer(Rule):
     """One layer's gradient is much larger than all others, and clipping the whole gradient makes the others tiny."""
 
     needs = ("long", "layers", "steps")
-    causes = ("one layer's outputs are on a far larger scale", "a loss term that affects only one layer")
+    causes = (
+        "one layer's outputs are on a far larger scale",
+        "a loss term that affects only one layer",
+        "the others get next to no gradient, as behind dead or saturated units",
+    )
     fixes = ("clip each layer by itself", "normalise the layer's outputs, or weigh down its loss term")
     part: float = 0.9
     """Part of the squared norm of the whole gradient that is one layer's."""
@@ -180,7 +183,9 @@ class BrokenGraph(Rule):
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         unused = not any(run.history.runs(name) for name in names)
         severity = "critical" if run.stuck or (many and not unused) else "info" if unused else "warning"
-        return self.found(severity, f"no gradient ever reaches {shown}", 1, parameters=names)
+        found = self.found(severity, f"no gradient ever reaches {shown}", 1, parameters=names)
+        found.causes = ["the forward pass does not use that part of the model"] if unused else found.causes
+        return found
 
 
 @rule("update_too_large", position=180)
@@ -199,11 +204,12 @@ class UpdateTooLarge(Rule):
         largest = max(h.update_ratios.values)
         if not largest > self.ratio:
             return None
-        sentence = f"an update changes the weights by {usual:.2g} of their norm, at most {largest:.2g}"
+        sentence = moves(h.update_ratios.values)
         lost = (run.status == "failed" or run.stuck or run.dead) and not run.decayed
-        return self.found(
-            "warning" if lost and usual > self.ratio else "info", sentence, None, usual=usual, largest=largest
-        )
+        severity = "warning" if lost and usual > self.ratio else "info"
+        found = self.found(severity, sentence, None, usual=usual, largest=largest)
+        found.causes = ["weight decay that has taken the weights away"] if run.decayed else found.causes
+        return found
 
 
 @rule("updates_lost", position=185)

@@ -94,7 +94,7 @@ class Diverged(Rule):
         return (
             None
             if run.long or run.opposed or lost or run.status == "given_up" or run.rose(self.factor)
-            else f"the run has {h.attempts} updates, fewer than {2 * run.window}"
+            else f"the run has {h.attempts} update{'s' * (h.attempts != 1)}, fewer than {2 * run.window}"
         )
 
 
@@ -185,6 +185,8 @@ class NotLearning(Rule):
     )
     reach: float = 0.02
     """Part of the constant answer's loss by which the end must be below it, else critical; to `learning` a warning."""
+    far: float = 10.0
+    """First losses over the constant answer's, above which a loss that falls throughout began far off."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h, (end, error) = run.history, run.history.end
@@ -209,7 +211,17 @@ class NotLearning(Rule):
         close = min(level / constant, (end + doubt) / run.constant) > 1 - self.reach
         severity = "critical" if (not run.fits if run.constant_found else close) else "warning"
         if run.decayed is None:
-            return self.found(severity, sentence, **seen)
+            times = h.loss_early / run.constant
+            if not (times > self.far and run.steady):
+                return self.found(severity, sentence, **seen)
+            sentence += f"; the first losses were {times:.3g} times that, and the loss was falling to the end"
+            found = self.found(severity, sentence, **seen, times=times)
+            found.causes = [
+                "targets whose mean or size is far from that of the outputs",
+                "initial weights that are too large",
+                "the learning rate is too low, or the run too short",
+            ]
+            return found
         first, last = run.decayed
         seen |= {"weights_first": first, "weights_last": last}
         sentence += f"; weight decay has taken the weights from a norm of {first:.3g} to {last:.3g}"
@@ -246,7 +258,7 @@ class Memorising(Rule):
             min(v for v in h.evaluations if math.isfinite(v)),
             f"(a constant answer: {run.eval_constant:.4g})",
         )
-        sentence = f"the training loss ends at {end:.4g}, and the best evaluation is {best:.4g} {against}"
+        sentence = f"the last training losses have a mean of {end:.4g}, and the best evaluation is {best:.4g} {against}"
         return self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)
 
 

@@ -22,7 +22,7 @@ class ScaleCollapse(Rule):
     A scale that has come down since the first update may just have begun too high, until it is below 1.
     """
 
-    causes = ("the learning rate is too high for fine-tuning", "activations pass fp16's largest number, 65504")
+    causes = ("the learning rate is too high", "activations pass fp16's largest number, 65504")
     fixes = ("lower the learning rate", "use bf16, which has fp32's range")
 
     fall: float = 1000.0
@@ -63,7 +63,10 @@ class ScaleCollapse(Rule):
             sentence = "no loss scale can help: the forward or backward pass itself overflows"
         else:
             sentence = f"{skips} updates overflowed, though not the last: the loss scale has fallen below its floor"
-        return self.found("critical", sentence, at, **evidence)
+        found = self.found("critical", sentence, at, **evidence)
+        if not run.history.applied:  # no rate has moved anything
+            found.causes = [c for c in found.causes if "learning rate" not in c]
+        return found
 
 
 @rule("scale_livelock", position=40)
@@ -132,7 +135,9 @@ class UnderflowFP16(Rule):
         if flushed is None or flushed < self.fraction:
             return None
         sentence = f"{flushed:.0%} of the gradient's elements that are not zero in fp32 are zero in fp16"
-        return self.found("critical" if run.stuck else "warning", sentence, None, flushed=flushed)
+        found = self.found("critical" if run.stuck else "warning", sentence, None, flushed=flushed)
+        found.causes = ["the loss scale is too small"] if run.scaled else ["there is no loss scale that moves"]
+        return found
 
     def unable(self, run: FinishedRun) -> str | None:
         return super().unable(run) if run.half else "nothing is computed in fp16"

@@ -110,7 +110,12 @@ class NaNLoss(NonFinite):
     negative number has one, and a mean of nothing has zeros.
     """
 
-    causes = ("log of zero", "a division by zero", "exp of a large number", "targets that are not finite")
+    causes = (
+        "log of zero or of a negative number",
+        "a division by zero",
+        "exp of a large number",
+        "targets that are not finite",
+    )
     fixes = ("use the stable form of the loss: from logits, with log1p, softplus or a clamp", "lower the learning rate")
     often: float = 0.05
     """Share of updates that were skipped for it above which it is more than routine."""
@@ -128,7 +133,13 @@ class NaNLoss(NonFinite):
         seen_in = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
         sentence = f"in the evaluation, {sentence}" if o.evaluation else sentence
         sentence, (alone, samples) = f"{sentence} ({seen_in})" if seen_in else sentence, self.alone(run)
-        return self.found("critical", sentence + alone, run.history.bad_since, samples=samples, **ranges)
+        found = self.found("critical", sentence + alone, run.history.bad_since, samples=samples, **ranges)
+        word = {"reciprocal": "division", "div": "division"}.get(o.place, o.place.rstrip("0123456789"))
+        named = [c for c in self.causes if word and word in c.split()]
+        found.causes = named or [
+            c for c in self.causes if "targets" not in c or o.targets is None or o.targets.nonfinite
+        ]
+        return found
 
     def unexplained(self, run: FinishedRun) -> Finding | None:
         """What the lines of metrics alone say."""

@@ -41,6 +41,8 @@ class Exploding(Rule):
     """Norm over the usual one; its square while fewer than `diagnosis.window` norms are known."""
     step: float = 10.0
     """Norm of the first update over that of the weights, in a run that does not survive it by a window."""
+    large: float = 0.1
+    """Norm of the first update over that of the weights above which the learning rate is the likeliest cause."""
     lost: float = 1.5
     """Final loss over the first above which the loss counts as failed."""
 
@@ -82,7 +84,11 @@ class Exploding(Rule):
             sentence = (
                 f"the gradient norm left its usual {self.usual:.3g} at update {self.at}, and reached {self.reached:.3g}"
             )
-            return self.found("critical", f"{sentence}; {course}", self.at, largest=self.reached, usual=self.usual)
+            evidence = {"largest": self.reached, "usual": self.usual}
+            found = self.found("critical", f"{sentence}; {course}", self.at, **evidence)
+            if self.first.get("update/ratio", 0.0) > self.large:
+                found.causes.sort(key=lambda cause: "learning rate" not in cause)
+            return found
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
         if h.attempts > h.window or not (moved > self.step or by_the_weights(run)):
             return None
@@ -113,6 +119,8 @@ class Spike(Rule):
     """Distance from the median in robust standard deviations (1.4826 times the median absolute deviation)."""
     factor: float = 5.0
     """The norm must also be at least this many times the median."""
+    rare: float = 0.1
+    """Part of all updates above which these are no single ones: the norm has grown."""
 
     def begin(self) -> None:
         self.first: tuple[int, float, float] | None = None
@@ -130,10 +138,12 @@ class Spike(Rule):
             self.first = self.first or (line["attempt"], norm, usual)
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if self.first is None:
+        if self.first is None or self.count > self.rare * run.history.attempts:
             return None
         at, norm, usual = self.first
-        sentence = f"{self.count} gradient norms are far outside of the usual range, the first at update {at}: "
+        many = f"{self.count} gradient norms are" if self.count > 1 else "one gradient norm is"
+        sentence = f"after the first {2 * run.window} updates {many} far outside of the usual range, "
+        sentence += f"{'the first ' * (self.count > 1)}at update {at}: "
         sentence += f"{norm:.3g} where {usual:.3g} is usual{run.samples_of(at)}"
         return self.found("info", sentence, at, count=self.count, norm=norm)
 

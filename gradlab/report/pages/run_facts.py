@@ -10,6 +10,7 @@ from typing import Any
 from gradlab.base.command import command, pasted, untreated
 from gradlab.base.option import Invalid
 from gradlab.loggers.thinning import telling, thinned
+from gradlab.runs.expectation import judged
 from gradlab.runs.record import RunRecord
 
 BYTES = 1_500_000
@@ -33,6 +34,7 @@ def facts(run: RunRecord) -> dict[str, Any]:
         "crash": (run.path / "crash.pt").is_file(),
         "clip_threshold": run.clip_threshold,
         "sentence_of_overflow": str(run.first_overflow or ""),
+        "expectation": judged(run)[1] if run.verdict else "",
         "commands": commands(run),
     }
 

@@ -7,6 +7,7 @@ const parts = (() => {
 
   function shown(key, value) {
     if (value === null || value === undefined) return "-";
+    if (Array.isArray(value) && !value.length) return "none";
     if (Array.isArray(value))
       return value.length > 12
         ? `${value
@@ -98,7 +99,7 @@ const parts = (() => {
       ["skipped", run.thinned ? (m.skipped ?? "-") : run.skips],
       ["epochs", o.epochs_completed ?? (run.n ? run.epoch[run.n - 1] : 0)],
       [
-        "loss/final" in m ? "loss, first and last" : "loss, first and last update",
+        "loss/final" in m ? "loss, first and median of the last" : "loss, first and last update",
         `${number(m["loss/initial"] ?? run.loss[0])} → ${number(m["loss/final"] ?? run.loss[run.n - 1])}`,
       ],
       [
@@ -130,17 +131,6 @@ const parts = (() => {
   const seconds = (s) =>
     s < 90 ? `${number(s, 3)} s` : s < 5400 ? `${number(s / 60, 3)} min` : `${number(s / 3600, 3)} h`;
 
-  function expectation(facts) {
-    const wanted = facts.config.expect,
-      d = facts.diagnosis;
-    if (!d.verdict || wanted === undefined || wanted === "any") return null;
-    if (wanted === null && d.verdict === "too_short") return "Neither healthy nor unhealthy: too short to judge.";
-    if (wanted === null) return d.ill ? "The run is unhealthy." : null;
-    return wanted === d.verdict
-      ? `Expected ${words(wanted)}, and saw it.`
-      : `Expected ${words(wanted)}, saw ${words(d.verdict)}.`;
-  }
-
   function verdict(facts) {
     const d = facts.diagnosis,
       o = d.outcome || {},
@@ -152,8 +142,7 @@ const parts = (() => {
       host.replaceChildren();
       return;
     }
-    const expected = expectation(facts);
-    if (expected) left.push(element("p", expected));
+    if (facts.expectation) left.push(element("p", `${facts.expectation}.`));
     if (o.error && o.error !== d.sentence) left.push(element("p", o.error, { class: "critical" }));
     const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)),
       inLoop = new Set(["file", "line", "rule", "times", "mend"]);

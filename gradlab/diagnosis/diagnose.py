@@ -94,6 +94,8 @@ def diagnose(
     yielding = {rule.code for rule in stream.rules if rule.yields(run)}
     if any(f.severity == "critical" for f in findings if f.code not in yielding):
         findings = [f for f in findings if f.code not in yielding]
+    if any(f.severity == "critical" for f in findings):  # it is not too short to judge, nor healthy
+        findings = [f for f in findings if f.severity != "info" or f.code not in deciding]
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))  # stable: the order of causes within each
     evidence = summary(run)
     first = next((f for f in findings if f.severity != "info" or f.code in deciding), None)

@@ -88,13 +88,14 @@ def median(ordered: list[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def moves(ratios: Sequence[float]) -> str:
-    """How far the updates that were measured, not all of them, moved the weights."""
+def moves(ratios: Sequence[float], full: bool = False) -> str:
+    """How far the updates that were measured moved the weights, or would have at the full rate; not all of them are."""
+    at, moved = ("at the full learning rate ", "would have moved") if full else ("", "moved")
     if len(ratios) == 1:
-        return f"the one update that was measured moved the weights by {ratios[0]:.2g} times their norm"
+        return f"{at}the one update that was measured {moved} the weights by {ratios[0]:.2g} times their norm"
     usual, largest = statistics.median(ratios), max(ratios)
-    said = f"updates moved the weights by {usual:.2g} times their norm, the median of {len(ratios)} that were measured"
-    return f"{said}, and by {largest:.2g} at most"
+    said = f"{at}updates {moved} the weights by {usual:.2g} times their norm, the median of {len(ratios)}"
+    return f"{said} that were measured, and by {largest:.2g} at most"
 
 
 def late_to_early(norms: list[float]) -> float:

@@ -54,5 +54,5 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
 def clip_per_layer(e: Evidence, c: Config) -> Iterator[Proposal]:
     found = e.found.get("dominant_layer", {})
     bound = getattr(c.clip, "max_norm", 1.0)
-    why = f"the norm is that of {found.get('layer')}, and clipping the whole leaves the others nothing"
+    why = f"the norm is mostly that of {found.get('layer')}, and clipping the whole leaves the others next to nothing"
     yield values("clip=per_layer", why, clip="per_layer", clip__max_norm=bound)

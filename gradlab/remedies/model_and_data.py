@@ -80,7 +80,7 @@ def stable_loss(e: Evidence, c: Config) -> Iterator[Proposal]:
     """The stable form of the operation that failed: of gradlab's loss a field, of the user's own code its lines."""
     o = e.overflow
     if hasattr(c.loss, "stable"):
-        yield named("stable_loss", f"{o.operation} in the loss is what fails" if o and o.operation else "")
+        yield named("stable_loss", f"{o.place} in the loss is what fails" if o and o.place else "")
     if o is None or o.phase in ("parameters", "inputs", "targets"):
         return
     operation = o.derivative or o.operation or ""

@@ -8,7 +8,7 @@ from test_rules import FAILED, FALLING, FLAT, NAMES, line, run, verdict
 
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.finding import Diagnosis, Finding
-from gradlab.diagnosis.inspection import Inspection
+from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
@@ -42,7 +42,11 @@ def test_a_missing_loss_scale_is_a_cause_only_where_there_is_none(scaled: bool) 
     lines = [line(i, loss) for i, loss in enumerate(FLAT, 1)]
     half = {"half": True, "scaled": scaled, "inspection": Inspection(flushed=0.5)}
     causes = told(verdict(lines, **half), "underflow_fp16").causes
-    assert causes == ["the loss scale is too small"] if scaled else ["there is no loss scale that moves"]
+    assert (
+        causes == ["the loss scale is too small"]
+        if scaled
+        else ["there is no loss scale, or one that is fixed and too small"]
+    )
 
 
 def test_a_norm_that_grows_all_the_time_has_no_single_outliers() -> None:
@@ -86,3 +90,27 @@ def test_an_explosion_that_begins_with_a_large_update_is_the_rates() -> None:
     norms = [1.0, 1e6, 1e12, math.nan]
     lines = [line(i, 2.0, n) | {"update/ratio": 1e4} for i, n in enumerate(norms, 1)]
     assert told(verdict(lines, **FAILED), "exploding").causes[0] == "the learning rate is too high"
+
+
+def test_a_run_that_is_judged_is_not_too_short_to_judge() -> None:
+    lines = [line(i, 3.0) | {"update/ratio": 1e-8} for i in range(1, 91)]
+    found = verdict(lines, constant=2.0)
+    assert found.verdict == "stalled" and not any(f.code == "too_short" for f in found.findings)
+    assert verdict(lines[:30], constant=2.0).verdict == "too_short"
+
+
+def test_the_cause_of_a_gradient_that_is_not_finite_is_the_derivative_that_failed() -> None:
+    o = Overflow("backward", "", "", operation="div", derivative="sqrt", failure="a division by zero")
+    assert told(verdict([line(1, 1.0, math.nan)], overflow=o, **FAILED), "nan_gradient").causes == [
+        "sqrt or norm at zero"
+    ]
+
+
+@pytest.mark.parametrize("operation", ["relu", "tanh"])
+def test_an_activation_is_a_cause_of_vanishing_only_where_the_model_has_one(operation: str) -> None:
+    seen = Inspection([ActivationOutput("a", "Own", None, None, operation=operation)])
+    stream = Stream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1e5]})
+    causes = told(diagnose(stream, inspection=seen), "vanishing").causes
+    assert any("tanh" in c for c in causes) == (operation == "tanh") and "initial weights that are too small" in causes

@@ -224,3 +224,11 @@ def test_weights_that_begin_at_zero_are_not_scaled() -> None:
     e = Evidence("dead_units", ratios=[1e-4] * 5, sizes={"a.weight": 0.6, "b.weight": 0.6, "c.weight": 0.0})
     lines = [t.lines for t in tries(e, *CUSTOM) if t.name == "initial weights"]
     assert lines == ["leave the initial c.weight as PyTorch makes it"]
+
+
+def test_what_an_update_would_have_done_at_the_full_rate_is_not_said_to_have_happened() -> None:
+    e = Evidence("diverged", ratios=[1.2], planned=500)
+    plain, warmed = (tries(e, *CUSTOM, *given) for given in ((), ("schedule=warmup", "schedule.warmup=5")))
+    for found, said in ((plain, " moved the weights by 1.2"), (warmed, "would have moved the weights by 1.2")):
+        reasons = [t.why for t in found if "1.2" in t.why]
+        assert len(reasons) == 2 and all(said in why for why in reasons)

@@ -13,6 +13,7 @@ import pytest
 from browser import Opened, opened
 from helpers import sampled
 
+from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.report.pages import comparison_page, live_page, run_page
 from gradlab.runs.record import RunRecord
 
@@ -328,3 +329,22 @@ def test_page_follows_a_run_through_its_resumption_to_its_end(chromium: Any, tmp
             expect("the run has ended").wait_for()
             assert "stalled" in seen.text("h1") and seen.wrong == []
             server.shutdown()
+
+
+@pytest.mark.slow
+def test_the_end_is_told_in_the_order_in_which_it_came(chromium: Any, tmp_path: Path) -> None:
+    """Also the update that was replayed, which is the first of the last streak; no name is read as a value."""
+    folder = made.collapse(tmp_path / "run")
+    told = json.loads((folder / "diagnosis.json").read_text())
+    told["outcome"] |= {"first_failed_attempt": 91, "first_failed_epoch": 2}
+    told["evidence"] |= {"scale_fell_from": 81, "scale_fell_in_epoch": 2, "skipped_since": 20, "samples": []}
+    told["evidence"]["skipped_last_in_a_row"] = 10
+    told["first_overflow"] = Overflow("forward", "head", "Linear", output_max=1e6, limit=65504.0).as_dict()
+    (folder / "diagnosis.json").write_text(json.dumps(told))
+    with opened(chromium, run_page.write(folder)) as seen:
+        story = seen.text("#story")
+        parts = ["begins to fall", "the first of the last streak", "overflows first", "the run ends"]
+        assert sorted(parts, key=story.index) == parts
+        evidence = seen.text(".evidence")
+        assert "scale fell from" not in evidence and "began to fall" in evidence and "none" in evidence
+        assert seen.wrong == []

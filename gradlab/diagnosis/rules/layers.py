@@ -88,7 +88,11 @@ class Vanishing(Rule):
             sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
             sentence += f" (norms at the end: {high:.2g} of {top}, {low:.2g} of {bottom})"
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
-            return self.found("critical", f"{sentence}, and {run.progress}", self.at, **evidence)
+            found = self.found("critical", f"{sentence}, and {run.progress}", self.at, **evidence)
+            if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
+                flat = any("sigm" in name or "tanh" in name for name in seen)
+                found.causes = [c for c in found.causes if flat or "sigmoid" not in c]
+            return found
         still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
         if time > self.ratio and still:
             sentence = (

@@ -153,7 +153,7 @@ class Stalled(Rule):
         if run.status == "interrupted" or run.learns or not run.frozen:
             return None
         ratio = run.history.update_ratios.median
-        sentence = f"an update changes the weights by {ratio:.1g} of them, and {run.progress}"
+        sentence = f"an update usually changes the weights by {ratio:.1g} times their norm, and {run.progress}"
         return self.found("critical", sentence, ratio=ratio)
 
 

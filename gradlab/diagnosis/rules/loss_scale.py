@@ -136,7 +136,11 @@ class UnderflowFP16(Rule):
             return None
         sentence = f"{flushed:.0%} of the gradient's elements that are not zero in fp32 are zero in fp16"
         found = self.found("critical" if run.stuck else "warning", sentence, None, flushed=flushed)
-        found.causes = ["the loss scale is too small"] if run.scaled else ["there is no loss scale that moves"]
+        found.causes = (
+            ["the loss scale is too small"]
+            if run.scaled
+            else ["there is no loss scale, or one that is fixed and too small"]
+        )
         return found
 
     def unable(self, run: FinishedRun) -> str | None:

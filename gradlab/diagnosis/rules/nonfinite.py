@@ -233,7 +233,10 @@ class NaNGradient(NonFinite):
         if o is not None:
             sentence = f"{sentence}; {o}"
         alone, samples = self.alone(run)
-        return self.found("critical", sentence + alone, run.history.bad_since, samples=samples)
+        found = self.found("critical", sentence + alone, run.history.bad_since, samples=samples)
+        made = o.derivative if o is not None else None
+        found.causes = [c for c in self.causes if made in c.split()] or found.causes
+        return found
 
     def unable(self, run: FinishedRun) -> str | None:
         return None

@@ -5,6 +5,18 @@ const parts = (() => {
   const words = (name) => String(name).replaceAll("_", " ");
   const SHARES = new Set(["clip/fraction", "often", "share", "nonfinite", "fraction"]);
 
+  const EVIDENCE = {
+    scale_fell_from: "update at which the scale began to fall",
+    scale_fell_in_epoch: "its epoch",
+    skipped_since: "updates skipped since then",
+    skipped_last_in_a_row: "of these the last in a row",
+    loss_best: "loss, lowest median of a window",
+    loss_last: "loss, median of the last",
+    usual_grad_norm: "usual grad norm (median of the latest)",
+    largest_grad_norm_at: "its update",
+    usual_update_ratio: "usual update ÷ weights",
+  };
+
   function shown(key, value) {
     if (value === null || value === undefined) return "-";
     if (Array.isArray(value) && !value.length) return "none";
@@ -142,7 +154,7 @@ const parts = (() => {
       host.replaceChildren();
       return;
     }
-    if (facts.expectation) left.push(element("p", `${facts.expectation}.`));
+    if (facts.expectation) left.push(element("p", `${facts.expectation[0].toUpperCase()}${facts.expectation.slice(1)}.`));
     if (o.error && o.error !== d.sentence) left.push(element("p", o.error, { class: "critical" }));
     const faults = new Set(((d.watch || {}).faults || []).map((f) => f.name)),
       inLoop = new Set(["file", "line", "rule", "times", "mend"]);
@@ -154,7 +166,7 @@ const parts = (() => {
       left.push(element("h3", "Evidence"));
       left.push(
         table(
-          evidence.sort((a, b) => first.has(b[0]) - first.has(a[0])).map(([k, v]) => [words(k), shown(k, v)]),
+          evidence.sort((a, b) => first.has(b[0]) - first.has(a[0])).map(([k, v]) => [EVIDENCE[k] || words(k), shown(k, v)]),
           { class: "evidence" },
         ),
       );
@@ -180,7 +192,7 @@ const parts = (() => {
           { class: "remedies" },
           tries.map((t, i) =>
             element("li", null, {}, [
-              element("p", null, {}, [element("strong", words(t.name).replaceAll(",", " + ")), `: ${t.why}`]),
+              element("p", null, {}, [element("strong", words(t.name).replace(/[[\]]/g, "").replaceAll(",", " + ")), `: ${t.why}`]),
               paste(facts.commands.remedies[i]),
             ]),
           ),
@@ -290,16 +302,6 @@ const parts = (() => {
           `Update ${run.attempt[i]}${epoch(run.attempt[i])}: the last one before that was applied; loss ${number(run.loss[i])}, gradient norm ${number(run.norm[i])}${run.scaled ? `, loss scale ${number(run.scale[i])}` : ""}.`,
         ]);
     }
-    if (over) {
-      const healthy =
-        over.healthy !== null && over.healthy !== undefined
-          ? ` Last finite before it: ${over.healthy || "the model"}, at most ${number(over.healthy_max)}.`
-          : "";
-      steps.push([
-        "bad",
-        `${facts.crash ? "In the update that was replayed" : "On the weights of the end"}: ${facts.sentence_of_overflow || `${over.module} (${over.kind}) overflows first`}.${healthy && !facts.sentence_of_overflow.includes("last finite") ? healthy : ""}`,
-      ]);
-    }
     if (e.scale_fell_from !== undefined) {
       const streak = e.skipped_last_in_a_row > 1 ? `, the last ${e.skipped_last_in_a_row} in a row` : "";
       steps.push([
@@ -312,6 +314,16 @@ const parts = (() => {
         "bad",
         `Update ${o.first_failed_attempt}, in epoch ${o.first_failed_epoch}: the first of the last streak of failures.`,
       ]);
+    if (over) {
+      const healthy =
+        over.healthy !== null && over.healthy !== undefined
+          ? ` Last finite before it: ${over.healthy || "the model"}, at most ${number(over.healthy_max)}.`
+          : "";
+      steps.push([
+        "bad",
+        `${facts.crash ? "In the update that was replayed" : "On the weights of the end"}: ${facts.sentence_of_overflow || `${over.module} (${over.kind}) overflows first`}.${healthy && !facts.sentence_of_overflow.includes("last finite") ? healthy : ""}`,
+      ]);
+    }
     if (o.status === "failed" || o.status === "given_up")
       steps.push(["bad", `Update ${o.attempts}: the run ends: ${o.error}`]);
     const more = [];

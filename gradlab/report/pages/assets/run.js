@@ -131,7 +131,7 @@
       events: quiet,
       lines: bound ? [{ value: bound, name: `threshold ${number(bound)}`, always: true }] : [],
       series: [
-        { name: "before clipping", y: run.norm, colour: "--blue" },
+        { name: run.clipped ? "before clipping" : "of all parameters", y: run.norm, colour: "--blue" },
         ...(after.some((v) => v !== null)
           ? [{ name: "after clipping, where it acted", y: after, colour: "--green", dash: "dotted" }]
           : []),

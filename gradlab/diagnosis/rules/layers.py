@@ -92,6 +92,8 @@ class Vanishing(Rule):
             if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
                 flat = any("sigm" in name or "tanh" in name for name in seen)
                 found.causes = [c for c in found.causes if flat or "sigmoid" not in c]
+            if self.ratios.values[0] <= self.ratio:  # neither the architecture nor the initial weights
+                found.causes = ["updates that took it from them, since it was there at first: the learning rate"]
             return found
         still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
         if time > self.ratio and still:

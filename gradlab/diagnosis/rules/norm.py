@@ -41,8 +41,6 @@ class Exploding(Rule):
     """Norm over the usual one; its square while fewer than `diagnosis.window` norms are known."""
     step: float = 10.0
     """Norm of the first update over that of the weights, in a run that does not survive it by a window."""
-    large: float = 0.1
-    """Norm of the first update over that of the weights above which the learning rate is the likeliest cause."""
     lost: float = 1.5
     """Final loss over the first above which the loss counts as failed."""
 
@@ -85,10 +83,7 @@ class Exploding(Rule):
                 f"the gradient norm left its usual {self.usual:.3g} at update {self.at}, and reached {self.reached:.3g}"
             )
             evidence = {"largest": self.reached, "usual": self.usual}
-            found = self.found("critical", f"{sentence}; {course}", self.at, **evidence)
-            if self.first.get("update/ratio", 0.0) > self.large:
-                found.causes.sort(key=lambda cause: "learning rate" not in cause)
-            return found
+            return self.found("critical", f"{sentence}; {course}", self.at, **evidence)
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
         if h.attempts > h.window or not (moved > self.step or by_the_weights(run)):
             return None

@@ -111,7 +111,7 @@ const parts = (() => {
       ["skipped", run.thinned ? (m.skipped ?? "-") : run.skips],
       ["epochs", o.epochs_completed ?? (run.n ? run.epoch[run.n - 1] : 0)],
       [
-        "loss/final" in m ? "loss, first and median of the last" : "loss, first and last update",
+        "loss/final" in m ? "loss, first and last (median)" : "loss, first and last update",
         `${number(m["loss/initial"] ?? run.loss[0])} → ${number(m["loss/final"] ?? run.loss[run.n - 1])}`,
       ],
       [

@@ -7,10 +7,10 @@ import threading
 import time
 
 
-def end_with_parent() -> None:
-    """From now on, however often it is asked."""
+def end_with_parent(parent: int | None = None) -> None:
+    """From now on, however often it is asked. parent: who started it, and may have been killed before."""
     if not any(t.name == follow.__name__ for t in threading.enumerate()):
-        threading.Thread(target=follow, args=(os.getppid(),), name=follow.__name__, daemon=True).start()
+        threading.Thread(target=follow, args=(parent or os.getppid(),), name=follow.__name__, daemon=True).start()
 
 
 def follow(parent: int) -> None:

@@ -17,3 +17,10 @@ def test_a_process_ends_with_the_one_that_started_it() -> None:
     ended = select.select([agent.stdout], [], [], 10)[0]  # its child holds the pipe's other end until it ends
     assert ended and os.read(agent.stdout.fileno(), 1) == b""
     agent.stdout.close()
+
+
+def test_a_process_whose_parent_was_killed_before_ends_at_once() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    code = f"import time, gradlab.base.parent as p; p.end_with_parent({gone.pid}); time.sleep(60)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 
@@ -31,7 +32,7 @@ def enter() -> None:
         return
     lazy_import("torch._dynamo")
     if launcher() == "joblib":  # its workers would wait for ever and keep their memory
-        end_with_parent()
+        end_with_parent(getattr(multiprocessing.current_process(), "_parent_pid", None))
     sys.stdout.isatty = lambda: False  # type: ignore[method-assign]  # jobs side by side would draw over each other
 
 

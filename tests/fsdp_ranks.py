@@ -60,8 +60,9 @@ def result(run: Trainer, whole: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def as_one(world: World, name: str) -> dict[str, Any]:
-    """The same global micro-batch of 8 on any number of ranks."""
-    run, whole = finished(name, *SAME[name], FSDP, "monitor=full", f"data.batch_size={8 // world.size}", world=world)
+    """The same global micro-batch of 8 on any number of ranks; four are two groups."""
+    given = (*SAME[name], FSDP, "monitor=full", f"trainer.fsdp_replicas={1 + world.size // 4}")
+    run, whole = finished(name, *given, f"data.batch_size={8 // world.size}", world=world)
     local = [p.numel() for p in run.update.params]
     return result(run, whole, name) | {"elements": sum(local)}
 

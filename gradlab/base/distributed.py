@@ -20,6 +20,8 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    group: Any = None
+    """The ranks of which sums and maxima are taken; None: all."""
 
     @property
     def main(self) -> bool:
@@ -29,13 +31,13 @@ class World:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place."""
         if self.size > 1:
-            torch.distributed.all_reduce(tensor)
+            torch.distributed.all_reduce(tensor, group=self.group)
         return tensor
 
     def max_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Maximum over all ranks, in place."""
         if self.size > 1:
-            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, group=self.group)
         return tensor
 
     def share_(self, tensors: list[torch.Tensor]) -> None:

@@ -49,6 +49,9 @@ class TrainerOption:
     fsdp_half: bool = False
     """Under fsdp in bf16 or fp16: gather in that type: half the traffic and memory, but normalisations and the residual
     stream, which autocast keeps in fp32, round too."""
+    fsdp_replicas: int = 1
+    """Under fsdp: parameters are divided among the ranks of each of so many groups, which hold the same (HSDP). As many
+    as hosts: only sums of gradients pass between hosts."""
     sync_batch_norm: bool = False
     """Under DDP on CUDA: batch norm over all ranks (SyncBatchNorm)."""
     progress: str = "auto"
@@ -63,6 +66,7 @@ class TrainerOption:
         require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, ">= 0")
         few = self.threads is None or 1 <= self.threads <= MOST_AT_ONCE
         require(few, "threads", self.threads, f"null or in [1, {MOST_AT_ONCE}]")
+        require(self.fsdp_replicas >= 1, "fsdp_replicas", self.fsdp_replicas, ">= 1")
         one_of("parallel", self.parallel, ("ddp", "fsdp"))
         one_of("device", self.device, ("auto", "cpu", "cuda"))
         one_of("progress", self.progress, ("auto", "live", "plain", "none"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from gradlab.base.distributed import World
@@ -57,7 +57,7 @@ def divided(
         raise Invalid("trainer.parallel", "fsdp", f"divides no parameter without dimensions, as {scalar} is")
     blocks = blocks_of(model, called, t.fsdp_blocks)
     world.share_([*(p.data for p in model.parameters()), *model.buffers()])
-    how: dict[str, Any] = {"mesh": init_device_mesh(device.type, (world.size,))}
+    how: dict[str, Any] = {"mesh": mesh_of(t.fsdp_replicas, device, world)}
     how["reshard_after_forward"] = None if t.fsdp_reshard else False
     half = config.precision.build(device).dtype
     if t.fsdp_half and half is not None:
@@ -70,6 +70,17 @@ def divided(
             raise Invalid("trainer.find_unused_parameters", True, "with fsdp needs a newer PyTorch")
         whole.set_reduce_scatter_unused_params(True)
     return Sharded(model)
+
+
+def mesh_of(replicas: int, device: torch.device, world: World) -> DeviceMesh:
+    """Of all ranks; or of as many groups of consecutive ones, which torchrun places on one host."""
+    if world.size % replicas or world.size == replicas > 1:
+        why = f"must divide the {world.size} ranks into groups of two or more"
+        raise Invalid("trainer.fsdp_replicas", replicas, why)
+    if replicas == 1:
+        return init_device_mesh(device.type, (world.size,))
+    names = ("replicate", "shard")
+    return init_device_mesh(device.type, (replicas, world.size // replicas), mesh_dim_names=names)
 
 
 def blocks_of(model: torch.nn.Module, called: Sequence[str], pattern: str | None) -> list[str]:

@@ -1,13 +1,13 @@
 """An update of a model of which each rank holds a part of every parameter (PyTorch's fully_shard, FSDP2).
 
 Each rank works on its own parts, plain tensors that share memory with the model's DTensors: clipping, optimizer and
-recorder are those of one process, and only norms and sums are taken over all ranks.
+recorder are those of one process, and only norms and sums are taken over the ranks that together have a parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -67,6 +67,9 @@ class ShardedUpdate(Update):
         super().__init__(*args, **kwargs)
         self.wholes: list[Any] = list(self.params)
         self.params = list(parts)
+        mesh = self.wholes[0].device_mesh
+        self.parted = self.world if mesh.ndim == 1 else replace(self.world, group=mesh.get_group(1))
+        """The ranks among which a parameter is divided: groups of them have the same gradients."""
 
     def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
         loss = super().backward(window, i, weight)
@@ -77,8 +80,8 @@ class ShardedUpdate(Update):
 
     def measure(self) -> Gradients:
         own = super().measure()
-        made = ShardedGradients(own.names, own.params, own.tensors, own.norms, own.total, self.world)
-        made.norms = self.world.sum_(own.norms.square()).sqrt()
+        made = ShardedGradients(own.names, own.params, own.tensors, own.norms, own.total, self.parted)
+        made.norms = self.parted.sum_(own.norms.square()).sqrt()
         made.total = total_norm(made.norms)
         return made
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 from forked import Commands, told
 from fsdp_ranks import AS_DDP, FSDP
-from helpers import HERE, differences, load, trainer
+from helpers import HERE, differences, load, metrics, trainer
 from ranks import DIGITS, SAME
 
+from gradlab.base.distributed import World
+from gradlab.base.json_lines import read_lines
 from gradlab.base.option import Invalid
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
@@ -22,11 +24,15 @@ FEW = ("bf16", "groups")
 """What the default tests run."""
 
 
-def cases(gradlab: Commands, folder: Path, *names: str, timeout: int = 200) -> dict[str, list[dict[str, Any]]]:
-    """Run cases of fsdp_ranks.py in one launch of two ranks; what each left, by case."""
-    ended = gradlab.torchrun(2, str(HERE / "fsdp_ranks.py"), *names, cwd=folder, timeout=timeout)
+def cases(
+    gradlab: Commands, folder: Path, *names: str, timeout: int = 200, ranks: int = 2
+) -> dict[str, list[dict[str, Any]]]:
+    """Run cases of fsdp_ranks.py in one launch; what each rank left, by case."""
+    ended = gradlab.torchrun(ranks, str(HERE / "fsdp_ranks.py"), *names, cwd=folder, timeout=timeout)
     assert ended.code == 0, ended.err
-    return {name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in (0, 1)] for name in names}
+    return {
+        name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in range(ranks)] for name in names
+    }
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +100,35 @@ def test_two_ranks_are_one_process_in_other_cases_too(tmp_path: Path, more: Any,
 def test_what_is_measured_of_layers_is_of_whole_parameters(tmp_path: Path, two: Any) -> None:
     one = trainer(tmp_path, *SAME["digits"], "monitor=full", "data.batch_size=8")
     one.run()
-    from gradlab.base.json_lines import read_lines
-
     theirs, ours = of_the_model(two["digits"][0]["layers"]), of_the_model(list(read_lines(tmp_path / "layers.jsonl")))
     close(theirs, ours, 2e-5)
     assert {"grad/mean", "grad/std", "grad/max", "update/norm", "param/norm"} <= set(theirs[1])
+
+
+@pytest.mark.slow
+def test_two_groups_of_two_ranks_are_one_process(gradlab: Commands, tmp_path: Path) -> None:
+    """HSDP: each group has every element once, and norms count it once."""
+    names = (*ONE, "unused", "terms")
+    found = cases(gradlab, tmp_path, *names, ranks=4)
+    for name in names:
+        one = tmp_path / f"{name}_alone"
+        same_as_one(one, found[name], name)
+        elements = sum(t.numel() for t in found[name][0]["state"]["model"].values())
+        for group in (found[name][:2], found[name][2:]):
+            assert sum(rank["elements"] for rank in group) == elements, name
+        if name != "unused":  # whose gradient is zero, and in one process none
+            close(of_the_model(found[name][0]["layers"]), of_the_model(list(read_lines(one / "layers.jsonl"))), 2e-5)
+        close(
+            [line["grad/norm"] for line in found[name][0]["metrics"] if "grad/norm" in line],
+            [line["grad/norm"] for line in metrics(one) if "grad/norm" in line],
+            1e-5,
+        )
+
+
+def test_groups_of_one_rank_or_unequal_ones_are_refused() -> None:
+    for replicas in (3, 4):
+        with pytest.raises(Invalid, match=r"trainer\.fsdp_replicas"):
+            fsdp.mesh_of(replicas, torch.device("cpu"), World(size=4))
 
 
 def same_as_ddp(found: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 import os
 import random
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -274,3 +275,58 @@ def pixels(samples: int = 16) -> Any:
 
 def pixel_net() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 16, 1), nn.Tanh(), nn.Conv2d(16, 3, 1))
+
+
+class Seeking(torch.utils.data.IterableDataset[tuple[Tensor, int]]):
+    """A stream that knows its place, and goes on from there whoever broke it off; with noise that each reading draws.
+
+    read: how many samples were ever read of it, for tests of what a resumption reads.
+    """
+
+    def __init__(self, samples: int, wrong: str = "", noise: float = 0.1) -> None:
+        self.x, self.y = drawn(samples)
+        self.wrong, self.noise, self.place, self.epoch, self.read = wrong, noise, 0, 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        while self.place < len(order):
+            i = order[self.place]
+            self.place, self.read = self.place + 1, self.read + 1
+            yield self.x[i] + self.noise * torch.randn(6), int(self.y[i])
+        self.place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place, "as": os.stat_result(range(10)) if self.wrong == "unsafe" else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = 0 if self.wrong == "forgets" else state["place"]
+
+
+def seeking(samples: int = 22, **kwargs: Any) -> Any:
+    return Seeking(samples, **kwargs), Seeking(10)
+
+
+def torchdata_loaders(workers: int = 0, stream: bool = False, generator: bool = False, noise: float = 0.1) -> Any:
+    """Loaders that know their place."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    own = torch.Generator() if generator else None
+    chosen = {} if stream else {"shuffle": True, "generator": own}
+    made: Any = Seeking(22, noise=noise) if stream else Augmented(22, noise=noise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls what PyTorch 2.15 calls deprecated
+        return StatefulDataLoader(made, batch_size=4, num_workers=workers, **chosen), None
+
+
+def hugging_face(streaming: bool = False, shuffled: bool = False) -> Any:
+    """`sentences` as Hugging Face's data sets, of which a stream shuffles within a buffer."""
+    import datasets
+
+    train, test = map(datasets.Dataset.from_list, sentences())
+    if not streaming:
+        return train, test
+    train, test = train.to_iterable_dataset(num_shards=2), test.to_iterable_dataset()
+    return train.shuffle(seed=0, buffer_size=8) if shuffled else train, test

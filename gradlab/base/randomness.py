@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,9 +36,14 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 def all_random_state() -> dict[str, Any]:
     """The state of every generator that a user's model or loss may draw from, Python's and NumPy's included."""
-    state = random_state() | {"python": random.getstate()}
-    if "numpy" in sys.modules:
-        kind, keys, *rest = sys.modules["numpy"].random.get_state()
+    return random_state() | plain(states())
+
+
+def plain(given: tuple[Any, ...]) -> dict[str, Any]:
+    """What `states` returns, as a checkpoint holds it."""
+    state: dict[str, Any] = {"cpu": given[0], "python": given[1]}
+    if given[2] is not None:
+        kind, keys, *rest = given[2]
         state["numpy"] = [kind, torch.from_numpy(keys.astype("int64")), *rest]
     return state
 
@@ -59,31 +64,33 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
     """What the block draws on the CPU depends on the seed alone, and what follows it draws as if it had not been."""
-    with apart(seed)():
+    with Apart(seed)():
         yield
 
 
-def apart(seed: int) -> Callable[[], AbstractContextManager[None]]:
-    """Contexts whose blocks draw on the CPU from generators of their own, one block where the last one ended."""
-    own: list[tuple[Any, ...]] = []
+class Apart:
+    """Blocks that draw on the CPU from generators of their own, one block where the last one ended."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.kept: tuple[Any, ...] | None = None
+        """Where the last block ended."""
 
     @contextmanager
-    def block() -> Iterator[None]:
+    def __call__(self) -> Iterator[None]:
         before = states()
-        if own:
-            set_states(own.pop())
+        if self.kept is not None:
+            set_states(self.kept)
         else:
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every device
-            random.seed(seed)
+            torch.default_generator.manual_seed(self.seed)  # torch.manual_seed would seed every device
+            random.seed(self.seed)
             if "numpy" in sys.modules:
-                sys.modules["numpy"].random.seed(seed)
+                sys.modules["numpy"].random.seed(self.seed)
         try:
             yield
         finally:
-            own.append(states())
+            self.kept = states()
             set_states(before)
-
-    return block
 
 
 def states() -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from gradlab.data.base import Splits, TensorSplit
 from gradlab.data.meeting import DIMENSIONS, INTEGER, kind_of_targets
 from gradlab.data.meeting import kind_of_inputs as any_kind
 from gradlab.data.spec import Spec
-from gradlab.data.streamed_set import StreamedSet
+from gradlab.data.streamed_set import StreamedSet, is_array
 
 
 @option("data", "custom")
@@ -34,7 +34,7 @@ class CustomData(StreamedSet):
             made = found(**self.kwargs)
         except TypeError as error:
             raise Invalid("kwargs", self.kwargs, f"{self.target} refuses: {' '.join(str(error).split())}") from error
-        pair = isinstance(made, tuple) and len(made) == 2 and not all(hasattr(part, "shape") for part in made)
+        pair = isinstance(made, tuple) and len(made) == 2 and not all(map(is_array, made))
         train, test = made if pair else (made, None)
         if why := self.streams(train):
             return self.streamed(train, test, device, why)
@@ -50,7 +50,7 @@ class CustomData(StreamedSet):
     def stack(self, samples: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, ...) inputs and (N, ...) targets of a set."""
         whole = getattr(samples, "tensors", samples)  # a TensorDataset need not be read sample by sample
-        if isinstance(whole, tuple) and len(whole) == 2 and all(hasattr(part, "shape") for part in whole):
+        if isinstance(whole, tuple) and len(whole) == 2 and all(map(is_array, whole)):
             return torch.as_tensor(whole[0]), torch.as_tensor(whole[1])
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
             message = f"a set must have a length and items, which {type(samples).__name__} does not"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradlab.base.randomness import drawn_from, mix
-from gradlab.data.tree import mapped
+from gradlab.data.tree import leaves, mapped
 
 Key = tuple[int, tuple[int, ...]]
 """Epoch, and the places of a batch's samples."""
@@ -68,6 +68,14 @@ def tensors(value: Any) -> Any:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         return value
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two readings gave the same."""
+    x, y = list(leaves(tensors(a))), list(leaves(tensors(b)))
+    return len(x) == len(y) and all(
+        p.shape == q.shape and torch.equal(p.nan_to_num(), q.nan_to_num()) for p, q in zip(x, y, strict=True)
+    )
 
 
 def leave_signals(worker: int) -> None:

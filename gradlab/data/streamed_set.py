@@ -13,11 +13,10 @@ from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, require
 from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, at_least
 from gradlab.data.budget import BatchReader, Budgeted, budgeted
-from gradlab.data.loader import Loader, own_length
+from gradlab.data.loader import Loader, has_state, own_length
 from gradlab.data.meeting import DIMENSIONS, Meeting
-from gradlab.data.reader import Fault, Reader, leave_signals, stacked, tensors
+from gradlab.data.reader import Fault, Reader, alike, leave_signals, stacked
 from gradlab.data.stream import Loading, Stream
-from gradlab.data.tree import leaves
 
 READ_TWICE = 8
 """Samples that are read twice, to see whether each reading draws anew."""
@@ -137,7 +136,7 @@ class StreamedSet(Data):
             first = [next((batch for _, batch in made[0].batches(0)), None) for _ in range(2)]
             if first[0] is None:
                 raise Invalid("target", self.target, "the loader has no batch")
-            notes.append("the best constant answer of a loader is not known; a resumed run reads again to its place")
+            notes.append(f"the best constant answer of a loader is not known; {made[0].resuming()}")
             if getattr(train, "persistent_workers", False):
                 notes.append("persistent_workers: what workers draw after the first epoch is not repeated when resumed")
         else:
@@ -152,7 +151,7 @@ class StreamedSet(Data):
 
     def by_row(self, samples: Any) -> Any:
         """A tuple of two tensors or arrays as the set of its rows."""
-        if not (isinstance(samples, tuple) and len(samples) == 2 and all(hasattr(part, "shape") for part in samples)):
+        if not (isinstance(samples, tuple) and len(samples) == 2 and all(map(is_array, samples))):
             return samples
         x, y = map(torch.as_tensor, samples)
         if not x.dim() or x.shape[:1] != y.shape[:1]:
@@ -218,13 +217,13 @@ class StreamedSet(Data):
         return "" if self.collate or "stack" not in why else ": pad them in a function that data.collate names"
 
 
+def is_array(part: Any) -> bool:
+    """Whether it is a tensor or an array: a table, such as Hugging Face's, has a shape too."""
+    return hasattr(part, "shape") and hasattr(part, "dtype")
+
+
 def is_loader(samples: Any) -> bool:
-    """Whether a set is a DataLoader or a stream of samples, and not read by place."""
+    """Whether a set is a DataLoader, one of another kind, or a stream of samples, and not read by place."""
     data = torch.utils.data
-    return isinstance(samples, data.DataLoader | data.IterableDataset)
-
-
-def alike(a: Any, b: Any) -> bool:
-    """Whether two readings gave the same."""
-    pairs = zip(leaves(tensors(a)), leaves(tensors(b)), strict=True)
-    return all(x.shape == y.shape and torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in pairs)
+    other = hasattr(samples, "__iter__") and not hasattr(samples, "__getitem__") and has_state(samples)
+    return isinstance(samples, data.DataLoader | data.IterableDataset) or other

@@ -9,6 +9,7 @@ import torch
 
 from gradlab.base import randomness
 from gradlab.base.option import Invalid
+from gradlab.data.loader import Loader
 from gradlab.data.stream import by_batch
 from gradlab.measure.attempt import Attempt, HostCopy
 from gradlab.train import checkpoint
@@ -37,6 +38,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
         state = whole | {
             "random": random,
             "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
+            "stream": place_in_epoch(trainer),
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
             "hopeless": {"first_loss": trainer.first_loss, "lost": trainer.lost},
             "streak": streak_of(trainer),
@@ -110,8 +112,23 @@ def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     if latest := state.get("latest"):
         trainer.latest = placed(latest)
     take_random_state(trainer, state)
+    if isinstance(trainer.stream, Loader) and 0 < trainer.cursor < trainer.samples:
+        take_place(trainer, trainer.stream, state.get("stream"))
     metrics, layers = map(int, state.get("files", [0, 0]))
     return [metrics, layers]
+
+
+def place_in_epoch(trainer: TrainerState) -> dict[str, Any] | None:
+    """Where a loader is that knows its place; at the ends of an epoch there is nothing to know."""
+    stream = trainer.stream
+    return stream.place() if isinstance(stream, Loader) and 0 < trainer.cursor < trainer.samples else None
+
+
+def take_place(trainer: TrainerState, loader: Loader, kept: dict[str, Any] | None) -> None:
+    """All ranks go on from one state: they read the same batches, of which each takes some."""
+    why = loader.resume(kept) if loader.seeks and kept is not None else "its place is not in the checkpoint"
+    if why:
+        trainer.notes.append(f"{loader.name}: reads {trainer.cursor} batches again to come to its place: {why}")
 
 
 def take_random_state(trainer: TrainerState, state: dict[str, Any]) -> None:

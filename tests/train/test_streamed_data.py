@@ -3,7 +3,8 @@
 That ranks are one machine, larger, is a case of ranks.py.
 """
 
-from itertools import islice
+import pickle
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,27 @@ def test_tokens_in_a_file_are_read_as_windows_of_it(tmp_path: Path) -> None:
         trainer(
             tmp_path / "few", *model, "data=tokens", *files, "data.length=10", "data.batch_size=4", "data.vocabulary=40"
         ).run()
+
+
+def test_files_of_tokens_in_a_folder_are_one(tmp_path: Path) -> None:
+    """Whatever their types and sizes: windows go over the ends of files, as of one file."""
+    tokens, cuts = (np.arange(101) * 7 % 50).astype("uint16"), [0, 3, 40, 41, 95, 101]
+    tokens.tofile(tmp_path / "whole.bin")
+    for number, (a, b) in enumerate(pairwise(cuts)):
+        np.save(tmp_path / f"shard_{number}.npy", tokens[a:b].astype("uint16" if number % 2 else "int64"))
+    fields = ("model=transformer", "model.layers=1", "model.width=16", "trainer.epochs=1", "data=tokens")
+    fields += ("data.vocabulary=50", "data.length=10", "data.batch_size=4")
+    runs = [
+        trainer(tmp_path / name, *fields, f"data.path={tmp_path}/{path}", f"data.workers={workers}")
+        for name, path, workers in (("a", "whole.bin", 0), ("b", "shard_*.npy", 0), ("c", "shard_*.npy", 1))
+    ]
+    for run in runs:
+        run.run()
+        assert len(run.data.train) == 10
+        assert torch.equal(weights(run.module), weights(runs[0].module))
+    assert pickle.loads(pickle.dumps(runs[1].data.train.reader.dataset.tokens))[0:101].tolist() == tokens.tolist()
+    with pytest.raises(Invalid, match=r"^data.path=.*none\*.bin: must be the name of a file, or a pattern of some"):
+        trainer(tmp_path, *fields, f"data.path={tmp_path}/none*.bin")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -34,6 +34,7 @@ AS_DDP = {
     "zclip": (*SMALL, "clip=zclip", "clip.warmup=2", "clip.z_max=0.1"),
     "momentumless": (*SMALL, "optimizer.momentum=0", "trainer.fsdp_reshard=false"),
     "groups": (*SMALL, "optimizer=adamw", 'optimizer.groups=[{match: "norm|bias", weight_decay: 0, lr_scale: 0.1}]'),
+    "ema": (*SMALL, "trainer.ema=0.9", "trainer.fsdp_reshard=false"),
     "custom": (*SMALL, "optimizer=custom", "optimizer.target=torch.optim:NAdam", "optimizer.lr=0.01"),
     "tied": (*SMALL, "model.tie_embeddings=true", "model.layers=2", "trainer.fsdp_blocks=blocks\\.\\d+"),
     "lstm": ("model=lstm", "model.width=12", "model.layers=2", "data=text", "data.length=12", "data.samples=40"),

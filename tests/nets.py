@@ -325,3 +325,28 @@ class HeldInHalf(Tiny):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.half()).float()
+
+
+class ScheduleFree(torch.optim.SGD):
+    """Trains weights, and evaluates a third of them, as one that is schedule-free evaluates an average."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr=lr)
+        self.training = False
+
+    def scale(self, factor: float, training: bool) -> None:
+        if self.training is not training:
+            for group in self.param_groups:
+                torch._foreach_mul_([p.detach() for p in group["params"]], factor)
+        self.training = training
+
+    def train(self) -> None:
+        self.scale(3.0, True)
+
+    def eval(self) -> None:
+        self.scale(1 / 3.0, False)
+
+    def step(self, closure: Any = None) -> Any:
+        if not self.training:
+            raise Exception("Optimizer was not in train mode when step is called.")
+        return super().step(closure)

@@ -17,6 +17,9 @@ class TrainerOption:
     """Passes over the training set; the run ends at `epochs` or at `updates`, whichever comes first."""
     updates: Optional[int] = None
     """Applied updates; null: no limit."""
+    ema: Optional[float] = None
+    """Decay of an exponential moving average of the weights, such as 0.999, which is evaluated in their place; null:
+    none."""
     evaluate_every: int = 1
     """Epochs between two evaluations on the test set; 0: never."""
     hopeless: Optional[float] = None
@@ -60,6 +63,7 @@ class TrainerOption:
     def __post_init__(self) -> None:
         require(self.epochs >= 1, "epochs", self.epochs, ">= 1")
         require(self.updates is None or self.updates >= 1, "updates", self.updates, "null or >= 1")
+        require(self.ema is None or 0 < self.ema < 1, "ema", self.ema, "null or in (0, 1)")
         require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, ">= 0")
         require(self.hopeless is None or self.hopeless > 1, "hopeless", self.hopeless, "null or > 1")
         require(self.patience >= 1, "patience", self.patience, ">= 1")

@@ -258,9 +258,13 @@ def build_update(
         make = partial(ShardedTerms if loss.parted else ShardedUpdate, parts=own)
     with group("optimizer"):
         optimizer = config.optimizer.build(params, trained_names(model))
+    ema = config.trainer.ema
+    if ema is not None and callable(getattr(optimizer, "eval", None)):
+        raise Invalid("trainer.ema", ema, f"not with {type(optimizer).__name__}, which averages the weights itself")
     precision = config.precision.build(device)
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
-    update = make(*parts, lr=config.optimizer.lr, halts=config.precision.stops, seed=config.seed, world=world)
+    halts = config.precision.stops
+    update = make(*parts, lr=config.optimizer.lr, halts=halts, seed=config.seed, world=world, ema=ema)
     if config.pitfall is not None:
         if loss.parted:
             raise Invalid(

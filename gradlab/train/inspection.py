@@ -139,7 +139,7 @@ def find_overflow_in_evaluation(trainer: TrainerState) -> Overflow | None:
     module, precision = trainer.module, trainer.update.precision
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), trainer.update.evaluated_weights():
             for inputs, targets in one_pass(split, trainer.evaluation_batch, trainer.device, World()):
                 with precision.arithmetic(), precision.autocast():
                     loss = trainer.loss.sum(module(inputs), targets)

@@ -234,7 +234,9 @@ class Trainer(TrainerState):
         """Evaluate on the test set, and log the result."""
         if (split := self.unseen()) is not None:
             parts = (self.module, split, self.loss, self.update.precision)
-            self.evaluated(evaluate(*parts, self.evaluation_batch, self.world, together=self.sharded))
+            with self.update.evaluated_weights():
+                measured = evaluate(*parts, self.evaluation_batch, self.world, together=self.sharded)
+            self.evaluated(measured)
 
     def evaluated(self, measured: dict[str, float]) -> None:
         """Keep and log what an evaluation has measured."""

@@ -265,10 +265,12 @@ class CustomOptimizer(OptimizerOption):
     def called(self, found: Any, params: Any, given: dict[str, Any]) -> torch.optim.Optimizer:
         try:
             optimizer = found(params, **given, **self.kwargs)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:
             raise Invalid("kwargs", self.kwargs, f"{self.target} refuses: {' '.join(str(error).split())}") from error
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise Invalid("target", self.target, f"must be a torch.optim.Optimizer, but is {type(optimizer).__name__}")
+        if callable(getattr(optimizer, "train", None)):  # schedule-free: `Update.evaluated_weights` calls its eval()
+            optimizer.train()  # type: ignore[attr-defined]
         return optimizer
 
     def try_step(self, found: Any, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> None:
@@ -278,7 +280,7 @@ class CustomOptimizer(OptimizerOption):
         copied.grad = torch.zeros_like(copied)
         try:
             self.called(found, [copied], given).step()
-        except (TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:
             raise Invalid("target", self.target, f"cannot step: {' '.join(str(error).split())}") from error
 
     def checked(self, settings: dict[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,18 @@ recorder are those of one process, and only norms and sums are taken over the ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gradlab.base.distributed import World
 from gradlab.base.randomness import mix
+from gradlab.update.average import Average
 from gradlab.update.gradients import Gradients, elements_of, raw_elements, tensor_norms, total_norm
 from gradlab.update.step import MicroBatch, Update
 from gradlab.update.terms import TermsUpdate
@@ -70,6 +73,8 @@ class ShardedUpdate(Update):
         mesh = self.wholes[0].device_mesh
         self.parted = self.world if mesh.ndim == 1 else replace(self.world, group=mesh.get_group(1))
         """The ranks among which a parameter is divided: groups of them have the same gradients."""
+        if self.average is not None:
+            self.average = Average.of(self.params, self.average.decay)
 
     def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
         loss = super().backward(window, i, weight)
@@ -105,6 +110,18 @@ class ShardedUpdate(Update):
         for p in self.wholes:
             p.grad = None
 
+    @contextmanager
+    def evaluated_weights(self) -> Iterator[bool]:
+        with super().evaluated_weights() as others:
+            yield others
+        for module in self.module.modules() if others else ():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # what it has gathered are the weights of the evaluation
+
+    def averages(self) -> dict[str, torch.Tensor]:
+        likes = dict(zip(self.names, self.wholes, strict=True))
+        return {name: whole_of(part, likes[name]) for name, part in super().averages().items()}
+
     def state_dict(self) -> dict[str, Any]:
         """As that of one process, with DTensors in place of the optimizer's tensors."""
         return self.converted(super().state_dict(), lambda t, part, like: t.shape == part.shape, whole_of)
@@ -117,6 +134,9 @@ class ShardedUpdate(Update):
             own = part_of(tensor, like).clone()
             return whole_of(own, like) if id(like) in keep else own
 
+        likes = dict(zip(self.names, self.wholes, strict=True))
+        average = {name: part_of(whole, likes[name]) for name, whole in state.get("average", {}).items()}
+        state = state | {"average": average}
         super().load_state_dict(self.converted(state, lambda t, part, like: t.shape == like.shape, placed))
 
     def converted(self, state: dict[str, Any], fits: Any, convert: Any) -> dict[str, Any]:

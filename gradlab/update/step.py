@@ -9,14 +9,15 @@ the number of applied updates, which the schedule reads, and the learning rate a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from gradlab.base.distributed import World
 from gradlab.base.randomness import mix
+from gradlab.update.average import Average
 from gradlab.update.clip import Clip, Clipped
 from gradlab.update.gradients import Gradients, measure
 from gradlab.update.loss import Loss
@@ -61,6 +62,9 @@ class Stats(NamedTuple):
 class Update:
     """The parts of an update, and the state that only applied updates move."""
 
+    average: Average | None = None
+    """Of the weights, where it is evaluated in their place."""
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -75,8 +79,12 @@ class Update:
         halts: bool = True,
         seed: int = 0,
         world: World | None = None,
+        ema: float | None = None,
     ) -> None:
-        """halts: after a non-finite gradient no later update is applied either, since the run ends."""
+        """halts: after a non-finite gradient no later update is applied either, since the run ends.
+
+        ema: decay of the average of the weights; None: there is none.
+        """
         self.model: Any = model
         self.loss, self.optimizer = loss, optimizer
         self.schedule, self.precision, self.noise, self.clip = schedule, precision, noise, clip
@@ -98,6 +106,8 @@ class Update:
         self.counted = torch.ones((), dtype=torch.int64, device=device)
         """The losses of the window under way, on all ranks."""
         self.terms: torch.Tensor | None = None
+        if ema is not None:
+            self.average = Average.of(self.params, ema)
 
     def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
         """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
@@ -219,6 +229,8 @@ class Update:
         self.clip_state = {k: unless(skipped, v, self.clip_state[k]) for k, v in clipped.state.items()}
         if self.has_buffers:
             self.restore_buffers(skipped)
+        if self.average is not None:
+            self.average.follow_(self.params, self.applied, skipped)
 
     def restore_buffers(self, skipped: torch.Tensor) -> None:
         if self.device.type == "cpu" and not skipped:
@@ -239,8 +251,39 @@ class Update:
         for p in self.params:  # optimizer.zero_grad takes four times as long
             p.grad = None
 
+    @contextmanager
+    def evaluated_weights(self) -> Iterator[bool]:
+        """The model with the weights that are evaluated; whether they are others than those that are trained.
+
+        They are the average, or what an optimizer with `eval()` makes of them, as schedule-free ones do.
+        """
+        switch = getattr(self.optimizer, "eval", None)
+        if self.average is None and not callable(switch):
+            yield False
+            return
+        params = [p.detach() for p in self.params]
+        trained = torch._foreach_clone(params)
+        if callable(switch):
+            switch()
+        if self.average is not None:
+            torch._foreach_copy_(params, self.average.tensors)
+        try:
+            yield True
+        finally:
+            if callable(switch):
+                self.optimizer.train()  # type: ignore[attr-defined]
+            torch._foreach_copy_(params, list(trained))  # the way back rounds
+
+    def averages(self) -> dict[str, torch.Tensor]:
+        """The weights that are evaluated, by name, where they are others than those that are trained."""
+        if self.average is not None:
+            return dict(zip(self.names, self.average.tensors, strict=True))
+        with self.evaluated_weights() as others:
+            return {name: p.detach().clone() for name, p in zip(self.names, self.params) if others}
+
     def state_dict(self) -> dict[str, Any]:
         return {
+            "average": self.averages(),
             "optimizer": self.optimizer.state_dict(),
             "moved": [moved(now, begun) for now, begun in zip(self.optimizer.param_groups, self.began, strict=True)],
             "precision": self.precision.state_dict(),
@@ -266,6 +309,10 @@ class Update:
         if shapes[0] == shapes[1]:  # another clip starts without a history
             self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
         self.schedule.load_state_dict(state.get("schedule", {}))
+        if self.average is not None:  # where there was none, it begins now
+            held = state.get("average", {})
+            begun = [held.get(n, p).to(p.device) for n, p in zip(self.names, self.params, strict=True)]
+            self.average = Average.of(begun, self.average.decay)
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])
 

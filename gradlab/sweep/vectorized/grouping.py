@@ -47,6 +47,8 @@ def alone(config: Config) -> str | None:
         return "model.activation_checkpointing=true"
     if config.trainer.checkpoint_blocks is not None:
         return "trainer.checkpoint_blocks"
+    if config.trainer.ema is not None:
+        return "trainer.ema"
     if config.optimizer.groups:
         return "optimizer.groups"
     if isinstance(config.schedule, CustomSchedule):

@@ -137,7 +137,7 @@ class Spike(Rule):
             return None
         at, norm, usual = self.first
         many = f"{self.count} gradient norms are" if self.count > 1 else "one gradient norm is"
-        sentence = f"after the first {2 * run.window} updates {many} far outside of the usual range, "
+        sentence = f"after the first {2 * run.window - 1} updates {many} far outside of the usual range, "
         sentence += f"{'the first ' * (self.count > 1)}at update {at}: "
         sentence += f"{norm:.3g} where {usual:.3g} is usual{run.samples_of(at)}"
         return self.found("info", sentence, at, count=self.count, norm=norm)

@@ -193,12 +193,12 @@ def command(arguments: list[str]) -> Any:
 
     from gradlab.cli import main
     from gradlab.cli.session import RAISES, current
-    from gradlab.config.compose import run_stamp
+    from gradlab.config.compose import forget
 
     with TURN, environment("HYDRA_FULL_ERROR", "1"):
         if GlobalHydra.instance().is_initialized():
             raise ValueError("gradlab cannot run inside of another program of Hydra")
-        run_stamp.cache_clear()
+        forget()
         token = RAISES.set(True)
         try:
             main.command([*arguments, *QUIET])

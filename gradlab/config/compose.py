@@ -57,6 +57,13 @@ def check(config: schema.Config) -> None:
             raise schema.prefixed(f"logger.{name}", error) from None
 
 
+def forget() -> None:
+    """For a new command in this process: another name of its folder, and files of options that may have changed."""
+    run_stamp.cache_clear()
+    _GROUPS.clear()
+    _COMPOSED.clear()
+
+
 def compose(overrides: list[str], name: str = "config") -> DictConfig:
     """The configuration of these overrides, inside or outside of a Hydra job.
 

@@ -1,0 +1,21 @@
+"""Composing: what is remembered within a command, and no longer."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradlab.base.conf import conf_dir
+from gradlab.config.compose import compose
+
+
+def test_a_new_command_reads_files_that_were_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[compose.__module__]
+    shutil.copytree(conf_dir(), tmp_path / "conf")
+    monkeypatch.setattr(module, "conf_dir", lambda: tmp_path / "conf")
+    for seed in (3, 4):
+        (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(f"# @package _global_\nseed: {seed}\n")
+        module.forget()
+        assert compose(["+experiment=mine"]).seed == seed
+    module.forget()

@@ -119,3 +119,17 @@ def test_the_report_names_line_mistake_and_fix(tmp_path, capsys):
     assert when == "    first at update 2, 3 times; call optimizer.zero_grad() once per update, after the step"
     assert printed.count("\n") == 1
     assert line in printed
+
+
+def test_a_loss_that_was_finite_once_has_one_finding(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer) as watch:
+        for i in range(60):
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, 2)).square().mean() * (1.0 if i == 0 else float("nan"))
+            loss.backward()
+            optimizer.step()
+    report = str(watch.report())
+    assert "nan_loss" in report and "did not improve" not in report

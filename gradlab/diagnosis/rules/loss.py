@@ -192,10 +192,13 @@ class NotLearning(Rule):
         h, (end, error) = run.history, run.history.end
         if run.status == "interrupted" or run.knows or run.memorises or run.undecided or not h.finite:
             return None
+        if h.broken:  # nan_loss
+            return None
         if run.frozen:  # stalled
             return None
         if run.constant is None:
-            both_signs = min(*h.first, *h.at_the_end) < 0 < max(*h.first, *h.at_the_end)  # no part of it is progress
+            judged = [*h.first, *h.at_the_end]
+            both_signs = min(judged, default=0.0) < 0 < max(judged, default=0.0)  # no part of it is progress
             if run.steady or both_signs or run.generates or run.outgrown:
                 return None
             sentence = f"{run.progress} (the best constant answer of this loss is not known)"

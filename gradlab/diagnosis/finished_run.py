@@ -343,6 +343,8 @@ class FinishedRun:
             return f"the last losses have a mean of {end:.4g}, {beside} {than}"
         began = h.loss_early
         gain = (began - end) / abs(began) if began else 0.0
+        if end < began and not gain < 1:  # of a loss near zero, as that of a policy, no share says anything
+            return f"the loss went from {began:.4g} to {end:.4g} only"
         return (
             f"the loss improved by {gain:.1%} only"
             if gain > 0

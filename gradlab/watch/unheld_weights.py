@@ -115,11 +115,14 @@ class UnheldWeights:
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and parameters of a model, and of modules that it keeps in plain lists, of which PyTorch does not know."""
-    yield from model.named_parameters()
+    own = dict(model.named_parameters())
+    yield from own.items()
+    known = ids(own.values())
     for prefix, part in model.named_modules():
         for key, value in vars(part).items():
             if key not in OF_MODULES and isinstance(value, (list, tuple, dict)):
-                yield from hidden(value, f"{prefix}.{key}".removeprefix("."))
+                each = hidden(value, f"{prefix}.{key}".removeprefix("."))
+                yield from ((name, p) for name, p in each if id(p) not in known)
 
 
 def hidden(kept: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, codes, drift, evaluated, line, run, verdict
 
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import Stream, diagnose, finished
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
@@ -54,6 +54,14 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
         for i, loss in enumerate(losses):
             stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1001.0]})
         assert message in diagnose(stream, constant=constant).sentence
+
+
+def test_the_progress_of_a_loss_near_zero_is_no_share_of_it() -> None:
+    for first, last, course in ((1e-9, -1e-4, "went from 1e-09 to -0.0001"), (2.0, 1.9, "improved by 5.0%")):
+        stream = Stream(Thresholds(), NAMES)
+        for i in range(100):
+            stream.observe(line(i, first if i < 50 else last))
+        assert finished(stream, "completed", None).progress == f"the loss {course} only"
 
 
 def test_a_run_that_is_too_short_is_not_stuck() -> None:

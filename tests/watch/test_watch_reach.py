@@ -410,6 +410,21 @@ def clipping_the_judge_for_the_maker(watch):
 
 
 @wrong("clip-elsewhere")
+def clipping_the_second_before_it_has_a_gradient(watch):
+    """In the first update; nothing is said of the second, which is clipped again."""
+    first, second = net(), net(1)
+    optimizers = [SGD(m.parameters(), 0.1) for m in (first, second)]
+    with watch([first, second], optimizers) as w:
+        for batch in batches(6):
+            for model, optimizer in zip((first, second), optimizers, strict=True):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                clip_grad_norm_(second.parameters(), 1.0)  # here
+                optimizer.step()
+    return w
+
+
+@wrong("clip-elsewhere")
 def clipping_a_frozen_judge_for_the_maker(watch):
     maker, judge, m_optimizer, j_optimizer = adversaries()
     with watch([maker, judge], [m_optimizer, j_optimizer]) as w:
@@ -633,6 +648,19 @@ def a_head_is_replaced_after_the_optimizer_is_made(watch):
             loss_of(model, batch).backward()
             optimizer.step()  # here
     return w
+
+
+def test_weights_of_a_recurrent_layer_have_their_public_names(tmp_path):
+    """It keeps them in a plain list too."""
+    model, head = nn.GRU(8, 16), nn.Linear(16, 4)
+    optimizer = SGD(head.parameters(), 0.1)
+    with watched(tmp_path)([model, head], optimizer) as w:
+        for x, y in batches(24):
+            model.zero_grad()
+            optimizer.zero_grad()
+            F.cross_entropy(head(model(x)[0]), y).backward()
+            optimizer.step()
+    assert [f.detail for f in w.faults] == ["weight_ih_l0, weight_hh_l0, bias_ih_l0 and 1 more"]
 
 
 class Several(nn.Module):

@@ -152,9 +152,10 @@ class ClippingObserver:
             compiled_steps.detect(loop, tracker)
             tracker.detect_writes()
             pending = tracker.unused or any(t.unused for t in trackers)  # networks may be clipped together
-            if not pending and tracker.clipped_last and any(t.unused for t in loop.trackers):
+            others = not pending and any(t.unused for t in loop.trackers)
+            if others and tracker.clipped_last:
                 loop.seen.stray_clips.append(site)  # it was clipped before its step: another one is meant
-            elif tracker.unused or not pending:
+            elif tracker.unused or not (pending or (others and not tracker.attempts)):  # it may be clipped again
                 loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scaler.enabled, loop.forwards.count))
             if tracker.unused:
                 loop.add_violations(tracker, calls.at_bound(bound, site, self.resnet))

@@ -350,3 +350,20 @@ class ScheduleFree(torch.optim.SGD):
         if not self.training:
             raise Exception("Optimizer was not in train mode when step is called.")
         return super().step(closure)
+
+
+class Unfreezing(Tiny):
+    """Of which the first layer is frozen until a forward pass in training; and again from another on."""
+
+    def __init__(self, at: int = 5, until: int = 1000) -> None:
+        super().__init__()
+        self.at, self.until = at, until
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self[1].requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.passes += 1
+            if int(self.passes) in (self.at, self.until):
+                self[1].requires_grad_(int(self.passes) == self.at)
+        return super().forward(x)

@@ -28,7 +28,7 @@ from gradlab.train.recompute import recompute_
 from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
 from gradlab.update.schedule import Schedule
-from gradlab.update.step import Update, trained_names
+from gradlab.update.step import Update, check_held, trained_names
 from gradlab.update.terms import TermsUpdate
 
 
@@ -244,10 +244,10 @@ def build_update(
     """The update of a wrapped model."""
     with group("schedule"):
         schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
+    precision = config.precision.build(device)
     for name, p in model.named_parameters():
-        if config.precision.scaled and p.requires_grad and p.dtype == torch.float16:
-            why = f"{name} is held in fp16, in which unscaled gradients vanish: keep it in fp32; autocast rounds"
-            raise Invalid("precision", "fp16", why)
+        if p.requires_grad:
+            check_held(precision, name, p)
     params = list(model.parameters())
     make: Callable[..., Update] = TermsUpdate if loss.parted else Update
     if sharded(config, world):
@@ -257,14 +257,15 @@ def build_update(
         params = own if config.optimizer.elementwise else params
         make = partial(ShardedTerms if loss.parted else ShardedUpdate, parts=own)
     with group("optimizer"):
-        optimizer = config.optimizer.build(params, trained_names(model))
+        names = trained_names(model)
+        optimizer = config.optimizer.build(params, names)
     ema = config.trainer.ema
     if ema is not None and callable(getattr(optimizer, "eval", None)):
         raise Invalid("trainer.ema", ema, f"not with {type(optimizer).__name__}, which averages the weights itself")
-    precision = config.precision.build(device)
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
     halts = config.precision.stops
-    update = make(*parts, lr=config.optimizer.lr, halts=halts, seed=config.seed, world=world, ema=ema)
+    join = partial(config.optimizer.join, optimizer, names)
+    update = make(*parts, lr=config.optimizer.lr, halts=halts, seed=config.seed, world=world, ema=ema, join=join)
     if config.pitfall is not None:
         if loss.parted:
             raise Invalid(

@@ -31,6 +31,9 @@ from gradlab.update.optimizer import scales
 from gradlab.update.precision import ScaleTooSmall
 from gradlab.update.recorder import NOTHING, Layers
 
+FEW = 5
+"""Names of parameters that a line lists."""
+
 
 class Trainer(TrainerState):
     """Runs a configuration in a folder. Raises `Invalid` where the parts of the configuration do not fit together."""
@@ -54,6 +57,8 @@ class Trainer(TrainerState):
         """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that it can be copied."""
         self.warned = 1.0
         self.scales = scales(self.update.optimizer)
+        self.thawed = 0
+        """Parameters of which it was said that they were unfrozen."""
         self.interrupt = Interrupt()
         self.tick = time.perf_counter()
 
@@ -144,6 +149,7 @@ class Trainer(TrainerState):
         batches, following = self.batches(self.epoch, self.cursor, steps)
         record = self.observed.record(self.update.attempts + 1) or NOTHING
         stats, impact = self.impact(batches, record) if self.impact else (self.update(batches, record), {})
+        self.say_thawed()
         layers = HostCopy(record.pack()) if record is not NOTHING else None
         taken = following - self.cursor
         if self.stream is not None:  # a loader's places are of batches
@@ -155,6 +161,16 @@ class Trainer(TrainerState):
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
         self.drain(0 if self.device.type == "cpu" or self.failing or self.low else 1)
+
+    def say_thawed(self) -> None:
+        """Tell which parameters were unfrozen in this update."""
+        if names := self.update.thawed[self.thawed :]:
+            self.thawed += len(names)
+            self.scales = scales(self.update.optimizer)
+            some = ", ".join([*names[:FEW], *["..."] * (len(names) > FEW)])
+            plural = "parameters were" if len(names) > 1 else "parameter was"
+            where = f"update {self.update.attempts}"
+            self.say(f"{where}: {len(names)} {plural} unfrozen, and trained from here on, not recorded alone: {some}")
 
     def drain(self, lag: int) -> None:
         """Read what finished updates measured, all but the last `lag`, and act on it."""
@@ -263,6 +279,8 @@ class Trainer(TrainerState):
         if self.config.resume:
             device = "cpu" if self.sharded else self.device  # the whole may be more than one device holds
             kept = snapshot.restore(self, snapshot.load(Path(self.config.resume), device))
+            self.thawed = len(self.update.thawed)
+            self.scales = scales(self.update.optimizer)
         for sink in self.sinks:
             sink.begin(self, kept)
         for note in (*self.notes, *self.data.notes, self.loss.weighting):

@@ -71,6 +71,25 @@ class OptimizerOption:
             raise Invalid("groups", name, f"no such setting; there are lr_scale, lr_decay, {', '.join(known)}")
         return optimizer
 
+    def join(self, optimizer: torch.optim.Optimizer, names: Sequence[str], name: str, p: torch.nn.Parameter) -> None:
+        """Let the optimizer step a parameter that was frozen when it was built, as others of its settings.
+
+        names: of those that were not.
+        """
+        fresh = replace(self, groups=[]).build([p], [name])
+        made = fresh.param_groups[0]
+        if self.groups:
+            own = next(one for one in grouped(self.groups, [*names, name]) if name in one.names)
+            made |= self.group(own._replace(names=[name]), {name: p}, made["lr"])
+        for group in optimizer.param_groups:
+            if group.get("label") == made.get("label"):
+                group["params"].append(p)
+                group.get("names", []).append(name)
+                break
+        else:
+            optimizer.add_param_group(made)
+        optimizer.state.update(fresh.state)
+
     def group(self, group: Group, named: dict[str, torch.nn.Parameter], lr: Any) -> dict[str, Any]:
         """As PyTorch's optimizers take it; a rate that is a tensor is the group's own."""
         lr = lr.clone() if isinstance(lr, torch.Tensor) else lr

@@ -9,13 +9,14 @@ the number of applied updates, which the schedule reads, and the learning rate a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from gradlab.base.distributed import World
+from gradlab.base.option import Invalid
 from gradlab.base.randomness import mix
 from gradlab.update.average import Average
 from gradlab.update.clip import Clip, Clipped
@@ -80,10 +81,12 @@ class Update:
         seed: int = 0,
         world: World | None = None,
         ema: float | None = None,
+        join: Callable[[str, Any], None] | None = None,
     ) -> None:
         """halts: after a non-finite gradient no later update is applied either, since the run ends.
 
         ema: decay of the average of the weights; None: there is none.
+        join: makes the optimizer step a parameter that was frozen, by its name; None: as those of its first group.
         """
         self.model: Any = model
         self.loss, self.optimizer = loss, optimizer
@@ -93,6 +96,10 @@ class Update:
         module: torch.nn.Module = model.module if hasattr(model, "no_sync") else model  # type: ignore[assignment]
         self.names = trained_names(model)
         self.params: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
+        self.frozen = {name: p for name, p in named_weights(model) if not p.requires_grad and p.is_floating_point()}
+        self.thawed: list[str] = []
+        """Parameters that were frozen when the run began, and have had a gradient since."""
+        self.join = join or (lambda name, p: optimizer.param_groups[0]["params"].append(p))
         self.module, self.has_buffers = module, any(True for _ in module.buffers())
         self.began = [dict(group) for group in optimizer.param_groups]
         self.saved_buffers: list[torch.Tensor] = []
@@ -172,7 +179,29 @@ class Update:
                 loss = self.losses(batch)
             loss = loss if batch.counts else loss * 0.0
             (loss * weight).backward()
+        self.look_for_thawed()
         return loss.detach()
+
+    def look_for_thawed(self) -> None:
+        """A parameter that was frozen is trained from its first gradient on."""
+        for name, p in list(self.frozen.items()):
+            if self.world.size > 1 and (p.requires_grad or p.grad is not None):
+                why = "was frozen at the start, so that several ranks do not add up its gradient: let it begin unfrozen"
+                raise Invalid("model", type(self.module).__name__, f"unfreezes {name}, which {why}")
+            if p.grad is not None:
+                self.thaw(name)
+
+    def thaw(self, name: str) -> None:
+        p = self.frozen.pop(name)
+        check_held(self.precision, name, p)
+        trained = p.requires_grad  # it may have been frozen again since the forward pass
+        self.join(name, p.requires_grad_())
+        p.requires_grad_(trained)
+        self.began += [dict(group) for group in self.optimizer.param_groups[len(self.began) :]]
+        self.names, self.params = [*self.names, name], [*self.params, p]  # records keep those of the start
+        self.thawed.append(name)
+        if self.average is not None:
+            self.average.tensors += Average.of([p], self.average.decay).tensors
 
     def losses(self, batch: MicroBatch) -> torch.Tensor:
         """() the sum of the losses of a micro-batch."""
@@ -291,9 +320,14 @@ class Update:
             "schedule": self.schedule.state_dict(),
             "applied": self.applied.clone(),
             "attempts": self.attempts,
+            "thawed": {name: p.requires_grad for name, p in zip(self.names, self.params) if name in self.thawed},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, trained in state.get("thawed", {}).items():
+            if name in self.frozen:
+                self.thaw(name)
+                self.params[-1].requires_grad_(trained)
         groups, given = self.optimizer.param_groups, state["optimizer"]["param_groups"]
         if [g.keys() for g in groups] != [g.keys() for g in given]:
             raise ValueError("its parameter groups have other fields")
@@ -319,8 +353,19 @@ class Update:
 
 def trained_names(model: Any) -> list[str]:
     """Names of the parameters that need a gradient, of a model that may be compiled and wrapped in DDP."""
+    return [name for name, p in named_weights(model) if p.requires_grad]
+
+
+def named_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     module = model.module if hasattr(model, "no_sync") else model
-    return [name.removeprefix("_orig_mod.") for name, p in module.named_parameters() if p.requires_grad]
+    return ((name.removeprefix("_orig_mod."), p) for name, p in module.named_parameters())
+
+
+def check_held(precision: Precision, name: str, p: torch.Tensor) -> None:
+    """Raise `Invalid` for a parameter whose unscaled gradient would vanish."""
+    if precision.loss_scale is not None and p.dtype == torch.float16:
+        why = f"{name} is held in fp16, in which unscaled gradients vanish: keep it in fp32; autocast rounds"
+        raise Invalid("precision", "fp16", why)
 
 
 def moved(now: dict[str, Any], begun: dict[str, Any]) -> list[str]:

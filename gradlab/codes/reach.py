@@ -9,7 +9,7 @@ CODES = (
         code="GL701",
         name="step-without-gradient",
         severity="error",
-        message="the optimizer steps, and no backward pass has reached any of its parameters: nothing is trained",
+        message="the optimizer steps, and no backward pass reaches any of its parameters: nothing is trained",
         why="The optimizer holds the parameters of a model that was replaced since, or of a frozen one, or the loss "
         "has lost its graph (`torch.tensor(loss)`, `.item()`, NumPy). A step skips parameters without a gradient.",
         wrong="""

@@ -115,7 +115,8 @@ class OptimizerOutput:
         scaled: whether a loss scale is in use.
         """
         status = "completed" if self.status == "completed" else "interrupted"  # an exception is no failed update
-        never, half = self.metrics.never_trained(), self.fp16 or scaled
+        zeroed = [name for names in self.metrics.zeroed_names().values() for name in names]
+        never, half = [n for n in self.metrics.never_trained() if n not in zeroed], self.fp16 or scaled
         known: dict[str, Any] = {
             "opposed": self.opposed(),
             "generates": self.generates(),

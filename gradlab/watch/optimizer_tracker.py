@@ -111,6 +111,10 @@ class OptimizerTracker:
     """Steps before, with a backward pass since the one before."""
     num_backwards_seen: int = 0
     """Backward passes of the loop up to the latest step."""
+    num_own_seen: int = 0
+    """Those of them that added to the gradients."""
+    unreached: int = 0
+    """The latest steps, each after backward passes that added nothing to the gradients, which earlier ones had fed."""
     peak_rate: float = 0.0
     """The highest learning rate so far."""
     last_alive: int = 0
@@ -173,9 +177,16 @@ class OptimizerTracker:
         self.ids = {id(p) for p in self.params}
         self.seen_versions = self.versions()
 
-    def note_step(self, site: CallSite | None, num_backwards: int) -> None:
-        """At a step: which parameters have a gradient, and which require none any more?"""
+    def note_step(self, site: CallSite | None, num_backwards: int, in_backward: bool) -> None:
+        """At a step: which parameters have a gradient, and which require none any more?
+
+        in_backward: a backward pass is running, which counts when it is over.
+        """
         self.step_site = site
+        if self.num_backwards > self.num_own_seen or self.manually_written or in_backward:
+            self.unreached, self.num_own_seen = 0, self.num_backwards
+        elif self.fed and num_backwards > self.num_backwards_seen:
+            self.unreached += 1
         if not self.fed:
             self.fed = self.num_backwards > 0 or any(p.grad is not None for p in self.params)
         if not self.fed and num_backwards > self.num_backwards_seen:

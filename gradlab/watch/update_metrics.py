@@ -23,6 +23,8 @@ from gradlab.watch.call_site import CallSite
 
 KEPT = 64
 """Elements of a weight that are kept, to see whether something else moves it: writes to `.data` are not counted."""
+ZEROED = 10
+"""Updates in which the gradients of weights are zeroed before the step, after which that is no experiment."""
 Write = Callable[[dict[str, Any], "Layers | None"], None]
 
 
@@ -61,6 +63,12 @@ class UpdateMetrics:
         """Parameters that had no gradient in any update so far, and their names, which two models may share."""
         self.first: dict[torch.Tensor, torch.Tensor] = {}
         """Some of the elements of these when they were asked first."""
+        self.zeroing: dict[torch.Tensor, CallSite | None] = {}
+        """Those of them that had a gradient since the latest step, and where it was zeroed."""
+        self.zeroed: dict[torch.Tensor, tuple[CallSite | None, int]] = {}
+        """Those that had one which was zeroed before another backward pass and a step: the latest line, the updates."""
+        self.zeroed_from = 0
+        """The first of these updates."""
         self.seen: set[int] = set()
         self.set_parameters(names, params)
         self.attempts = self.written = self.applied = self.clipped = 0
@@ -80,11 +88,31 @@ class UpdateMetrics:
         self.without = {p: n for n, p in zip(names, params, strict=True) if p in self.without or id(p) not in self.seen}
         self.seen |= {id(p) for p in params}
 
-    def note_present(self) -> None:
-        """At a step: which parameters have a gradient? Usually all do in the first update, and none is left to ask."""
+    def note_present(self, refilled: bool) -> None:
+        """At a step: which parameters have a gradient? Usually all do in the first update, and none is left to ask.
+
+        refilled: there are backward passes after the latest call that zeroed gradients.
+        """
         if self.without:
             self.first |= {p: elements(p).clone() for p in self.without if p not in self.first}
             self.without = {p: name for p, name in self.without.items() if p.grad is None}
+        for p, site in self.zeroing.items():
+            if refilled and p in self.without:
+                self.zeroed_from = self.zeroed_from or self.attempts + 1
+                self.zeroed[p] = site, self.zeroed.get(p, (site, 0))[1] + 1
+        self.zeroing = {}
+
+    def note_zeroing(self, site: CallSite | None) -> None:
+        """Before gradients are zeroed that no step has used."""
+        self.zeroing |= {p: site for p in self.without if p.grad is not None}
+
+    def zeroed_names(self) -> dict[CallSite | None, list[str]]:
+        """Line -> names of the parameters whose gradients are zeroed there before every step but a few."""
+        names: dict[CallSite | None, list[str]] = {}
+        for p, (site, count) in self.zeroed.items():
+            if p in self.without and count >= max(ZEROED, self.attempts - ZEROED):
+                names.setdefault(site, []).append(self.without[p])
+        return names
 
     def never_trained(self) -> list[str]:
         """Names of the parameters that never had a gradient, and that nothing else has moved, as averages are."""

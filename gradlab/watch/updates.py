@@ -29,13 +29,13 @@ def before_step(
     metrics = loop.outputs[tracker.index].metrics
     alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips
     if alone and weights_unmoved and tracker.is_regular:
-        tracker.note_step(site, loop.seen.num_backwards)
+        tracker.note_step(site, loop.seen.num_backwards, loop.backward_depth > 0)
         loop.add_violations(tracker, calls.kept_graphs(tracker, tracker.accumulated))
     else:
         judge_step(loop, tracker, site, by_scaler, weights_unmoved)
     fused = getattr(tracker.optimizer, "grad_scale", None)
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
-    metrics.note_present()
+    metrics.note_present(refilled=bool(tracker.unused))
     metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
     if "clip/after" in metrics.clipping:
         metrics.clipping = {"clip/after": metrics.gradients().total}
@@ -46,7 +46,7 @@ def judge_step(
 ) -> None:
     """Apply all rules about a step; see `before_step`."""
     if weights_unmoved:  # else the step is detected late, and its gradients may be gone
-        tracker.note_step(site, loop.seen.num_backwards)
+        tracker.note_step(site, loop.seen.num_backwards, loop.backward_depth > 0)
         tracker.note_through()
         reach.note_clips_for_others(tracker, loop.trackers)
         loop.add_violations(tracker, eval_mode.at_step(tracker, loop.models, loop.modes))

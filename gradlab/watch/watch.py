@@ -172,6 +172,14 @@ class Watch:
             compiled_steps.detect(loop, tracker)
             loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)
             loop.add_violations(tracker, loop.cuts.at_end(tracker), at_end=True)
+            metrics = loop.outputs[tracker.index].metrics
+            for site, zeroed in metrics.zeroed_names().items():
+                detail = f"none is left of {reach.listed(zeroed)}"
+                loop.add_fault("zero-before-step", site, tracker, detail, update=metrics.zeroed_from)
+            if tracker.unreached >= reach.OFTEN and self.discovery.is_only_one(tracker):
+                since = tracker.attempts - tracker.unreached + 1
+                detail = f"from update {since} on"
+                loop.add_fault("step-without-gradient", tracker.step_site, tracker, detail, update=since)
         names = loop.unheld.names()
         starved = any(record.name == "step-without-gradient" for record in self.faults)
         for tracker, weights in loop.unheld.at_end(starved):

@@ -104,6 +104,96 @@ def one_of_two_networks_is_never_reached(watch):
     return w
 
 
+@wrong("step-without-gradient")
+def model_is_replaced_on_the_way(watch):
+    model = net()
+    optimizer = Adam(model.parameters(), 1e-2)
+    with watch(model, optimizer) as w:
+        for i, batch in enumerate(batches(80)):
+            model = copy.deepcopy(model) if i == 50 else model
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()  # here
+    return w
+
+
+@right
+def one_of_two_networks_is_trained_first(watch):
+    """Both optimizers are stepped throughout; one of them was not passed."""
+    first, second = net(), net(1)
+    optimizers = [SGD(m.parameters(), 0.1) for m in (first, second)]
+    with watch(first, optimizers[0]) as w:
+        for i, batch in enumerate(batches(80)):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss_of(second if i >= 50 else first, batch).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    return w
+
+
+@right
+def another_backward_pass_now_and_then(watch):
+    """Looks at another model between the updates, at the end of the loop more often."""
+    model, other = net(), net(1)
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(40):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            loss_of(other, batch).backward()
+        for batch in batches(40):
+            loss_of(other, batch).backward()
+    return w
+
+
+@wrong("zero-before-step")
+def a_loss_is_zeroed_away_by_the_next(watch):
+    model, heads = net()[:2], [nn.Linear(16, 4), nn.Linear(16, 4)]
+    whole = nn.ModuleList([model, *heads])
+    optimizer = Adam(whole.parameters(), 1e-2)
+    with watch(whole, optimizer) as w:
+        for x, y in batches(30):
+            optimizer.zero_grad()
+            hidden = model(x)
+            F.cross_entropy(heads[0](hidden), y).backward(retain_graph=True)
+            whole.zero_grad()  # here
+            F.cross_entropy(heads[1](hidden), y.flip(0)).backward()
+            optimizer.step()
+    return w
+
+
+@right
+def a_head_is_kept_as_it_is_by_zeroing(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(30):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            model[2].zero_grad()
+            optimizer.step()
+    return w
+
+
+@right
+def a_probe_of_a_head_is_zeroed_away(watch):
+    """And the head is trained in updates of its own."""
+    model, heads = net()[:2], [nn.Linear(16, 4), nn.Linear(16, 4)]
+    whole = nn.ModuleList([model, *heads])
+    optimizer = Adam(whole.parameters(), 1e-2)
+    with watch(whole, optimizer) as w:
+        for i, (x, y) in enumerate(batches(40)):
+            optimizer.zero_grad()
+            F.cross_entropy(heads[0](model(x)), y).backward()
+            if i % 8 != 7:
+                whole.zero_grad()
+                F.cross_entropy(heads[1](model(x)), y).backward()
+            optimizer.step()
+    return w
+
+
 @right
 def second_network_begins_later(watch):
     first, second = net(), net(1)
@@ -1126,6 +1216,19 @@ def test_a_gradient_that_goes_around_is_no_cut(tmp_path):
                 p.data = 0.9 * p.data + 0.1 * q.data
     assert not w.faults
     assert w.loop.outputs[0].final.verdict == "healthy"
+
+
+def test_a_model_that_is_replaced_is_named_from_its_update_on(tmp_path):
+    w = model_is_replaced_on_the_way(watched(tmp_path))
+    assert [f.update for f in w.faults] == [51]
+    assert w.loop.outputs[0].final.verdict == "step-without-gradient"
+
+
+def test_gradients_that_are_zeroed_away_are_no_broken_graph(tmp_path):
+    w = a_loss_is_zeroed_away_by_the_next(watched(tmp_path))
+    final = w.loop.outputs[0].final
+    assert [f.update for f in w.faults] == [1]
+    assert "broken_graph" not in {finding.code for finding in final.findings}
 
 
 def test_following_leaves_no_mode_and_the_same_weights(tmp_path):

@@ -374,7 +374,7 @@ class SmallButHealthy(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
-        if not h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_late >= h.loss_early:
+        if not 0 < h.usual_norm < self.norm or not run.learns or run.status == "failed" or h.loss_late >= h.loss_early:
             return None
         if run.inspection is not None and (run.inspection.flushed or 0.0) >= UnderflowFP16.fraction:
             return None  # fp16 makes them zero

@@ -52,6 +52,12 @@ class OptimizerDiscovery:
                 tracker.detect_writes()
                 self.loop.add_violations(tracker, reach.stepped_by_untracked(tracker, optimizer, call_site()))
 
+    def is_only_one(self, tracker: OptimizerTracker) -> bool:
+        """Whether no other optimizer has stepped, of whatever weights."""
+        return len(self.loop.trackers) == 1 and all(
+            unwrapped(optimizer) is tracker.optimizer for optimizer, _ in self.noted.values()
+        )
+
     def on_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall:
         return lambda result, error: None if error else self.consider(args[0])
 

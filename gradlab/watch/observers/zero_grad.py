@@ -54,9 +54,11 @@ class ZeroGradObserver:
         def after(result: Any, error: bool) -> None:
             for tracker in trackers:
                 now = tracker.versions()
-                if now != tracker.seen_versions or not tracker.accumulated:
+                if is_partial(tracker.seen_versions, now):
+                    self.loop.outputs[tracker.index].metrics.zeroing = {}
+                elif now != tracker.seen_versions or not tracker.accumulated:
                     tracker.zeroed(site)
-                    tracker.seen_versions = now
+                tracker.seen_versions = now
 
         return after
 
@@ -69,6 +71,7 @@ class ZeroGradObserver:
         norm, total = float(metrics.norm), total_loss([b.loss for b in unused])
         if math.isfinite(norm) and (total is None or math.isfinite(float(total))):
             loop.add_violations(tracker, accumulation.at_drop(tracker, site))
+            metrics.note_zeroing(site)
             metrics.start_update()
             return
         no_update = all(b.scaled and b.num_scaler_updates == loop.scaler.num_updates for b in unused)
@@ -76,3 +79,9 @@ class ZeroGradObserver:
             tracker.overflow_abandoned = True
             loop.add_fault("live-lock", tracker.skip_site or site, tracker)
         after_step(loop, tracker, True)
+
+
+def is_partial(before: list[int], now: list[int]) -> bool:
+    """Whether some gradients were set to None, as those of a part of the model, and others are what they were."""
+    pairs = list(zip(before, now, strict=True))
+    return any(new == -1 != old for old, new in pairs) and any(new == old != -1 for old, new in pairs)

@@ -151,4 +151,62 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL407",
+        name="schedule-of-another-optimizer",
+        severity="warning",
+        message="the schedule sets the learning rate of an optimizer that steps no more; that of the one in use stays",
+        why="A schedule holds the optimizer that it was made of. Another one that takes its place, as where a part of "
+        "the model is unfrozen, keeps its first learning rate.",
+        wrong="""
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""".strip(),
+        fix="make the schedule of the optimizer that steps, or add the parameters to the first one's groups",
+        example="""
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL408",
+        name="plateau-of-an-improving-metric",
+        severity="warning",
+        message="the schedule lowers the learning rate while its metric improves: its mode is the contrary one",
+        why="ReduceLROnPlateau waits for a lower metric unless mode is 'max'. To one that is told so of a loss, or not "
+        "told so of an accuracy, every improvement is none, and the learning rate goes to nothing.",
+        wrong="""
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max")
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step(validation_loss(model))
+""".strip(),
+        fix="mode='min' for a loss or an error rate, mode='max' for an accuracy or a reward",
+        example="""
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="min")
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step(validation_loss(model))
+""".strip(),
+        found_by=("watch",),
+    ),
 )

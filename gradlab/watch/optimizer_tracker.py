@@ -115,6 +115,8 @@ class OptimizerTracker:
     """Those of them that added to the gradients."""
     unreached: int = 0
     """The latest steps, each after backward passes that added nothing to the gradients, which earlier ones had fed."""
+    first_rate: float = 0.0
+    """The learning rate of its first update."""
     peak_rate: float = 0.0
     """The highest learning rate so far."""
     last_alive: int = 0
@@ -205,6 +207,7 @@ class OptimizerTracker:
 
     def note_rate(self, rate: float) -> None:
         """After a step: its learning rate."""
+        self.first_rate = self.first_rate or rate
         if rate > GONE * self.peak_rate:
             self.last_alive = self.attempts
             self.peak_rate = max(self.peak_rate, rate)

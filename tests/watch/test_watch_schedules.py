@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+import torch
 from torch.optim import SGD
 from torch.optim import lr_scheduler as schedules
 from watched_loops import batches, loss_of, net
@@ -56,3 +57,72 @@ def test_a_schedule_that_is_as_long_as_the_training(name, tmp_path):
 def test_a_schedule_that_is_never_stepped(tmp_path):
     faults, line = trained(tmp_path, USUAL["cosine"], lambda i: False)
     assert faults == [("schedule-never-stepped", line - 2)]
+
+
+def measured(model, kind):
+    data = tuple(map(torch.cat, zip(*batches(8, seed=99), strict=True)))
+    with torch.no_grad():
+        return (model(data[0]).argmax(1) == data[1]).float().mean().item() if kind == "share" else loss_of(model, data)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("kind", ["share", "loss"])
+def test_a_plateau_schedule_whose_mode_is_the_contrary_one(kind, mode, tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.3)
+    schedule = schedules.ReduceLROnPlateau(optimizer, mode=mode, factor=0.5, patience=3)
+    with gradlab.watch(model, optimizer, schedule=schedule, folder=tmp_path, quiet=True) as watch:
+        for epoch in range(16):
+            for batch in batches(16, seed=epoch):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+            line = inspect.currentframe().f_lineno + 1
+            schedule.step(measured(model, kind))
+    wrong = (kind, mode) in {("share", "min"), ("loss", "max")}
+    assert not watch.broken
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("plateau-of-an-improving-metric", line)] * wrong
+
+
+@pytest.mark.parametrize("kind", ["validation", "error"])
+def test_a_plateau_schedule_of_a_metric_that_gets_worse(kind, tmp_path):
+    """The training loss falls, and what is not trained on gets worse from the first epoch on."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.3)
+    schedule = schedules.ReduceLROnPlateau(optimizer, factor=0.5, patience=3)
+    with gradlab.watch(model, optimizer, schedule=schedule, folder=tmp_path, quiet=True) as watch:
+        for epoch in range(16):
+            for batch in batches(16, seed=epoch):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+            schedule.step(1.3 + 0.1 * epoch**0.7 if kind == "validation" else round(200 * (0.1 + 0.02 * epoch)) / 200)
+    assert not watch.broken and optimizer.param_groups[0]["lr"] < 0.1
+    assert watch.faults == []
+
+
+@pytest.mark.parametrize("how", ["replaced", "discovered", "never", "copied", "scheduled", "shared", "briefly"])
+def test_a_schedule_of_an_optimizer_that_steps_no_more(how, tmp_path):
+    model = net()
+    first, second = SGD(model[2].parameters(), 0.1), SGD(model.parameters(), 0.1)
+    if how == "shared":
+        second.param_groups[0]["params"] = second.param_groups[0]["params"][:2]
+        second.param_groups.append(first.param_groups[0])
+    made = [schedules.ExponentialLR(first, 0.9)] + [schedules.ExponentialLR(second, 0.9)] * (how == "scheduled")
+    given = None if how == "discovered" else [second] if how == "never" else [first, second]
+    stage = {"never": 0, "briefly": 12}.get(how, 4)
+    with gradlab.watch(model, given, folder=tmp_path, quiet=True) as watch:
+        for epoch in range(14):
+            optimizer = first if epoch < stage else second
+            for batch in batches(8, seed=epoch):
+                model.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+            if how == "copied":
+                second.param_groups[0]["lr"] = first.param_groups[0]["lr"]
+            for schedule in made:
+                line = inspect.currentframe().f_lineno + 1
+                schedule.step()
+    assert not watch.broken
+    found = [(f.name, f.site[1]) for f in watch.faults if f.name.startswith("schedule")]
+    assert found == [("schedule-of-another-optimizer", line)] * (how in ("replaced", "discovered", "never"))

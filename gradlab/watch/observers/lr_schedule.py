@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 from torch.optim import lr_scheduler
@@ -31,6 +32,10 @@ class ScheduleObserver:
         """Whether a schedule's step is running, which may step other schedules."""
         self.counts: dict[int, tuple[Any, OptimizerTracker, CallSite | None, int]] = {}
         """id of a schedule -> schedule, tracker of its optimizer, call site of its latest step, number of steps."""
+        self.idle: dict[int, rules.Idle] = {}
+        """id of a schedule -> its latest steps, since a step of its optimizer."""
+        self.metrics: dict[int, list[rules.Measured]] = {}
+        """id of a schedule that follows a metric -> what it was given."""
 
     def install(self, instrumentation: Instrumentation) -> None:
         for owner in [*TORCH_SCHEDULES, *(defining_class(s, "step") for s in self.loop.schedules)]:
@@ -42,9 +47,11 @@ class ScheduleObserver:
             return None
         optimizer = unwrapped(getattr(schedule, "optimizer", None))
         trackers = [t for t in self.loop.trackers if t.optimizer is optimizer]
-        if not trackers:
+        if not hasattr(optimizer, "param_groups"):
             return None
         self.running, site = True, call_site()
+        self.note_idle(schedule, optimizer, trackers, site)
+        rate_before = rules.rate_of(optimizer)
         explicit_epoch = len(args) > 1 or bool(kwargs)
         for tracker in trackers:
             compiled_steps.detect(self.loop, tracker)
@@ -56,8 +63,23 @@ class ScheduleObserver:
 
         def after(result: Any, error: bool) -> None:
             self.running = False
+            if trackers and isinstance(schedule, lr_scheduler.ReduceLROnPlateau) and not error:
+                metric = args[1] if len(args) > 1 else kwargs.get("metrics", math.nan)
+                loss = self.loop.outputs[trackers[0].index].stream.history.loss_late
+                seen = rules.Measured(float(metric), loss, rules.rate_of(optimizer) < rate_before)
+                self.metrics.setdefault(id(schedule), []).append(seen)
 
         return after
+
+    def note_idle(self, schedule: Any, optimizer: Any, trackers: list[OptimizerTracker], site: CallSite | None) -> None:
+        """Has its optimizer stepped since its step before?"""
+        own, idle = sum(t.attempts for t in trackers), self.idle.get(id(schedule))
+        if idle is None or idle.own != own:
+            attempts = [t.attempts for t in self.loop.trackers]
+            rates = [rules.rate_of(t.optimizer) for t in self.loop.trackers]
+            idle = rules.Idle(schedule, optimizer, own, rules.rate_of(optimizer), attempts, rates)
+            self.idle[id(schedule)] = idle
+        idle.site, idle.steps = site, idle.steps + 1
 
     def at_end(self) -> None:
         """The loop is over: were the schedules as long as intended?"""
@@ -66,6 +88,14 @@ class ScheduleObserver:
             self.loop.add_violations(
                 tracker, rules.at_end(tracker, site, count, schedule_length(schedule), plateau), at_end=True
             )
+            if plateau:
+                seen = self.metrics.get(id(schedule), [])
+                self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site), at_end=True)
+        scheduled = {id(tracker.optimizer) for _, tracker, _, _ in self.counts.values()}
+        for idle in self.idle.values():
+            for tracker in self.loop.trackers:
+                if id(tracker.optimizer) not in scheduled:
+                    self.loop.add_violations(tracker, rules.replaced(tracker, idle, self.loop.trackers), at_end=True)
         for schedule in self.loop.schedules:
             optimizer = unwrapped(getattr(schedule, "optimizer", None))
             for tracker in self.loop.trackers if id(schedule) not in self.counts else ():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import Violation
@@ -10,6 +15,105 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 LONG = 40
 """Updates after which a learning rate that is nearly 0 from before half of them on is no short test."""
+
+IDLE = 3
+"""Steps of a schedule since the latest step of its optimizer."""
+FEW = 5
+"""Values of a metric from which nothing is concluded."""
+ALIKE = 3.0
+"""Times that a validation loss and the training loss beside it differ at most."""
+MAX_SAMPLES = 20_000
+"""The largest validation set of which shares are recognized."""
+ROUNDED = 2e-7
+"""Relative rounding of a share."""
+
+
+@dataclass
+class Idle:
+    """Steps of a schedule whose optimizer is not stepped between them."""
+
+    schedule: Any
+    optimizer: Any
+    own: int
+    """Updates of its optimizer, if that is tracked."""
+    rate: float
+    """Its optimizer's learning rate before the first of them."""
+    attempts: list[int]
+    """Updates of each tracked optimizer at that time."""
+    rates: list[float]
+    """Learning rates of these."""
+    site: CallSite | None = None
+    steps: int = 0
+
+
+@dataclass
+class Measured:
+    """A metric that a schedule was given."""
+
+    metric: float
+    loss: float
+    """The usual training loss at that time."""
+    reduced: bool
+    """Whether the learning rate was lowered."""
+
+
+def rate_of(optimizer: Any) -> float:
+    """Its learning rate; NaN if there is none, or it is on a device, which would have to be waited for."""
+    rate = optimizer.param_groups[0].get("lr", math.nan)
+    return math.nan if isinstance(rate, torch.Tensor) and rate.device.type != "cpu" else float(rate)
+
+
+def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[OptimizerTracker]) -> Iterator[Violation]:
+    """At the end, of an optimizer without a schedule: is there one of another optimizer of its weights, not stepped?"""
+    groups = idle.optimizer.param_groups
+    rate, shared = rate_of(idle.optimizer), {id(p) for group in groups for p in group["params"]} & tracker.ids
+    if idle.steps < IDLE or rate == idle.rate or not shared or tracker.other_optimizers:
+        return
+    if idle.own != sum(t.attempts for t in trackers if t.optimizer is idle.optimizer):
+        return
+    own = tracker.optimizer.param_groups
+    known = tracker.index < len(idle.rates)
+    started = idle.rates[tracker.index] if known else tracker.first_rate
+    done = tracker.attempts - (idle.attempts[tracker.index] if known else 0)
+    follows = any(a is b for a in own for b in groups) or rate_of(tracker.optimizer) != started
+    if not follows and done >= max(LONG, idle.own):
+        yield "schedule-of-another-optimizer", idle.site, f"its rate is {rate:.3g} now, the one in use {started:.3g}"
+
+
+def contrary(mode: str, seen: Sequence[Measured], site: CallSite | None) -> Iterator[Violation]:
+    """At the end: did a schedule lower the rate while its metric improved?
+
+    A metric to be maximised that is close to the training loss, and falls with it, is a loss. One to be minimised of
+    which all values are shares of a number of samples, and that rises beyond a half while the loss halves, is an
+    accuracy.
+    """
+    places = [i for i, each in enumerate(seen) if each.reduced][:2]
+    if len(seen) < FEW or len(places) < 2 or not all(math.isfinite(v) for m in seen for v in (m.metric, m.loss)):
+        return
+    sign = 1 if mode == "max" else -1
+    earlier = [seen[0].metric, *(m.metric for m in seen[1 : places[0] + 1])]
+    better = sign * seen[places[0]].metric < sign * seen[0].metric
+    better &= sign * seen[places[1]].metric < min(sign * v for v in earlier)
+    first, last = seen[0], seen[-1]
+    if not better or not 0 < 2 * last.loss < 2 * first.loss:
+        return
+    if mode == "max":
+        known = all(0 < m.metric < ALIKE * m.loss and m.loss < ALIKE * m.metric for m in seen)
+    else:
+        share = 100.0 if last.metric > 1 else 1.0
+        rose = last.metric > 1.5 * first.metric or 2 * (share - last.metric) < share - first.metric
+        known = rose and 2 * last.metric > share and 2 * last.loss < first.loss
+        known = known and are_shares([m.metric / share for m in seen])
+    if known:
+        course = f"it went from {first.metric:.4g} to {last.metric:.4g}, the training loss from {first.loss:.4g} to"
+        yield "plateau-of-an-improving-metric", site, f"mode={mode!r}: {course} {last.loss:.4g}"
+
+
+def are_shares(values: Sequence[float]) -> bool:
+    """Whether all of them are multiples of one fraction, as shares of a number of samples are."""
+    if not all(0 <= v <= 1 for v in values) or len(set(values)) < FEW:
+        return False
+    return any(all(abs(v * n - round(v * n)) <= ROUNDED * n for v in values) for n in range(2, MAX_SAMPLES))
 
 
 def at_schedule_step(

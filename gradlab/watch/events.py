@@ -80,6 +80,10 @@ class BackwardPass:
     """Weak reference that is dead once its graph is freed."""
     repeats: list[BackwardPass] = field(default_factory=list)
     """Earlier backward passes of the same loss, whole like this one."""
+    extends: list[BackwardPass] = field(default_factory=list)
+    """Earlier backward passes of terms of this loss."""
+    stepped_terms: set[int] = field(default_factory=set)
+    """Indices of the optimizers that have stepped on a term of this loss, as of a sum that grows."""
     advantages: set[int] = field(default_factory=set)
     """ids of the last weights of values whose error multiplies a policy's logarithm, and gets a gradient."""
     between: set[tuple[int, int]] = field(default_factory=set)

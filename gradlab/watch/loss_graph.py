@@ -178,3 +178,11 @@ def node_below_factors(node: Any) -> Any:
             break
         node = inputs[0]
     return node
+
+
+def terms_of(node: Any) -> list[Any]:
+    """The terms of a sum of two, without their factors; none of anything else."""
+    if node.name() != "AddBackward0":
+        return []
+    below = (node_below_factors(each) for each, _ in node.next_functions if each is not None)
+    return [each for each in below if each.name() != "torch::autograd::AccumulateGrad"]

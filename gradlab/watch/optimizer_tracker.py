@@ -135,6 +135,8 @@ class OptimizerTracker:
     """Calls that clipped this optimizer's gradients before an unclipped step of another one (its index)."""
     through: list[tuple[BackwardPass, int]] = field(default_factory=list)
     """Passes that this optimizer has stepped on and that reached it through weights of another one (its index)."""
+    terms_again: int = 0
+    """Steps on a loss of which a term was a loss that this optimizer had stepped on."""
     num_compared: int = 0
     """Times that gradients of another optimizer's loss were compared with what was added to them."""
     opposed: int = 0
@@ -315,7 +317,16 @@ class OptimizerTracker:
         if len(self.accumulated) != 1 or self.dropped or self.window is not None or not self.fed:
             return False
         b = self.accumulated[0]
-        unusual = b.scaled or b.fp16 or b.repeats or b.used_by or b.used_by_untracked or b.between or b.advantages
+        unusual = (
+            b.scaled
+            or b.fp16
+            or b.repeats
+            or b.used_by
+            or b.used_by_untracked
+            or b.between
+            or b.advantages
+            or b.stepped_terms
+        )
         return not (unusual or b.left_in_eval or any(step.num_unused for step in self.schedule_steps))
 
     @property

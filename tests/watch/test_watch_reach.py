@@ -456,6 +456,78 @@ def heads_that_step_before_their_trunk(watch):
     return w
 
 
+class Table(nn.Module):
+    """A graph of it outlives updates: nothing keeps the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(8, 4))
+
+    def forward(self, x):
+        return self.values[x.argmax(1)]
+
+
+@wrong("backward-twice")
+def losses_of_an_epoch_are_summed_with_their_graphs(watch):
+    model = Table()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        total = 0
+        for batch in batches(6):
+            optimizer.zero_grad()
+            total = total + loss_of(model, batch) / 2
+            total.backward(retain_graph=True)  # here
+            optimizer.step()
+            w.loop.trackers[0].graph_tokens.clear()  # that they are kept is another mistake
+    return w
+
+
+@wrong("backward-twice")
+def losses_of_a_window_are_summed_and_passed_each_time(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for _ in range(3):
+            total = 0
+            optimizer.zero_grad()
+            for batch in batches(4):
+                total = total + loss_of(model, batch) / 4
+                total.backward(retain_graph=True)  # here
+            optimizer.step()
+    return w
+
+
+@right
+def a_term_is_passed_by_halves(watch):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as w:
+        for batch in batches(8):
+            half = loss_of(model, batch) / 2
+            optimizer.zero_grad()
+            half.backward(retain_graph=True)
+            (half + sum(p.square().sum() for p in model.parameters())).backward()
+            optimizer.step()
+    return w
+
+
+@right
+def two_terms_of_an_update_one_after_the_other(watch):
+    """Whose sum is differentiated for another optimizer, or after the gradients were looked at."""
+    model, other = Table(), Table()
+    optimizers = [SGD(m.parameters(), 0.1) for m in (model, other)]
+    with watch([model, other], optimizers) as w:
+        for batch in batches(8):
+            first, second = loss_of(model, batch), loss_of(other, batch)
+            optimizers[0].zero_grad()
+            first.backward(retain_graph=True)
+            optimizers[0].step()
+            optimizers[1].zero_grad()
+            (first + second).backward()
+            optimizers[1].step()
+    return w
+
+
 @wrong("clip-elsewhere")
 def clipping_a_used_generator(watch):
     model = net()

@@ -15,7 +15,7 @@ from gradlab.watch.events import BackwardPass
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import ForwardPasses, LoopState
-from gradlab.watch.loss_graph import LossWeight, graph_token, holds_scaled, node_below_factors, target_size
+from gradlab.watch.loss_graph import LossWeight, graph_token, holds_scaled, node_below_factors, target_size, terms_of
 from gradlab.watch.networks_between import NetworksBetween, foreign_gradients, is_opposed
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -122,6 +122,11 @@ class BackwardObserver:
         passes = below.metadata.setdefault("gradlab_passes", [])
         b.repeats = [first for reference in passes if (first := reference()) is not None]
         passes.append(weakref.ref(b))
+        below.metadata.setdefault("gradlab_used_by", []).append(b.used_by)
+        for term in terms_of(below):
+            b.stepped_terms.update(*term.metadata.get("gradlab_used_by", ()))
+            known = [reference() for reference in term.metadata.get("gradlab_passes", ())]
+            b.extends += [each for each in known if each is not None]
 
     def total(self, roots: list[Tensor]) -> tuple[Any, LossWeight, bool]:
         """The sum of what is differentiated, without the loss scale, or None if one of them is not one number; its

@@ -18,6 +18,8 @@ UPDATES = 10
 """Steps in a loop without any backward pass."""
 FROZEN = 10
 """Updates that parameters stay frozen which were trained before; see `OptimizerTracker.frozen_early`."""
+AGAIN = 3
+"""Updates on losses of which a term was one of an earlier update."""
 OPPOSED = 3
 """Updates in which two gradients of the same weights must point in opposite directions."""
 NAMES = 3
@@ -38,6 +40,14 @@ def at_step(
         if b.advantages & seen.regressed & tracker.ids:
             yield "advantage-not-detached", b.site, ""
     unused = tracker.unused
+    again = [b for b in unused if tracker.index in b.stepped_terms]
+    tracker.terms_again += bool(again)
+    if again and tracker.terms_again >= AGAIN:
+        yield "backward-twice", again[0].site, "losses that earlier updates have stepped on are terms of it"
+    for b in unused:
+        if any(second in unused and first in unused for second in b.extends for first in second.extends):
+            yield "backward-twice", b.site, "the losses of the passes before it are terms of it"
+            break
     for b in unused:
         if close(b.weight.product, 1) and any(r in unused and close(r.weight.product, 1) for r in b.repeats):
             yield "backward-twice", b.site, ""

@@ -27,6 +27,7 @@ from gradlab.train import checkpoint, evaluation
 from gradlab.train.recompute import recompute_
 from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
+from gradlab.update.muon import ends
 from gradlab.update.schedule import Schedule
 from gradlab.update.step import Update, check_held, trained_names
 from gradlab.update.terms import TermsUpdate
@@ -239,9 +240,15 @@ def wrap(
 
 
 def build_update(
-    config: Config, model: torch.nn.Module, loss: Loss, samples: int, device: torch.device, world: World
+    config: Config,
+    model: torch.nn.Module,
+    called: Sequence[str],
+    loss: Loss,
+    samples: int,
+    device: torch.device,
+    world: World,
 ) -> Update:
-    """The update of a wrapped model."""
+    """The update of a wrapped model. called: its modules as they run."""
     with group("schedule"):
         schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
     precision = config.precision.build(device)
@@ -258,13 +265,14 @@ def build_update(
         make = partial(ShardedTerms if loss.parted else ShardedUpdate, parts=own)
     with group("optimizer"):
         names = trained_names(model)
-        optimizer = config.optimizer.build(params, names)
+        outer = ends(unwrapped(model), called)
+        optimizer = config.optimizer.build(params, names, outer)
     ema = config.trainer.ema
     if ema is not None and callable(getattr(optimizer, "eval", None)):
         raise Invalid("trainer.ema", ema, f"not with {type(optimizer).__name__}, which averages the weights itself")
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
     halts = config.precision.stops
-    join = partial(config.optimizer.join, optimizer, names)
+    join = partial(config.optimizer.join, optimizer, names, outer)
     update = make(*parts, lr=config.optimizer.lr, halts=halts, seed=config.seed, world=world, ema=ema, join=join)
     if config.pitfall is not None:
         if loss.parted:
@@ -275,6 +283,13 @@ def build_update(
         chosen = (config.accumulation, config.loss, config.precision, config.clip, config.schedule)
         config.pitfall.apply(update, Setting(*chosen, world.size, steps_at(config, 0, world.size), micro_batches))
     return update
+
+
+def unwrapped(model: Any) -> torch.nn.Module:
+    """The module of a model that may be compiled and wrapped in DDP."""
+    module = model.module if hasattr(model, "no_sync") else model
+    inner: torch.nn.Module = getattr(module, "_orig_mod", module)
+    return inner
 
 
 def steps_at(config: Config, applied: int, world_size: int) -> int:

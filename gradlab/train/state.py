@@ -60,7 +60,9 @@ class TrainerState:
         self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
         self.model = build.wrap(self.module, self.called, config, self.device, self.world)
         self.sharded = build.sharded(config, self.world)
-        self.update = build.build_update(config, self.model, self.loss, self.samples, self.device, self.world)
+        self.update = build.build_update(
+            config, self.model, self.called, self.loss, self.samples, self.device, self.world
+        )
         of_it = (self.module, self.update.names, self.update.params, self.called, config.trainer.compile)
         self.observed = Observed(config.monitor, *of_it, wholes=getattr(self.update, "wholes", ()))
         if self.world.rank:  # dropout draws differ between ranks
@@ -79,6 +81,8 @@ class TrainerState:
         """What is said as the run begins."""
         if config.trainer.parallel == "fsdp" and not self.sharded:
             self.notes.append("trainer.parallel=fsdp: with one rank nothing is divided")
+        if note := getattr(self.update.optimizer, "note", ""):
+            self.notes.append(f"optimizer=muon: {note}")
         self.order_of: tuple[int, torch.Tensor] | None = None
         self.stream = streamed(self.data.train)
         self.feed = Feed(self.stream, self.keys) if self.stream else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional
 import torch
 
 from gradlab.base.importing import load_object
-from gradlab.base.option import Invalid, option, require
+from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.update.groups import Group, grouped
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class OptimizerOption:
 
     fuses: ClassVar[bool] = True
     """Whether `make` takes `fused`."""
+    divides: ClassVar[bool] = True
+    """Whether it can step a parameter of which each rank holds a part."""
     elementwise: ClassVar[bool] = False
     """Whether an element's step depends on its own gradients alone, so that a part of a parameter steps by itself."""
 
@@ -49,10 +52,12 @@ class OptimizerOption:
         require(0 <= self.weight_decay < inf, "weight_decay", self.weight_decay, ">= 0 and finite")
         require(not (self.fused and self.foreach), "foreach", self.foreach, "false or null where fused=true")
 
-    def build(self, parameters: Iterable[torch.nn.Parameter], names: Sequence[str] = ()) -> torch.optim.Optimizer:
+    def build(
+        self, parameters: Iterable[torch.nn.Parameter], names: Sequence[str] = (), ends: Sequence[Tensor] = ()
+    ) -> torch.optim.Optimizer:
         """The optimizer of all parameters that need a gradient, on the device where they are.
 
-        names: of those parameters, for `groups`.
+        names: of those parameters, for `groups`. ends: embeddings, and the head.
         """
         params = [p for p in parameters if p.requires_grad]
         fused = self.fused
@@ -71,18 +76,25 @@ class OptimizerOption:
             raise Invalid("groups", name, f"no such setting; there are lr_scale, lr_decay, {', '.join(known)}")
         return optimizer
 
-    def join(self, optimizer: torch.optim.Optimizer, names: Sequence[str], name: str, p: torch.nn.Parameter) -> None:
+    def join(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: Sequence[str],
+        ends: Sequence[Tensor],
+        name: str,
+        p: torch.nn.Parameter,
+    ) -> None:
         """Let the optimizer step a parameter that was frozen when it was built, as others of its settings.
 
-        names: of those that were not.
+        names: of those that were not. ends: see `build`.
         """
-        fresh = replace(self, groups=[]).build([p], [name])
+        fresh = replace(self, groups=[]).build([p], [name], ends)
         made = fresh.param_groups[0]
         if self.groups:
             own = next(one for one in grouped(self.groups, [*names, name]) if name in one.names)
             made |= self.group(own._replace(names=[name]), {name: p}, made["lr"])
         for group in optimizer.param_groups:
-            if group.get("label") == made.get("label"):
+            if all(group.get(key) == made.get(key) for key in ("label", "muon")):
                 group["params"].append(p)
                 group.get("names", []).append(name)
                 break
@@ -99,7 +111,7 @@ class OptimizerOption:
 
     def checked(self, settings: dict[str, Any]) -> dict[str, Any]:
         """A group's settings as PyTorch names them, checked as the option's own fields are."""
-        shared = {"lr", "fused", "foreach", "groups", "target", "kwargs"}
+        shared = {"lr", "fused", "foreach", "groups", "target", "kwargs", "adjust", "adamw"}
         known = [f.name for f in fields(self) if f.name not in shared]
         for name, value in settings.items():
             if name not in known:
@@ -247,6 +259,83 @@ class AdamW(AdamOption):
     def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
         params.mul_(column(1.0 - lr * self.weight_decay))
         super().move_(params, grads, moments, lr, applied)
+
+
+@option("optimizer", "muon")
+@dataclass
+class Muon(AdamOption):
+    """Muon (Jordan et al. 2024) for the matrices inside the model; AdamW for embeddings, the head and all else."""
+
+    fuses = elementwise = divides = False
+    lr: float = 5e-3
+    weight_decay: float = 0.1
+    beta2: float = 0.95
+    momentum: float = 0.95
+    """Decay of the mean of gradients that Muon makes orthogonal."""
+    nesterov: bool = True
+    """Nesterov's momentum, of Muon."""
+    ns_steps: int = 5
+    """Newton-Schulz iterations that make a matrix orthogonal."""
+    adjust: str = "match_rms_adamw"
+    """Muon's updates are as large as AdamW's at the same rate (match_rms_adamw), or orthogonal, times
+    sqrt(max(1, rows / columns)) (original) or sqrt(rows / columns) (spectral_unclamped); then lr_scale sets AdamW's."""
+    adamw: Optional[str] = None
+    """Pattern of the names of the matrices that AdamW steps; null: embeddings, and the last matrix that runs."""
+
+    move_ = OptimizerOption.move_
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
+        require(1 <= self.ns_steps < 100, "ns_steps", self.ns_steps, "in [1, 100)")
+        one_of("adjust", self.adjust, ("match_rms_adamw", "original", "spectral_unclamped"))
+        try:
+            re.compile(self.adamw or "")
+        except re.error as error:
+            raise Invalid("adamw", self.adamw, f"must be a regular expression: {error}") from None
+
+    def build(
+        self, parameters: Iterable[torch.nn.Parameter], names: Sequence[str] = (), ends: Sequence[Tensor] = ()
+    ) -> torch.optim.Optimizer:
+        params = [p for p in parameters if p.requires_grad]
+        names = names or [f"parameter{i}" for i in range(len(params))]
+        if self.adamw is not None:
+            ends = [p for name, p in zip(names, params, strict=True) if re.search(self.adamw, name)]
+        optimizer: Any = super().build(params, names)
+        optimizer.divide(dict(zip(params, names, strict=True)), ends)
+        return optimizer  # type: ignore[no-any-return]
+
+    def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
+        from gradlab.update.muon import MuonAdamW
+
+        both = {"lr": shared["lr"], "weight_decay": self.weight_decay}
+        muon = {"momentum": self.momentum, "nesterov": self.nesterov, "ns_steps": self.ns_steps}
+        adamw = {"betas": (self.beta1, self.beta2), "eps": self.eps}
+        return MuonAdamW(params, both | muon | {"adjust_lr_fn": self.adjust}, shared | adamw)
+
+
+@option("optimizer", "adafactor")
+@dataclass
+class Adafactor(OptimizerOption):
+    """Adafactor (Shazeer and Stern 2018): second moments of matrices as a row and a column; its rate is relative."""
+
+    fuses = False
+    lr: float = 1e-2
+    """Largest rate, times the root mean square of the parameter; less after 1 / lr^2 updates."""
+    beta2_decay: float = -0.8
+    """Exponent of the updates by which the decay of the mean of squared gradients comes to 1."""
+    d: float = 1.0
+    """Bound of the root mean square of an update before its rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.beta2_decay <= 0, "beta2_decay", self.beta2_decay, "<= 0")
+        require(self.d >= 1, "d", self.d, ">= 1")
+        require(not self.fused, "fused", self.fused, "false or null: PyTorch has no such kernel")
+
+    def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
+        given = {name: value for name, value in shared.items() if name != "fused"}
+        return torch.optim.Adafactor(params, beta2_decay=self.beta2_decay, d=self.d, **given)
 
 
 @option("optimizer", "custom")

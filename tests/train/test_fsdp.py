@@ -205,6 +205,7 @@ REFUSED = {
     "compile": ("trainer.compile=true", "trainer.compile"),
     "pitfall": ("+pitfall=no_clip", "pitfall"),
     "agc": ("clip=agc", "clip"),
+    "muon": ("optimizer=muon", "optimizer=muon: .*whole matrices"),
 }
 
 

@@ -95,6 +95,15 @@ def test_groups_train_as_in_a_plain_loop_and_are_logged(tmp_path: Path, name: st
         assert rates == {"lr/1": line["lr"] / 8, "lr/bias 1": line["lr"] / 8}
 
 
+def test_adafactor_trains_as_in_a_plain_loop(tmp_path: Path) -> None:
+    given = ("optimizer=adafactor", "optimizer.weight_decay=0.1", "optimizer.d=1.5", "optimizer.beta2_decay=-0.7")
+    run = trainer(tmp_path, *TINY, *WARM, *given)
+    model = copy_of(run)
+    reference = torch.optim.Adafactor(model.parameters(), lr=0.01, weight_decay=0.1, d=1.5, beta2_decay=-0.7)
+    plain_loop(run, reference, model, 0.01, 0.3)
+    agrees(run, model)
+
+
 def test_no_group_changes_no_bit(tmp_path: Path) -> None:
     runs = [
         trainer(tmp_path / str(i), *TINY, *given)
@@ -109,6 +118,7 @@ CASES = {
     "groups": (GROUPS,),
     "groups of SGD": ("optimizer=sgd", GROUPS, "schedule=warmup"),
     "Adafactor": ("optimizer=custom", "optimizer.target=torch.optim:Adafactor", GROUPS),
+    "adafactor": ("optimizer=adafactor", GROUPS),
     "NAdam in fp16": (
         "optimizer=custom",
         "optimizer.target=torch.optim:NAdam",

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from forked import Commands
 from helpers import differences, load, of_the_run, trainer, updates
 from nets import Unfreezing
+from test_muon import Both
 
 from gradlab.base.json_lines import read_lines
 from gradlab.base.option import Invalid
@@ -21,6 +22,13 @@ LABELS = 'optimizer.groups=[{match: bias, weight_decay: 0}, {match: "(\\d)", lr_
 CASES: dict[str, tuple[tuple[str, ...], Any]] = {
     "adamw": (("optimizer=adamw",), lambda p: torch.optim.AdamW(p, lr=0.02)),
     "sgd": (("optimizer=sgd",), lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9)),
+    "muon": (
+        ("optimizer=muon",),
+        lambda p: Both(
+            torch.optim.Muon([p[0]], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(p[1:], lr=0.02, weight_decay=0.1, betas=(0.9, 0.95)),
+        ),
+    ),
     "adagrad": (
         ("optimizer=custom", "optimizer.target=torch.optim:Adagrad"),
         lambda p: torch.optim.Adagrad(p, lr=0.02),
@@ -72,7 +80,13 @@ def test_with_groups_it_has_the_settings_of_its_own(tmp_path: Path) -> None:
         assert float(group["lr"]) == pytest.approx(0.02 * group["lr_scale"])
 
 
-MORE = {"ema": ("trainer.ema=0.9",), "groups": (LABELS,), "sgd": ("optimizer=sgd",), "frozen again": ()}
+MORE = {
+    "muon": ("optimizer=muon",),
+    "ema": ("trainer.ema=0.9",),
+    "groups": (LABELS,),
+    "sgd": ("optimizer=sgd",),
+    "frozen again": (),
+}
 
 
 @pytest.mark.parametrize("case", MORE)

@@ -45,7 +45,7 @@ def check(config: Config) -> None:
         raise Invalid("trainer.parallel", "fsdp", "not with a pitfall, which is compared under ddp")
     if not config.optimizer.divides:
         name = choices(config).get("optimizer", type(config.optimizer).__name__)
-        raise Invalid("optimizer", name, "not with trainer.parallel=fsdp: it needs whole matrices")
+        raise Invalid("optimizer", name, "not with trainer.parallel=fsdp: it needs whole parameters")
     if not config.clip.by_parts:
         name = choices(config).get("clip", type(config.clip).__name__)
         raise Invalid("clip", name, "not with trainer.parallel=fsdp: it reads gradients that are divided among ranks")

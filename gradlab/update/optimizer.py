@@ -319,7 +319,7 @@ class Muon(AdamOption):
 class Adafactor(OptimizerOption):
     """Adafactor (Shazeer and Stern 2018): second moments of matrices as a row and a column; its rate is relative."""
 
-    fuses = False
+    fuses = divides = False
     lr: float = 1e-2
     """Largest rate, times the root mean square of the parameter; less after 1 / lr^2 updates."""
     beta2_decay: float = -0.8

@@ -205,7 +205,8 @@ REFUSED = {
     "compile": ("trainer.compile=true", "trainer.compile"),
     "pitfall": ("+pitfall=no_clip", "pitfall"),
     "agc": ("clip=agc", "clip"),
-    "muon": ("optimizer=muon", "optimizer=muon: .*whole matrices"),
+    "muon": ("optimizer=muon", "optimizer=muon: .*whole parameters"),
+    "adafactor": ("optimizer=adafactor", "optimizer=adafactor: .*whole parameters"),
 }
 
 

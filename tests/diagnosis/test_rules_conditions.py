@@ -247,6 +247,15 @@ def test_a_loss_that_slows_down_below_zero_has_a_floor() -> None:
     assert "unbounded_loss" not in run([-1.0 - i / 2 for i in range(100)], norms), "50 times its size"
 
 
+@pytest.mark.parametrize(("grown", "power", "told"), [(5.5, 2.0, True), (4.5, 2.0, False), (5.5, 1.0, False)])
+def test_a_loss_that_grows_with_the_weights_has_no_floor(grown: float, power: float, told: bool) -> None:
+    """Sooner than one whose weights stay: it must fall faster and faster all the same."""
+    losses = [-1.0 - 120 * (i / 100) ** power for i in range(100)]
+    norms = drift(100.0)
+    lines = [line(i, losses[i], norms[i]) | {"param/norm": 1.0 + (grown - 1) * i / 99} for i in range(100)]
+    assert ("unbounded_loss" in {finding.code for finding in verdict(lines).findings}) == told
+
+
 def test_the_first_gradient_of_a_run_that_fails_at_once_is_compared_with_the_weights() -> None:
     def found(ratio: float, updates: int = 2) -> bool:
         lines = [line(i, 1e8, 1e8) | {"update/ratio": ratio} for i in range(1, updates)]

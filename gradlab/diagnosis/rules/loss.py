@@ -119,6 +119,8 @@ class UnboundedLoss(Rule):
     """Fall of the loss over the size of the first one."""
     growth: float = 10.0
     """Gradient norm at the end over that at the beginning."""
+    weights: float = 5.0
+    """The same of the weights; then a third of that fall is enough: outputs grow with them, and the loss with these."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
@@ -127,7 +129,8 @@ class UnboundedLoss(Rule):
             return None
         falls = [before - after for before, after in pairwise(parts)]
         faster = 0 < falls[0] < falls[1] < falls[2]
-        fell = h.loss_early - parts[3] > self.fall * abs(h.loss_early)
+        grown = len(h.weights) > 1 and h.weights[1] > self.weights * h.weights[0] > 0
+        fell = h.loss_early - parts[3] > self.fall * abs(h.loss_early) / (3 if grown else 1)
         if not (faster and fell):
             return None
         sentence = f"the loss falls faster and faster, from {h.losses.initial:.3g} to {min(h.finite_losses):.3g}"

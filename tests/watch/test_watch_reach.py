@@ -1,6 +1,5 @@
 """What losses reach, and what clipping and steps act on: each mistake at its line, and nothing in its correct twin."""
 
-import contextlib
 import copy
 import inspect
 
@@ -1232,64 +1231,6 @@ def updates_that_are_not_finite_are_left_out(watch):
     return w
 
 
-ENDS = {
-    "detach": lambda h: h.detach(),
-    "data": lambda h: h.data,
-    "numpy": lambda h: torch.from_numpy(h.detach().numpy()),
-    "numbers": lambda h: torch.tensor(h.tolist()),
-    "index": lambda h: F.one_hot(h.argmax(1), h.shape[1]).float(),
-    "comparison": lambda h: (h > 0).float(),
-    "rounded": lambda h: h.round(),
-}
-
-
-@pytest.mark.parametrize("end", [*ENDS, "no_grad"])
-@pytest.mark.parametrize("several", [False, True])
-def test_where_a_graph_ends_is_found(end, several, tmp_path):
-    model = net()
-    first, last = model[:2], model[2]
-    optimizers = [Adam(part.parameters(), 1e-2) for part in (first, last)] if several else [Adam(model.parameters())]
-    with watched(tmp_path)([first, last], optimizers) as w:
-        for x, y in batches(25):
-            model.zero_grad()
-            if end == "no_grad":
-                line = inspect.currentframe().f_lineno + 1
-                with torch.no_grad():
-                    hidden = first(x)
-            else:
-                line = inspect.currentframe().f_lineno + 1
-                hidden = ENDS[end](first(x))
-            hidden.mean().item()  # looked at
-            F.cross_entropy(last(hidden), y).backward()
-            for optimizer in optimizers:
-                optimizer.step()
-    assert not w.broken
-    assert {f.name for f in w.faults} <= {"graph-cut", "step-without-gradient"}
-    assert {f.site[1] for f in w.faults} == {line if end == "no_grad" else inspect.getsourcelines(ENDS[end])[1]}
-
-
-def codebook(model, x):
-    """Straight-through, as in a VQ-VAE: it goes around the index."""
-    hidden = model[:2](x)
-    rounded = hidden.round()
-    return model[2](hidden + (rounded - hidden).detach())
-
-
-def test_a_gradient_that_goes_around_is_no_cut(tmp_path):
-    model, average = net(), net(1)
-    optimizer = Adam([*model.parameters(), *average.parameters()], 1e-2)
-    with watched(tmp_path)([model, average], optimizer) as w:
-        for x, y in batches(60):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(codebook(model, x), y)
-            (loss + F.mse_loss(model(x), average(x).detach())).backward()
-            optimizer.step()
-            for p, q in zip(average.parameters(), model.parameters(), strict=True):
-                p.data = 0.9 * p.data + 0.1 * q.data
-    assert not w.faults
-    assert w.loop.outputs[0].final.verdict == "healthy"
-
-
 def test_a_model_that_is_replaced_is_named_from_its_update_on(tmp_path):
     w = model_is_replaced_on_the_way(watched(tmp_path))
     assert [f.update for f in w.faults] == [51]
@@ -1301,24 +1242,6 @@ def test_gradients_that_are_zeroed_away_are_no_broken_graph(tmp_path):
     final = w.loop.outputs[0].final
     assert [f.update for f in w.faults] == [1]
     assert "broken_graph" not in {finding.code for finding in final.findings}
-
-
-def test_following_leaves_no_mode_and_the_same_weights(tmp_path):
-    weights = []
-    for watch in (watched(tmp_path), None):
-        model = net()
-        model.insert(2, nn.Dropout(0.2))
-        optimizer = Adam(model.parameters(), 1e-2)
-        with watch(model, optimizer) if watch else contextlib.nullcontext():
-            for x, y in batches(3):
-                optimizer.zero_grad()
-                with torch.device("meta"):  # a mode of the loop's own
-                    torch.empty(2)
-                F.cross_entropy(model[2:](model[:2](x).detach()), y).backward()
-                optimizer.step()
-        assert not torch.overrides._get_current_function_mode_stack()
-        weights.append(model.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(*(each.values() for each in weights), strict=True))
 
 
 def test_a_step_that_is_missing_is_named_at_the_backward_pass(tmp_path):

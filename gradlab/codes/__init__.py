@@ -15,6 +15,7 @@ from gradlab.codes import (
     distributed,
     loss,
     mixed_precision,
+    optimizers,
     reach,
     schedule,
     unreadable,
@@ -23,7 +24,7 @@ from gradlab.codes.code import SEVERITIES, Code
 
 __all__ = ["CODES", "CODES_BY_NAME", "SEVERITIES", "UNREADABLE", "Code", "explain", "find_code", "suggest_code"]
 
-GROUPS = (unreadable, call_order, mixed_precision, accumulation, schedule, distributed, loss, reach, advice)
+GROUPS = (unreadable, call_order, mixed_precision, accumulation, schedule, distributed, loss, reach, advice, optimizers)
 CODES: dict[str, Code] = {c.code: c for c in sorted((c for group in GROUPS for c in group.CODES), key=lambda c: c.code)}
 CODES_BY_NAME = {code.name: code for code in CODES.values()}
 UNREADABLE = unreadable.CODES[0].code

@@ -209,4 +209,31 @@ for epoch in range(epochs):
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL409",
+        name="schedule-length-in-updates",
+        severity="warning",
+        message="the schedule's length counts updates, but it is stepped far less often: it covers only its beginning",
+        why="The learning rate stays near the first one; in a warm-up that is a fraction of the true one.",
+        wrong="""
+scheduler = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""".strip(),
+        fix="step it after each update, or count its length in epochs",
+        example="""
+scheduler = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -19,6 +19,9 @@ except:
     GL708              at the end, at the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
     GL710              from the second update on that the loop writes to its gradients
+    GL409              at the end, if its length is known, and is the number of updates
+    GL901              from the third time in the first updates; outside of closures only along the gradient
+    GL902              from the third time on
 
 Not detected, and why:
 

@@ -9,6 +9,7 @@ import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.loss_graph import LossWeight
+from gradlab.watch.moved_weights import Weights
 
 Violation = tuple[str, "CallSite | None", str]
 """What a rule yields: the name of a mistake in `gradlab.codes`, its call site, and details."""
@@ -94,6 +95,8 @@ class BackwardPass:
     """Models, by position, that were evaluated and ran before it in eval() still."""
     weight_versions: dict[int, int] = field(default_factory=dict)
     """Optimizer index -> version counter of one of its parameters when this pass ran."""
+    weights: dict[int, Weights] = field(default_factory=dict)
+    """Optimizer index -> some elements of its weights and gradients after this pass; of the first updates only."""
     used_by: set[int] = field(default_factory=set)
     """Indices of the optimizers that have stepped on it."""
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from gradlab.watch import moved_weights
 from gradlab.watch.arguments import type_name
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, ClipCall, ScheduleStep
 from gradlab.watch.manual_gradients import Reference, manual_factor, reference
 from gradlab.watch.source_lines import skipping_line
+from gradlab.watch.update_metrics import elements
 
 MAX_SAMPLED = 16
 """Gradients whose version counters are compared to detect writes; their values are not read."""
@@ -85,6 +87,8 @@ class OptimizerTracker:
     """Whether the latest step was given a closure."""
     in_closure: bool = False
     """Whether a step is running that calls a closure."""
+    dropped_in_closure: list[tuple[BackwardPass, CallSite | None]] = field(default_factory=list)
+    """Backward passes of a closure that were zeroed after the latest of them, and where."""
     closure_passes: list[BackwardPass] = field(default_factory=list)
     """Backward passes in the closure of the running step."""
     calls_hooks: bool = False
@@ -135,6 +139,12 @@ class OptimizerTracker:
     """Calls that clipped this optimizer's gradients before an unclipped step of another one (its index)."""
     through: list[tuple[BackwardPass, int]] = field(default_factory=list)
     """Passes that this optimizer has stepped on and that reached it through weights of another one (its index)."""
+    num_looking_ahead: int = 0
+    """Backward passes that added to a gradient at other weights."""
+    steps_again: int = 0
+    """Steps on what the step before has used, at weights that nothing else has moved since."""
+    after_step: tuple[int, torch.Tensor | None] = (0, None)
+    """Version counter of a weight after the latest step, and its elements once two steps were made on one gradient."""
     terms_again: int = 0
     """Steps on a loss of which a term was a loss that this optimizer had stepped on."""
     num_compared: int = 0
@@ -346,12 +356,23 @@ class OptimizerTracker:
 
     def unmoved_since(self, b: BackwardPass) -> bool:
         """Whether the weights are what they were when a backward pass ran."""
-        return b.weight_versions.get(self.index) == self.weight_version
+        if b.weight_versions.get(self.index) != self.weight_version:
+            return False
+        return self.index not in b.weights or not moved_weights.have_moved(b.weights[self.index])
+
+    def note_weights(self, b: BackwardPass) -> None:
+        """After a backward pass: what the weights are."""
+        b.weight_versions[self.index] = self.weight_version
+        if self.attempts < moved_weights.UPDATES and not self.sharded:
+            b.weights[self.index] = moved_weights.weights_now(self.sample)
 
     def zeroed(self, site: CallSite | None) -> None:
         """The gradients were set to zero or None."""
-        if not self.in_closure:
-            self.dropped += [(b, site) for b in self.accumulated if not b.used_by and self.unmoved_since(b)]
+        dropped = [(b, site) for b in self.accumulated if not b.used_by and self.unmoved_since(b)]
+        if self.in_closure:
+            self.dropped_in_closure = dropped
+        else:
+            self.dropped += dropped
         self.accumulated, self.unscaled, self.clips, self.manual_factors = [], False, [], []
         self.manually_written, self.early_update_site = False, None
         self.clips_for_others = []
@@ -365,4 +386,6 @@ class OptimizerTracker:
         self.dropped, self.functional, self.clips, self.schedule_steps, self.manual_factors = [], [], [], [], []
         self.manually_written = self.manually_reduced = False
         self.early_update_site = None
+        again = elements(self.sample[0]).clone() if self.steps_again else None
+        self.after_step = self.weight_version, again
         self.accept_writes()

@@ -657,19 +657,6 @@ def an_optimizer_for_each_parameter(watch):
 
 
 @odd
-def several_steps_on_one_gradient(watch):
-    model = net()
-    optimizer = SGD(model.parameters(), 0.02)
-    with watch(model, optimizer) as w:
-        for batch in batches(N):
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.step()
-    return w
-
-
-@odd
 def the_larger_half_of_the_losses(watch):
     """Hard examples alone: losses that reach fewer samples, and none where all are easy."""
     model = net()

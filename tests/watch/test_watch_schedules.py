@@ -1,5 +1,6 @@
 """A schedule that ends long before the training, or is never stepped, and those of which nothing is said."""
 
+import functools
 import inspect
 
 import pytest
@@ -57,6 +58,28 @@ def test_a_schedule_that_is_as_long_as_the_training(name, tmp_path):
 def test_a_schedule_that_is_never_stepped(tmp_path):
     faults, line = trained(tmp_path, USUAL["cosine"], lambda i: False)
     assert faults == [("schedule-never-stepped", line - 2)]
+
+
+LONG = {
+    "cosine": lambda optimizer, n: schedules.CosineAnnealingLR(optimizer, n),
+    "one_cycle": lambda optimizer, n: schedules.OneCycleLR(optimizer, 0.1, total_steps=n),
+    "linear": lambda optimizer, n: schedules.LinearLR(optimizer, 0.1, total_iters=n),
+    "lambda": lambda optimizer, n: schedules.LambdaLR(optimizer, lambda step: 1 - step / n),
+    "partial": lambda optimizer, n: schedules.LambdaLR(optimizer, functools.partial(lambda step, num: 1, num=n)),
+    "sequential": lambda optimizer, n: schedules.SequentialLR(
+        optimizer,
+        [schedules.LinearLR(optimizer, 0.1, total_iters=5), schedules.CosineAnnealingLR(optimizer, n - 5)],
+        [5],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_schedule_of_updates_that_is_stepped_for_each_epoch(name, tmp_path):
+    faults, line = trained(tmp_path / "epochs", lambda optimizer: LONG[name](optimizer, 80), lambda i: i == 7)
+    assert faults == [("schedule-length-in-updates", line)]
+    for n, step_at in ((81, lambda i: True), (200, lambda i: i == 7), (40, lambda i: i % 2)):
+        assert trained(tmp_path / str(n), lambda optimizer, n=n: LONG[name](optimizer, n), step_at)[0] == []
 
 
 def measured(model, kind):

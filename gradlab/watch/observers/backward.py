@@ -79,7 +79,8 @@ class BackwardObserver:
                 now = tracker.versions()
                 if now == tracker.seen_versions:
                     continue
-                tracker.seen_versions, b.weight_versions[tracker.index] = now, tracker.weight_version
+                tracker.seen_versions = now
+                tracker.note_weights(b)
                 if before and before[tracker.index]:
                     tracker.opposed += is_opposed(before[tracker.index])
                 if not error:
@@ -217,6 +218,7 @@ class BackwardObserver:
             output.metrics.measure_before_writes(b.site)
         tracker.state_versions = compiled_steps.state_versions(tracker)
         if tracker.in_closure:
+            tracker.dropped_in_closure = []
             tracker.closure_passes.append(b)
             if len(tracker.closure_passes) == 1 and not error:  # before it is clipped, or the weights move
                 output.metrics.measure(self.loop.scaler.in_gradients(tracker))

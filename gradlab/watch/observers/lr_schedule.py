@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -17,10 +16,10 @@ from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import lr_schedule as rules
+from gradlab.watch.schedule_lengths import schedule_lengths
 
 TORCH_SCHEDULES = [c for c in vars(lr_scheduler).values() if isinstance(c, type) and "step" in vars(c)]
 """PyTorch's classes that define a `step`."""
-LENGTH_ATTRIBUTES = ("T_max", "total_steps")
 
 
 class ScheduleObserver:
@@ -86,7 +85,7 @@ class ScheduleObserver:
         for schedule, tracker, site, count in self.counts.values():
             plateau = isinstance(schedule, lr_scheduler.ReduceLROnPlateau)
             self.loop.add_violations(
-                tracker, rules.at_end(tracker, site, count, schedule_length(schedule), plateau), at_end=True
+                tracker, rules.at_end(tracker, site, count, schedule_lengths(schedule), plateau), at_end=True
             )
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
@@ -101,14 +100,3 @@ class ScheduleObserver:
             for tracker in self.loop.trackers if id(schedule) not in self.counts else ():
                 if tracker.optimizer is optimizer and tracker.attempts >= rules.LONG:
                     self.loop.add_fault("schedule-never-stepped", tracker.step_site, tracker, at_end=True)
-
-
-def schedule_length(schedule: Any) -> int | None:
-    """Steps until a schedule's end; None if it does not define one."""
-    for name in LENGTH_ATTRIBUTES:
-        if isinstance(value := getattr(schedule, name, None), int):
-            return value
-    for rate in getattr(schedule, "lr_lambdas", ()):
-        if isinstance(rate, functools.partial) and isinstance(n := rate.keywords.get("num_training_steps"), int):
-            return n
-    return None

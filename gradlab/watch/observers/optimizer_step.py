@@ -56,7 +56,7 @@ class OptimizerStepObserver:
         tracker.detect_writes()
         self.loop.outputs[tracker.index].metrics.finish_update(self.loop.scaler.value())
         tracker.started = tracker.calls_hooks = True
-        tracker.in_closure, tracker.closure_passes = tracker.has_closure, []
+        tracker.in_closure, tracker.closure_passes, tracker.dropped_in_closure = tracker.has_closure, [], []
         if not tracker.has_closure:
             before_step(self.loop, tracker, call_site(), self.by_scaler(tracker))
 
@@ -66,6 +66,7 @@ class OptimizerStepObserver:
             return
         if tracker.has_closure:
             tracker.detect_writes()
+            tracker.dropped += tracker.dropped_in_closure
             before_step(self.loop, tracker, call_site(), self.by_scaler(tracker))
         tracker.in_closure = tracker.started = False
         scaled = self.loop.scaler.stepping is tracker

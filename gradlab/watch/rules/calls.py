@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 
 from gradlab.codes.clip_bounds import extreme, tight
-from gradlab.watch.call_site import CallSite
+from gradlab.watch import moved_weights
+from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Violation
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.accumulation import is_window, loss_weights, zeroing
 
+LOOKS = 3
+"""Passes at moved weights that add to a gradient."""
 KEPT_GRAPHS = 4
 """Updates in a row whose graphs are all alive: then the losses are kept with their graphs."""
 
@@ -44,10 +48,28 @@ def at_backward(tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool) -
     if in_autocast:
         yield "backward-inside-autocast", b.site, ""
     unused, factors = tracker.unused, tracker.manual_factors
+    if unused and tracker.index in unused[-1].weights:
+        yield from looking_ahead(tracker, unused, b)
     if tracker.early_update_site and unused and b.scaled:
         yield "update-every-micro-batch", tracker.early_update_site, ""
     if factors and unused and b.num_forwards and b.site == unused[-1].site and not b.weight.factors:
         yield "gradients-scaled-by-hand", b.site, f"multiplied by {factors[0]:.3g} after backward"
+
+
+def looking_ahead(tracker: OptimizerTracker, unused: list[BackwardPass], b: BackwardPass) -> Iterator[Violation]:
+    """After a backward pass that adds to others, of which the weights at the time are known.
+
+    A closure is called at weights that the optimizer chooses. Elsewhere a move along the gradient of all weights is
+    the first of two passes; that of an embedding alone, or by noise, is another loss. Losses that are weighted are
+    meant to be added.
+    """
+    if not math.isclose(sum(each.weight.product for each in unused), 1, rel_tol=1e-4) or tracker.manually_written:
+        return
+    before = unused[-1].weights[tracker.index]
+    if moved_weights.have_moved(before) and (tracker.in_closure or moved_weights.moved_along(before)):
+        tracker.num_looking_ahead += 1
+        if tracker.num_looking_ahead >= LOOKS:
+            yield "passes-at-moved-weights", b.site, f"the first is at {format_site(unused[-1].site)}"
 
 
 def needless_scale(unused: list[BackwardPass]) -> Iterator[Violation]:

@@ -16,6 +16,8 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 LONG = 40
 """Updates after which a learning rate that is nearly 0 from before half of them on is no short test."""
 
+FEWER = 4
+"""Updates in an epoch at least, for its steps to be told from those after updates."""
 IDLE = 3
 """Steps of a schedule since the latest step of its optimizer."""
 FEW = 5
@@ -134,15 +136,20 @@ def at_schedule_step(
 
 
 def at_end(
-    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, length: int | None, plateau: bool
+    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, lengths: set[int], plateau: bool
 ) -> Iterator[Violation]:
     """At the end of a loop: is the schedule as long as there were updates, and in a loop that accumulates no longer?
 
-    num_steps: steps of the schedule. length: steps until its end; None if unknown. plateau: it follows a metric.
+    num_steps: steps of the schedule. lengths: steps until its end, as far as they are known. plateau: it follows a
+    metric.
     """
-    gone = tracker.attempts >= LONG and tracker.peak_rate > 0 and tracker.last_alive < tracker.attempts / 2
-    if gone and num_steps >= 0.9 * tracker.attempts and not plateau:
+    updates, passes = tracker.attempts, tracker.num_backwards
+    gone = updates >= LONG and tracker.peak_rate > 0 and tracker.last_alive < updates / 2
+    if gone and num_steps >= 0.9 * updates and not plateau:
         yield "schedule-too-short", site, f"from update {tracker.last_alive + 2} on"
-    accumulates = tracker.attempts * 2 <= tracker.num_backwards
-    if length == tracker.num_backwards and accumulates and abs(num_steps - tracker.attempts) <= 1:
-        yield "schedule-length-in-micro-batches", site, f"{num_steps} of {length} steps"
+    accumulates = updates * 2 <= passes
+    if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
+        yield "schedule-length-in-micro-batches", site, f"{num_steps} of {passes} steps"
+    counted = lengths & {updates, updates + 1, passes, passes + 1}
+    if counted and updates >= LONG and num_steps * FEWER <= updates:
+        yield "schedule-length-in-updates", site, f"{num_steps} of {max(counted)} steps"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
 from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker
 from gradlab.watch.rules.accumulation import close
+from gradlab.watch.update_metrics import elements
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
@@ -35,6 +38,7 @@ def at_step(
         yield "step-without-gradient", tracker.cut_site or seen.leaf_site or site, why_starved(tracker, seen)
     if tracker.manually_written:
         return
+    yield from stepped_again(tracker, site)
     yield from stepped_on_by_others(tracker, trackers, site)
     for b in tracker.own:
         if b.advantages & seen.regressed & tracker.ids:
@@ -54,6 +58,17 @@ def at_step(
     if unused and not tracker.clips:
         for clip in seen.stray_clips:
             yield "clip-elsewhere", clip, "its parameters have no gradient, or one of an earlier step"
+
+
+def stepped_again(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
+    """At a step: does it use what the step before has used, at weights that nothing else has moved since?"""
+    held, (version, after) = tracker.accumulated, tracker.after_step
+    if not held or version != tracker.weight_version or not all(tracker.index in b.used_by for b in held):
+        return
+    if after is None or torch.equal(after, elements(tracker.sample[0])):
+        tracker.steps_again += 1
+        if tracker.steps_again >= max(AGAIN, tracker.attempts / 4):
+            yield "step-twice", site, ""
 
 
 def stepped_on_by_others(

@@ -14,6 +14,8 @@ if sys.argv[:1] == ["-m"] and {"gradlab.audit", "-mgradlab.audit"} & {*sys.orig_
 
 from typing import Any
 
+import gradlab.base.parent  # noqa: F401  (who started this process is known from here on)
+
 __version__ = "0.1.0"
 
 LAZY = {

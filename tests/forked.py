@@ -101,14 +101,7 @@ class Commands:
 
     def torchrun(self, ranks: int, *arguments: str, cwd: Path, timeout: int = 200, **env: str) -> Result:
         """`torchrun --standalone --nproc-per-node=<ranks> <arguments>`: once a rank fails, the others are ended."""
-        from torch.distributed import TCPStore
-
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        env = torchrun_environment(ranks, store.port) | env
-        began = [
-            self.python(*arguments, cwd=cwd, timeout=timeout, RANK=str(i), LOCAL_RANK=str(i), **env)
-            for i in range(ranks)
-        ]
+        began = self.ranks(ranks, *arguments, cwd=cwd, timeout=timeout, **env)
         while any(one.poll() is None for one in began) and not any(one.returncode for one in began):
             time.sleep(0.02)
         failed = any(one.returncode for one in began)
@@ -117,6 +110,17 @@ class Commands:
                 one.terminate()
         results = [one.result(30) for one in began]
         return Result(int(failed), "".join(r.out for r in results), "".join(r.err for r in results))
+
+    def ranks(self, number: int, *arguments: str, cwd: Path, timeout: int = 200, **env: str) -> list[Started]:
+        """Begin `python <arguments>` on each rank, as torchrun does."""
+        from torch.distributed import TCPStore
+
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        env = torchrun_environment(number, self.store.port) | env
+        return [
+            self.python(*arguments, cwd=cwd, timeout=timeout, RANK=str(i), LOCAL_RANK=str(i), **env)
+            for i in range(number)
+        ]
 
     def ask(self, request: dict[str, Any]) -> Any:
         assert self.process.stdin and self.process.stdout

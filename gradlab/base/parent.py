@@ -6,11 +6,23 @@ import os
 import threading
 import time
 
+STARTED_BY = os.getppid()
+"""Known from gradlab's first import on: by the time that a rank asks, its parent may have been killed."""
+
+
+def forked() -> None:
+    """A child's parent is another one."""
+    global STARTED_BY
+    STARTED_BY = os.getppid()
+
+
+os.register_at_fork(after_in_child=forked)
+
 
 def end_with_parent(parent: int | None = None) -> None:
-    """From now on, however often it is asked. parent: who started it, and may have been killed before."""
+    """From now on, however often it is asked. parent: who started it, where that is known better."""
     if not any(t.name == follow.__name__ for t in threading.enumerate()):
-        threading.Thread(target=follow, args=(parent or os.getppid(),), name=follow.__name__, daemon=True).start()
+        threading.Thread(target=follow, args=(parent or STARTED_BY,), name=follow.__name__, daemon=True).start()
 
 
 def follow(parent: int) -> None:

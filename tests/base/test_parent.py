@@ -5,12 +5,17 @@ import select
 import subprocess
 import sys
 
+import pytest
+
+IMPORTED = "import os, time, gradlab, sys; print(1, flush=True); before = os.getppid()\n"
+LATE = f"{IMPORTED}while os.getppid() == before: time.sleep(0.02)\nsys.modules['gradlab.base.parent'].end_with_parent()"
 CHILD = "import time, gradlab.base.parent as p; p.end_with_parent(); print(1, flush=True); time.sleep(60)"
-AGENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {CHILD!r}]); time.sleep(60)"
 
 
-def test_a_process_ends_with_the_one_that_started_it() -> None:
-    agent = subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE)
+@pytest.mark.parametrize("child", [CHILD, f"{LATE}; time.sleep(60)"], ids=["it asked", "it had only begun"])
+def test_a_process_ends_with_the_one_that_started_it(child: str) -> None:
+    code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert agent.stdout is not None and agent.stdout.readline() == b"1\n"
     agent.kill()
     agent.wait()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -17,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forked import Commands, Started
 
-TESTS = Path(__file__).parents[1]
 QUIET = ("expect=any", "trainer.progress=none", "trainer.threads=1")
 RUN = (
-    *("trainer.epochs=40", "data.samples=64", "model.layers=2", "model.width=8", "data.batch_size=8", *QUIET),
+    *("trainer.epochs=12", "data.samples=64", "model.layers=2", "model.width=8", "data.batch_size=8", *QUIET),
     *("trainer.checkpoint_every=7", "schedule=warmup", "noise=gaussian"),
 )
-SWEEP = ("trainer.epochs=30", "data.samples=64", "model.layers=2", "model.width=8", "data.batch_size=8", *QUIET)
+QUADTREE = (
+    *("-m", "hydra/sweeper=quadtree", "hydra.sweeper.coarse=1", "hydra.sweeper.resolution=4", "hydra.sweeper.checks=1"),
+    *("hydra.sweeper.x=optimizer.lr:1e-3:1e3", "hydra.sweeper.y=clip.max_norm:1e-2:1e2", "optimizer=sgd", "clip=norm"),
+)
+SWEEP = ("trainer.epochs=10", "data.samples=64", "model.layers=2", "model.width=8", "data.batch_size=8", *QUIET)
 FP16 = ("precision=fp16", "precision.growth_interval=5", f"precision.init_scale={2.0**24}", "clip=autoclip")
 STREAM = ("model=custom", "model.target=streams:Net", "data=custom", "data.target=streams:augmented", "data.workers=2")
 
@@ -35,29 +36,18 @@ class Kind:
 
     arguments: tuple[str, ...]
     sweep: bool = False
-    module: tuple[str, ...] = ("gradlab",)
+    ranks: int = 1
     exact: bool = True
     """Bit by bit; what is left of a program of lanes is another program, and rounds otherwise."""
-
-    def command(self, arguments: tuple[str, ...]) -> list[str]:
-        if self.module[0] == "torchrun":
-            ranks = [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node=2",
-                "-m",
-                "gradlab",
-            ]
-            return [*ranks, *arguments]
-        return [sys.executable, "-m", self.module[0], *arguments]
 
     def first(self, folder: str) -> tuple[str, ...]:
         return (*self.arguments, f"hydra.{'sweep' if self.sweep else 'run'}.dir={folder}")
 
-    def again(self, folder: str) -> tuple[str, ...]:
-        return (f"resume={folder}",)
+    def start(self, commands: Commands, arguments: tuple[str, ...], cwd: Path) -> list[Started]:
+        whole = ("-m", "gradlab", *arguments)
+        if self.ranks > 1:
+            return commands.ranks(self.ranks, *whole, cwd=cwd, timeout=300, WANDB_MODE="offline")
+        return [commands.python(*whole, cwd=cwd, timeout=300, WANDB_MODE="offline")]
 
 
 SEEDS = ("-m", "seed=0,1,2,3")
@@ -66,25 +56,29 @@ KINDS = {
     "fp16 with skips": Kind((*RUN, *FP16)),
     "W&B and TensorBoard": Kind((*RUN, "logger=[wandb,tensorboard]")),
     "loader with workers": Kind(
-        (*STREAM, "data.batch_size=4", "trainer.epochs=20", "trainer.checkpoint_every=7", *QUIET)
+        (*STREAM, "data.batch_size=4", "trainer.epochs=6", "trainer.checkpoint_every=7", *QUIET)
     ),
-    "FSDP": Kind((*RUN, "trainer.parallel=fsdp"), module=("torchrun",)),
+    "FSDP": Kind((*RUN, "trainer.parallel=fsdp"), ranks=2),
     "vectorized": Kind((*SEEDS, *SWEEP, "hydra/launcher=vectorized", "hydra.launcher.workers=2"), True, exact=False),
+    "joblib": Kind((*SEEDS, *SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"), True),
+    "quadtree": Kind((*SWEEP, *QUADTREE), True),
 }
 
 
-def start(command: list[str], cwd: Path) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = os.environ | {"PYTHONPATH": path, "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
-    env["XDG_STATE_HOME"] = str(cwd / "state")
-    with (cwd / "said").open("wb") as said:  # a pipe would wait for idle workers of joblib, which end after minutes
-        return subprocess.Popen(
-            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
-        )
+def ended(processes: list[Started], seconds: float) -> int | None:
+    """The exit code, once all have ended or one has failed; None where they are still at work after so long."""
+    end = time.monotonic() + seconds
+    while any(one.poll(0.02) is None for one in processes):
+        if any(one.returncode for one in processes):  # as torchrun does
+            for one in processes:
+                one.terminate()
+        if time.monotonic() > end:
+            return None
+    return max(abs(one.wait()) for one in processes)
 
 
-def told(folder: Path) -> str:
-    return (folder / "said").read_text(errors="replace")[-1500:]
+def told(processes: list[Started]) -> str:
+    return "".join(one.err.read_text(errors="replace")[-1500:] for one in processes)
 
 
 def left(kind: Kind, folder: Path) -> dict[str, Any]:
@@ -101,6 +95,8 @@ def left(kind: Kind, folder: Path) -> dict[str, Any]:
     if kind.sweep:
         rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines(True)))
         found["rows"] = len(rows)
+        if (folder / "cells.json").is_file():
+            found["map"] = json.loads((folder / "cells.json").read_text())["maps"]
     return found
 
 
@@ -109,7 +105,7 @@ def differences(kind: Kind, one: dict[str, Any], other: dict[str, Any]) -> str:
     if one.keys() != other.keys():
         return f"other jobs: {sorted(one.keys() ^ other.keys())[:3]}"
     for name, value in one.items():
-        if name == "rows" or value is None:
+        if name in ("rows", "map"):
             if value != other[name]:
                 return f"{name}: {value} and {other[name]}"
             continue
@@ -133,25 +129,28 @@ def alike(kind: Kind, one: Any, other: Any) -> bool:
 
 
 def kills(
-    seed: int, number: int, folder: Path, kinds: tuple[str, ...] = tuple(KINDS)
+    seed: int, number: int, folder: Path, kinds: tuple[str, ...] = tuple(KINDS), commands: Commands | None = None
 ) -> tuple[Counter[str], list[str]]:
     """How often each kind was killed, and how often what was left differed or a resumption failed."""
     counts, faults = Counter[str](), list[str]()
+    forks = commands or Commands(folder)
     for i, name in enumerate(kinds):
         of_it = number // len(kinds) + (i < number % len(kinds))
         if of_it:
-            kill(KINDS[name], name, random.Random(f"{seed} {name}"), of_it, folder / str(i), counts, faults)
+            kill(forks, name, random.Random(f"{seed} {name}"), of_it, folder / str(i), counts, faults)
+    if commands is None:
+        forks.close()
     return counts, faults
 
 
 def kill(
-    kind: Kind, name: str, draw: random.Random, number: int, folder: Path, counts: Counter[str], faults: list[str]
+    forks: Commands, name: str, draw: random.Random, number: int, folder: Path, counts: Counter[str], faults: list[str]
 ) -> None:
     folder.mkdir()
-    whole = start(kind.command(kind.first("whole")), folder)
-    began = time.monotonic()
-    if whole.wait(timeout=300):
-        faults.append(f"{name}, left alone: {whole.returncode} {told(folder)}")
+    kind, began = KINDS[name], time.monotonic()
+    whole = kind.start(forks, kind.first("whole"), folder)
+    if code := ended(whole, 300):
+        faults.append(f"{name}, left alone: {code} {told(whole)}")
         return
     seconds, expected = time.monotonic() - began, left(kind, folder / "whole")
     killed, case = 0, 0
@@ -159,21 +158,22 @@ def kill(
         run, case = f"run{case}", case + 1
         for attempt in range(6):
             begun = (folder / run / ("multirun.yaml" if kind.sweep else ".hydra/overrides.yaml")).is_file()
-            process = start(kind.command(kind.again(run) if begun else kind.first(run)), folder)
-            try:  # the last attempt is left alone
-                process.wait(timeout=300 if attempt == 5 else draw.uniform(0.4, 1.0) * seconds)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                if attempt == 5:
-                    faults.append(f"{name}, {run}: hangs")
+            processes = kind.start(forks, (f"resume={run}",) if begun else kind.first(run), folder)
+            alone = attempt == 5 or killed == number
+            code = ended(processes, 300 if alone else draw.uniform(0.05, 1.0) * seconds)
+            if code is None:
+                for one in processes if draw.random() < 0.5 else [draw.choice(processes)]:
+                    one.send_signal(signal.SIGKILL)
+                code = ended(processes, 60)
+                if alone or code is None:
+                    faults.append(f"{name}, {run}: hangs, {'alone' if alone else 'where another rank was killed'}")
                     return
                 killed += 1
                 checkpoint = any((folder / run).rglob("checkpoint.pt")) or any((folder / run).rglob("diagnosis.json"))
                 counts[f"{name}, {'after a checkpoint' if checkpoint else 'before one'}"] += 1
                 continue
-            if process.returncode or "Traceback" in told(folder):
-                faults.append(f"{name}, {run}: {process.returncode} {told(folder)}")
+            if code or "Traceback" in told(processes):
+                faults.append(f"{name}, {run}: {code} {told(processes)}")
             else:
                 counts[f"{name}, ended"] += 1
                 try:

@@ -62,4 +62,58 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL903",
+        name="optimizer-made-anew",
+        severity="warning",
+        message="the optimizer is made anew again and again: what it has averaged over the gradients is lost each time",
+        why="Momentum and the moments of Adam belong to the object. They begin at zero in a new one, long before they "
+        "are averages over as many updates as was asked for.",
+        wrong="""
+for epoch in range(epochs):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+""".strip(),
+        fix="make the optimizer once, before the loop",
+        example="""
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL904",
+        name="state-of-itself",
+        severity="warning",
+        message="load_state_dict() is given the weights that the module has now: it restores and copies nothing",
+        why="What state_dict() returns are the tensors themselves, which training goes on to change. A best state that is kept "
+        "so is the latest one, and a target network that loads its own state never follows.",
+        wrong="""
+best, state = float("inf"), None
+for epoch in range(epochs):
+    train_epoch(model, optimizer)
+    loss = evaluate(model)
+    if loss < best:
+        best, state = loss, model.state_dict()
+model.load_state_dict(state)
+""".strip(),
+        fix="keep copy.deepcopy(model.state_dict()), or load the state of the other network",
+        example="""
+best, state = float("inf"), None
+for epoch in range(epochs):
+    train_epoch(model, optimizer)
+    loss = evaluate(model)
+    if loss < best:
+        best, state = loss, copy.deepcopy(model.state_dict())
+model.load_state_dict(state)
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -146,7 +146,8 @@ class GraphCuts(TorchFunctionMode):
     def at_end(self, tracker: OptimizerTracker) -> Iterator[Violation]:
         """Of weights that nothing has moved: where the graphs of most of them end."""
         sites: dict[CallSite | None, list[str]] = {}
-        for p, site in self.found.values() if tracker.fed and tracker.attempts >= UPDATES else ():
+        reached = tracker.fed and not tracker.empty_steps  # else all gradients are zeroed before the step
+        for p, site in self.found.values() if reached and tracker.attempts >= UPDATES else ():
             if id(p) in tracker.ids and torch.equal(elements(p), self.first[id(p)]):
                 sites.setdefault(site, []).append(tracker.name_of(p))
         for site in sorted(sites, key=lambda each: -len(sites[each])):

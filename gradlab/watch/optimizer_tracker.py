@@ -143,8 +143,12 @@ class OptimizerTracker:
     """Backward passes that added to a gradient at other weights."""
     steps_again: int = 0
     """Steps on what the step before has used, at weights that nothing else has moved since."""
+    is_successor: bool = False
+    """Whether another optimizer was made at the same line before."""
+    continues: bool = False
+    """Whether it goes on with the weights as another optimizer, made at the same line, has left them."""
     after_step: tuple[int, torch.Tensor | None] = (0, None)
-    """Version counter of a weight after the latest step, and its elements once two steps were made on one gradient."""
+    """Version counter of a weight after the latest step, and its elements once they may tell of a mistake."""
     terms_again: int = 0
     """Steps on a loss of which a term was a loss that this optimizer had stepped on."""
     num_compared: int = 0
@@ -360,6 +364,13 @@ class OptimizerTracker:
             return False
         return self.index not in b.weights or not moved_weights.have_moved(b.weights[self.index])
 
+    @property
+    def is_left_as_stepped(self) -> bool:
+        """Whether nothing has moved the weights since the latest step."""
+        version, after = self.after_step
+        still = after is None or torch.equal(after, elements(self.sample[0]))
+        return self.attempts > 0 and version == self.weight_version and still
+
     def note_weights(self, b: BackwardPass) -> None:
         """After a backward pass: what the weights are."""
         b.weight_versions[self.index] = self.weight_version
@@ -386,6 +397,6 @@ class OptimizerTracker:
         self.dropped, self.functional, self.clips, self.schedule_steps, self.manual_factors = [], [], [], [], []
         self.manually_written = self.manually_reduced = False
         self.early_update_site = None
-        again = elements(self.sample[0]).clone() if self.steps_again else None
+        again = elements(self.sample[0]).clone() if self.steps_again or self.is_successor else None
         self.after_step = self.weight_version, again
         self.accept_writes()

@@ -91,6 +91,18 @@ def flag_lines() -> dict[nn.Module, CallSite]:
     return found
 
 
+def freezing_line(code: CodeType) -> CallSite | None:
+    """The line `parameter.requires_grad = False` in a file, if there is only one."""
+    found = [
+        node.lineno
+        for node in ast.walk(parsed(code))
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is False
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr == "requires_grad"
+    ]
+    return (code, found[0]) if len(found) == 1 else None
+
+
 def value_of(node: ast.AST, names: dict[str, Any]) -> Any:
     """The module that an expression such as `model.layers[-1]` is now; no code of the user's is run."""
     if isinstance(node, ast.Name):

@@ -23,6 +23,7 @@ from gradlab.watch.observers.lr_schedule import ScheduleObserver
 from gradlab.watch.observers.module_flags import FlagObserver
 from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
 from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
+from gradlab.watch.observers.state_dicts import StateDictObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
@@ -88,6 +89,7 @@ class Watch:
             self.schedule_observer,
             self.flag_observer,
             AllReduceObserver(self.loop),
+            StateDictObserver(self.loop),
         ]
         self.status = "completed"
         self.error: str | None = None
@@ -185,6 +187,7 @@ class Watch:
         for tracker, weights in loop.unheld.at_end(starved):
             detail = reach.listed([names[p] for p in weights])
             loop.add_fault("weights-without-optimizer", tracker.step_site, tracker, detail, at_end=True)
+        self.discovery.at_end()
         self.schedule_observer.at_end()
         self.flag_observer.at_end()
 

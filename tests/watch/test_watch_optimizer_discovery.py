@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.optim import SGD
-from watched_loops import batches, codes, lines, loss_of, net, train, update
+from watched_loops import batches, codes, lines, loss_of, marked, net, train, update
 
 import gradlab
 from gradlab.watch.call_site import format_site
@@ -93,3 +93,27 @@ def test_an_optimizer_of_optimizers(passed, tmp_path):
     assert codes(watch) == []
     assert [o.num_updates for o in watch.loop.outputs] == [6]
     assert "also moved" not in watch.report()
+
+
+def made_for_each_epoch(model, then):
+    for epoch in range(24):
+        optimizer = SGD(model.parameters(), 0.1, momentum=0.0 if then == "averages nothing" else 0.98)  # here
+        start = [p.detach().clone() for p in model.parameters()]
+        train(model, optimizer, 3, seed=epoch)
+        if then == "load":
+            model.load_state_dict(dict(zip(model.state_dict(), start, strict=True)))
+        for p, old in zip(model.parameters(), start, strict=True):
+            if then == "data":  # as Reptile does
+                p.data.lerp_(old, 0.5)
+        if then == "stages" and epoch == 5:
+            break
+
+
+@pytest.mark.parametrize("then", ["go on", "load", "data", "stages", "averages nothing"])
+def test_an_optimizer_that_is_made_anew(then, tmp_path):
+    model = net()
+    with gradlab.watch(model, folder=tmp_path, quiet=True) as watch:
+        made_for_each_epoch(model, then)
+    found = [(f.name, f.site[1]) for f in watch.faults]
+    assert not watch.broken
+    assert found == ([("optimizer-made-anew", marked(made_for_each_epoch))] if then == "go on" else [])

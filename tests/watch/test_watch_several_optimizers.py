@@ -278,3 +278,27 @@ def test_each_of_two_optimizers_is_judged_though_both_step_on_one_loss(loop, sca
     assert not watch.broken
     where = [(name, marked(loop), update, index) for name, update, index in found]
     assert [(fault.name, fault.site[1], fault.update, fault.optimizer) for fault in watch.faults] == where
+
+
+def swapped(judge, maker, first, second):
+    for x, _ in batches(24):
+        made = maker(torch.randn(16, 4))
+        first.zero_grad()
+        F.softplus(judge(made.detach()) - judge(x)).mean().backward()
+        first.step()  # here
+        second.zero_grad()
+        F.softplus(-judge(made)).mean().backward()
+        second.step()
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_an_optimizer_whose_gradients_are_always_zeroed(right, tmp_path):
+    """Each has the other's weights: the maker gets its gradient where the judge's optimizer steps, and the reverse."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))
+    first, second = (torch.optim.Adam(m.parameters(), 1e-3) for m in ((judge, maker) if right else (maker, judge)))
+    with gradlab.watch([maker, judge], [first, second], folder=tmp_path, quiet=True) as watch:
+        swapped(judge, maker, first, second)
+    assert not watch.broken
+    expected = [] if right else [("step-without-gradient", marked(swapped))]
+    assert [(f.name, f.site[1]) for f in watch.faults] == expected

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
+from statistics import median
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradlab.watch.arguments import unwrapped
-from gradlab.watch.call_site import call_site, format_site
+from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.instrumentation import Instrumentation
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall
 from gradlab.watch.rules import reach
+
+ANEW = 10
+"""Optimizers that go on where another one of the same line was left: fewer may be stages of a training."""
 
 
 class OptimizerDiscovery:
@@ -23,6 +27,8 @@ class OptimizerDiscovery:
     def __init__(self, loop: LoopState, track: bool) -> None:
         """track: whether to track optimizers that are discovered; if not, their steps are noted."""
         self.loop, self.track = loop, track
+        self.made: dict[CallSite | None, list[OptimizerTracker]] = {}
+        """The line at which optimizers were made -> those that are tracked."""
         self.noted: dict[int, tuple[Any, list[OptimizerTracker]]] = {}
         """id -> optimizer, and the trackers whose parameters it moves."""
 
@@ -36,7 +42,7 @@ class OptimizerDiscovery:
                 self.consider(thing)
         instrumentation.patch(torch.optim.Optimizer, "__init__", self.on_init)
         instrumentation.patch(torch.optim.Optimizer, "zero_grad", self.on_zero_grad)
-        instrumentation.hook(register_optimizer_step_pre_hook, lambda optimizer, *_: self.consider(optimizer))
+        instrumentation.hook(register_optimizer_step_pre_hook, self.on_step)
 
     def note(self, optimizer: Any) -> None:
         """An optimizer that is not tracked steps: does it move the parameters of a tracked one?"""
@@ -59,16 +65,46 @@ class OptimizerDiscovery:
         )
 
     def on_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall:
-        return lambda result, error: None if error else self.consider(args[0])
+        site = call_site()
+
+        def after(result: Any, error: bool) -> None:
+            tracker = None if error else self.consider(args[0])
+            if tracker is not None:
+                made = self.made.setdefault(site, [])
+                tracker.is_successor = bool(made)
+                tracker.continues = tracker.is_successor and made[-1].is_left_as_stepped and made[-1].ids == tracker.ids
+                made.append(tracker)
+
+        return after
+
+    def at_end(self) -> None:
+        """The loop is over: were optimizers made for fewer updates than they average over?"""
+        for site, made in self.made.items():
+            often, updates = sum(t.continues for t in made), median(t.attempts for t in made)
+            averaged = averaged_updates(made[0].optimizer)
+            if often >= ANEW and 0 < 4 * updates < averaged:
+                detail = f"{often} times, after {updates:g} updates; it averages over about {averaged:.0f}"
+                self.loop.add_fault("optimizer-made-anew", site, made[1], detail, update=1)
+
+    def on_step(self, optimizer: Any, *_: Any) -> None:
+        self.consider(optimizer)
 
     def on_zero_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.consider(args[0])
 
-    def consider(self, optimizer: Any) -> None:
-        """Track an optimizer if it trains the models."""
+    def consider(self, optimizer: Any) -> OptimizerTracker | None:
+        """Track an optimizer if it trains the models; returned if it is a new one."""
         tracked = any(tracker.optimizer is optimizer for tracker in self.loop.trackers)
         if tracked or unwrapped(optimizer) is not optimizer:
-            return
+            return None
         names = self.loop.names()
         if any(p in names and p.requires_grad for group in optimizer.param_groups for p in group["params"]):
-            self.loop.track(optimizer)
+            return self.loop.track(optimizer)
+        return None
+
+
+def averaged_updates(optimizer: Any) -> float:
+    """Over how many updates it averages gradients; 0 if over none."""
+    given = optimizer.defaults
+    factors = [*(given.get("betas") or ()), *(given[name] for name in ("momentum", "alpha") if name in given)]
+    return max((1 / (1 - f) for f in factors if isinstance(f, float) and 0 < f < 1), default=0.0)

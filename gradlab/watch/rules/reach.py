@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
 from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker
 from gradlab.watch.rules.accumulation import close
-from gradlab.watch.update_metrics import elements
+from gradlab.watch.source_lines import freezing_line
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
@@ -62,10 +60,8 @@ def at_step(
 
 def stepped_again(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
     """At a step: does it use what the step before has used, at weights that nothing else has moved since?"""
-    held, (version, after) = tracker.accumulated, tracker.after_step
-    if not held or version != tracker.weight_version or not all(tracker.index in b.used_by for b in held):
-        return
-    if after is None or torch.equal(after, elements(tracker.sample[0])):
+    held = tracker.accumulated
+    if held and all(tracker.index in b.used_by for b in held) and tracker.is_left_as_stepped:
         tracker.steps_again += 1
         if tracker.steps_again >= max(AGAIN, tracker.attempts / 4):
             yield "step-twice", site, ""
@@ -119,6 +115,8 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
         for other in [t for t in trackers if t is not tracker and t.ids & tracker.ids][:1]:
             detail = f"they are those of another optimizer, whose step is at {format_site(other.step_site)}"
             yield "step-without-gradient", tracker.step_site, detail
+        if tracker.num_backwards and tracker.is_still:
+            yield "step-without-gradient", tracker.step_site, "all gradients are zeroed before it"
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
     moved = tracker.other_optimizers or any(other.attempts and other.ids & tracker.ids for other in trackers)
     if unstepped and not moved:
@@ -130,6 +128,8 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
     if frozen and steps >= FROZEN:
         names = [tracker.name_of(p) for p in frozen]
         site = next((site for site, ids in seen.freezes if {id(p) for p in frozen} <= ids), None)
+        if site is None and tracker.step_site is not None:
+            site = freezing_line(tracker.step_site[0])
         yield "frozen-and-forgotten", site or tracker.step_site, listed(names)
 
 

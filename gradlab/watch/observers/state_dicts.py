@@ -1,0 +1,41 @@
+"""States that are loaded into a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradlab.watch.call_site import USER, call_site, origin
+from gradlab.watch.instrumentation import Instrumentation
+from gradlab.watch.loop_state import LoopState
+from gradlab.watch.networks_between import place
+
+
+class StateDictObserver:
+    """Compares the memory of what is loaded with that of the module: `state_dict()` copies nothing."""
+
+    def __init__(self, loop: LoopState) -> None:
+        self.loop = loop
+
+    def install(self, instrumentation: Instrumentation) -> None:
+        instrumentation.patch(nn.Module, "load_state_dict", self.on_load)
+
+    def on_load(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = args[1] if len(args) > 1 else kwargs.get("state_dict")
+        trackers = [t for t in self.loop.trackers if t.attempts]
+        if not trackers or not isinstance(given, Mapping) or not holds_itself(args[0], given):
+            return
+        site, ids = call_site(), {id(p) for p in args[0].parameters()}
+        if site is not None and origin(site[0].co_filename) == USER:
+            tracker = next((t for t in trackers if t.ids & ids), trackers[0])
+            self.loop.add_fault("state-of-itself", site, tracker, type(args[0]).__name__)
+
+
+def holds_itself(module: nn.Module, given: Mapping[str, Any]) -> bool:
+    """Whether all of a module's parameters are given in the memory in which they are."""
+    own = dict(module.named_parameters())
+    return bool(own) and all(
+        isinstance(value := given.get(name), Tensor) and 0 != place(p) == place(value) for name, p in own.items()
+    )

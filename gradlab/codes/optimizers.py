@@ -93,8 +93,8 @@ for epoch in range(epochs):
         name="state-of-itself",
         severity="warning",
         message="load_state_dict() is given the weights that the module has now: it restores and copies nothing",
-        why="What state_dict() returns are the tensors themselves, which training goes on to change. A best state that is kept "
-        "so is the latest one, and a target network that loads its own state never follows.",
+        why="What state_dict() returns are the tensors themselves, which training goes on to change. A best state that "
+        "is kept so is the latest one, and a target network that loads its own state never follows.",
         wrong="""
 best, state = float("inf"), None
 for epoch in range(epochs):

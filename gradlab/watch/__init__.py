@@ -13,7 +13,7 @@ except:
     GL306 GL402 GL404  from the second update if losses are undivided, or the schedule steps first: once may be intended
     GL403              at the end, when the number of micro-batches is known
     GL701              at the backward pass, if its loss was made anew; of one among several optimizers at the end
-    GL703              at the end, where a module is frozen, or at the only `requires_grad = False` of the file, or the step
+    GL703              at the end, where a module is frozen, or at a file's only `requires_grad = False`, or the step
     GL704              from the third update: the gradients must oppose each other every time
     GL707              at `eval()`, from the third update on in that mode
     GL708              at the end, at the latest step on other weights

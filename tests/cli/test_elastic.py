@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Commands
 from helpers import differences, load, metrics
 
 RUN = [
@@ -38,8 +39,8 @@ def rank_1(parents: set[int]) -> int:
     raise AssertionError("no rank 1")
 
 
-def ended(agents: list[list[str]], here: Path, folder: str, kill: bool) -> str:
-    """Run under these agents, which is to end well; kill: rank 1, once there are checkpoints. Returns what was said."""
+def ended(agents: list[list[str]], here: Path, folder: str) -> str:
+    """Run under these agents, and kill rank 1 once there are checkpoints; it ends well. Returns what was said."""
     started, at = [], port()
     for number, given in enumerate(agents):
         where = [f"--rdzv-endpoint=127.0.0.1:{at}", "--rdzv-id=run"] if len(agents) > 1 else []
@@ -50,7 +51,7 @@ def ended(agents: list[list[str]], here: Path, folder: str, kill: bool) -> str:
             started.append(subprocess.Popen(command, cwd=here, stdout=said, stderr=said, env=environment))
     try:
         until = time.monotonic() + 120
-        while kill:
+        while True:
             file = here / folder / "metrics.jsonl"
             if (here / folder / "checkpoint.pt").is_file() and file.read_bytes().count(b"\n") > 60:
                 os.kill(rank_1({agent.pid for agent in started}), signal.SIGKILL)
@@ -67,13 +68,12 @@ def ended(agents: list[list[str]], here: Path, folder: str, kill: bool) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agents", [ONE_HOST, TWO_HOSTS], ids=["one_host", "two_hosts"])
-def test_a_run_whose_rank_is_killed_goes_on_and_ends_as_the_undisturbed_one(
-    tmp_path: Path, agents: list[list[str]]
-) -> None:
-    said = ended(agents, tmp_path, "killed", kill=True)
-    assert said.count("torchrun has started the ranks again") == 1
-    ended(agents, tmp_path, "whole", kill=False)
-    killed, whole = (load(tmp_path / name) for name in ("killed", "whole"))
-    assert not differences(killed["model"], whole["model"])
-    assert not differences(metrics(tmp_path / "killed"), metrics(tmp_path / "whole"))
+def test_a_run_whose_rank_is_killed_goes_on_and_ends_as_the_undisturbed_one(gradlab: Commands, tmp_path: Path) -> None:
+    undisturbed = gradlab.torchrun(2, *RUN, "hydra.run.dir=whole", cwd=tmp_path)
+    assert undisturbed.code == 0, undisturbed.err
+    whole = load(tmp_path / "whole")
+    for folder, agents in (("one_host", ONE_HOST), ("two_hosts", TWO_HOSTS)):
+        said = ended(agents, tmp_path, folder)
+        assert said.count("torchrun has started the ranks again") == 1
+        assert not differences(load(tmp_path / folder)["model"], whole["model"])
+        assert not differences(metrics(tmp_path / folder), metrics(tmp_path / "whole"))

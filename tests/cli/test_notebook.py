@@ -9,6 +9,7 @@ import pytest
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "failing-model.ipynb"
 
 
+@pytest.mark.slow
 def test_the_notebook_fails_and_is_cured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)

@@ -344,7 +344,7 @@ def same_updates(model: str, optimizer: str, clip: str, precision: str) -> None:
 
 
 CLIP_NAMES = ("none", "norm", "value", "per_layer", "agc", "autoclip", "zclip")
-DIAGONAL = [(m, list(RATES)[i % 3], CLIP_NAMES[i % 7], PRECISIONS[(i + i // 3) % 3]) for i, m in enumerate(SMALL * 3)]
+DIAGONAL = [(m, list(RATES)[i % 3], CLIP_NAMES[i % 7], PRECISIONS[(i + i // 3) % 3]) for i, m in enumerate(SMALL)]
 
 
 @pytest.mark.parametrize(("model", "optimizer", "clip", "precision"), DIAGONAL)

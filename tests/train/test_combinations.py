@@ -1,11 +1,10 @@
 """Every pair of model, precision and clip, accumulating, on one rank and, with other triples, on two."""
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import Commands
 
 SMALL = {
     "transformer": "model.layers=2 model.width=16 data.length=16",
@@ -43,7 +42,7 @@ distributed.leave()
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.distributed)])
-def test_every_pair_runs(tmp_path: Path, ranks: int) -> None:
+def test_every_pair_runs(gradlab: Commands, tmp_path: Path, ranks: int) -> None:
     lines = [
         f"model={model} {SMALL[model]} precision={PRECISIONS[p]} clip={CLIPS[c]} {QUICKER}"
         for (m, model), p, c in itertools.product(enumerate(SMALL), range(len(PRECISIONS)), range(len(CLIPS)))
@@ -51,8 +50,10 @@ def test_every_pair_runs(tmp_path: Path, ranks: int) -> None:
     ]
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "lines").write_text("\n".join(lines))
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*(start if ranks > 1 else [sys.executable]), "program.py", str(tmp_path / "runs"), "lines"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1700)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("ran model=") == len(lines) == 28
+    program = ("program.py", str(tmp_path / "runs"), "lines")
+    if ranks == 1:
+        done = gradlab.python(*program, cwd=tmp_path, timeout=1700).result()
+    else:
+        done = gradlab.torchrun(ranks, *program, cwd=tmp_path, timeout=1700)
+    assert done.code == 0, done.err[-2000:]
+    assert done.out.count("ran model=") == len(lines) == 28

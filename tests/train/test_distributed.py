@@ -222,7 +222,7 @@ def test_ranks_that_differ_are_refused_by_all(gradlab: Commands, tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_resume(tmp_path: Path) -> None:
+def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_resume(gradlab: Commands, tmp_path: Path) -> None:
     """torchrun passes the signal on to its ranks; the resumed run ends as the uninterrupted one."""
     folder = tmp_path / "run"
     endless = (*EVERYTHING, "trainer.epochs=10000", "trainer.evaluate_every=0", "expect=any")
@@ -235,14 +235,10 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_resume(tmp_path: Path) -> 
     assert process.returncode != 0 and f"resume={folder}" in said, said
     done = load(folder)["update"]["attempts"]
     assert metrics(folder)[-1]["attempt"] == done and math.isfinite(losses(folder)[-1])
-    again = torchrun(2, "-m", "gradlab", f"resume={folder}", f"trainer.updates={done + 20}")
-    ended = run(again, tmp_path)
-    assert ended.returncode == 0, ended.stderr
     whole = tmp_path / "whole"
-    ended = run(
-        torchrun(2, "-m", "gradlab", *endless, f"trainer.updates={done + 20}", f"hydra.run.dir={whole}"), tmp_path
-    )
-    assert ended.returncode == 0, ended.stderr
+    for command in ([f"resume={folder}"], [*endless, f"hydra.run.dir={whole}"]):
+        ended = gradlab.torchrun(2, "-m", "gradlab", *command, f"trainer.updates={done + 20}", cwd=tmp_path)
+        assert ended.code == 0, ended.err
     assert differences(of_the_run(load(folder)), of_the_run(load(whole))) == []
 
 

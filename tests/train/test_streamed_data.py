@@ -82,7 +82,7 @@ def test_killed_at_any_update_and_resumed_it_ends_the_same(tmp_path: Path, worke
     whole = trainer(tmp_path / "whole", *overrides, cls=Copying)
     assert whole.run().attempts == 6
     expected, lines = of_the_run(load(tmp_path / "whole")), metrics(tmp_path / "whole")
-    for folder in sorted(tmp_path.glob("killed_*"))[1 : None if not workers else 3]:
+    for folder in sorted(tmp_path.glob("killed_*"))[slice(1, None) if not workers else slice(2, 3)]:
         torch.randn(3)  # whatever the generators were at
         resumed(folder, *overrides).run()
         assert differences(of_the_run(load(folder)), expected) == [], folder.name
@@ -296,7 +296,7 @@ def test_killed_and_resumed_budgets_and_plateaus_end_the_same(tmp_path: Path, fi
     trainer(tmp_path / "whole", *fields, cls=Copying).run()
     if "plateau" in str(fields):
         assert metrics(tmp_path / "whole")[-2]["lr"] == pytest.approx(0.1 * 0.1**2)
-    for folder in sorted(tmp_path.glob("killed_*"))[1::3]:
+    for folder in sorted(tmp_path.glob("killed_*"))[1::4]:
         resumed(folder, *fields).run()
         assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "whole"))) == [], folder.name
         assert differences(metrics(folder), metrics(tmp_path / "whole")) == [], folder.name

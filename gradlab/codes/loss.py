@@ -1,4 +1,4 @@
-"""Losses that become non-finite, and losses that are kept with their graphs."""
+"""Losses that become non-finite, that are kept with their graphs, and that are given something else than they take."""
 
 from __future__ import annotations
 
@@ -111,5 +111,54 @@ for x, y, mask in loader:
     optimizer.step()
 """.strip(),
         found_by=("audit",),
+    ),
+    Code(
+        code="GL608",
+        name="loss-broadcast",
+        severity="error",
+        message="prediction and target of a loss broadcast: each prediction is compared with every target of the batch",
+        why="A column (B, 1) against a row (B,) gives (B, B). Its mean is least where every prediction is the mean of "
+        "the targets: that is what is learnt.",
+        wrong="""
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    (model(x) - y.float()).square().mean().backward()
+    optimizer.step()
+""".strip(),
+        fix="give both one shape: model(x).squeeze(-1), or y.unsqueeze(-1)",
+        example="""
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    (model(x).squeeze(-1) - y.float()).square().mean().backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL609",
+        name="loss-input",
+        severity="warning",
+        message="a loss function is given another kind of numbers than it takes",
+        why="A softmax or sigmoid is part of cross_entropy and of the losses with logits: after another one no output "
+        "is certain, and the gradient is small. nll_loss and kl_div take logarithms: of other numbers they measure "
+        "nothing.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x).softmax(-1), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="give cross_entropy and losses with logits the logits, and nll_loss and kl_div log_softmax",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
     ),
 )

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import tensors_in
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.reach import listed
 from gradlab.watch.unheld_weights import UPDATES, ids
 from gradlab.watch.update_metrics import elements
 
-FOLLOWED = (1, 5)
-"""Updates of an optimizer after which the next one is followed, if weights have had no gradient by then."""
 CONVERSIONS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__bool__"}
 """Functions of a tensor whose results are followed no further."""
 FLAT = {f"{name}{end}" for name in ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn") for end in ("", "_")}
 """Functions whose gradient is zero wherever they have one."""
-MAX_CALLS = 20_000
-"""Calls that are followed at most."""
 
 Ids = frozenset[int]
 
 
-class GraphCuts(TorchFunctionMode):
+class GraphCuts:
     """Calls that take what the graph of such weights has made, and return what has none, and on which a loss depends.
 
-    It computes nothing, and is entered for single updates of loops in which something is wrong already.
+    Updates are read in loops in which something is wrong already.
     """
 
-    def __init__(self, trackers: Sequence[OptimizerTracker]) -> None:
-        self.trackers = trackers
-        self.followed: OptimizerTracker | None = None
-        """The optimizer whose update is followed."""
-        self.thread = 0
+    def __init__(self) -> None:
         self.found: dict[int, tuple[torch.Tensor, CallSite | None]] = {}
         """id of a weight -> weight, and where its graph ends."""
         self.first: dict[int, torch.Tensor] = {}
@@ -58,51 +48,26 @@ class GraphCuts(TorchFunctionMode):
         """Numbers of the calls whose results became Python numbers or arrays."""
         self.disabled_at: CallSite | None = None
         """Where gradients were disabled."""
-        self.num_calls = 0
 
-    def begin(self, tracker: OptimizerTracker, without: Iterable[torch.Tensor]) -> None:
-        """An optimizer has stepped, and these weights never had a gradient."""
-        if self.followed is not None or tracker.sharded:
-            return
+    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor]) -> bool:
+        """Are there weights without a gradient?"""
         flat = [p for p in tracker.params if p.grad is not None and not p.grad.is_sparse and not p.grad.any()]
         starved = [p for p in [*without, *flat] if p.requires_grad and id(p) not in self.found]
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        compiled = dynamo is not None and bool(dynamo.counters["frames"])
-        if not starved or compiled or _get_current_function_mode_stack():
-            return
-        self.forget()
         self.starved = {id(p): p for p in starved}
         self.first |= {id(p): elements(p).clone() for p in starved}
-        self.followed, self.thread = tracker, threading.get_ident()
-        _push_mode(self)
+        return bool(starved)
 
-    def end(self, tracker: OptimizerTracker | None = None) -> None:
-        """The update is over (tracker: of this optimizer), or the watch."""
-        if self.followed is None or tracker not in (None, self.followed) or self.thread != threading.get_ident():
-            return
-        self.followed = None
-        above = []
-        while self in _get_current_function_mode_stack():
-            above.append(_pop_mode())
-        for mode in reversed(above):
-            if mode is not self:
-                _push_mode(mode)
+    def end(self) -> Iterator[Violation]:
+        """What was found is judged when the watch ends."""
         self.forget()
+        yield from ()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if self.num_calls < MAX_CALLS and self.followed is not None:
-            self.num_calls += 1
-            self.follow(func, [*args, *(kwargs or {}).values()], result)
-        return result
-
-    def follow(self, func: Any, args: list[Any], result: Any) -> None:
-        name = getattr(func, "__name__", "")
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name == "_set_grad_enabled":
             self.disabled_at = None if args[0] else call_site()
         if name == "__get__" and func == torch.Tensor.grad.__get__:  # type: ignore[union-attr]
             return
-        inputs = tensors_in(args)
+        inputs = tensors_in([*args, *kwargs.values()])
         live, made_of = self.reached_by(inputs), self.depends_on(inputs)
         if not live and not made_of:
             return
@@ -130,8 +95,6 @@ class GraphCuts(TorchFunctionMode):
 
         Of two on one way the earlier one. What was converted to a number or an array may be part of any loss.
         """
-        if self.followed is None:
-            return
         reached = self.reached_by(roots)
         for numbers in (self.depends_on(roots), self.converted):
             for i in sorted(numbers):
@@ -152,16 +115,3 @@ class GraphCuts(TorchFunctionMode):
                 sites.setdefault(site, []).append(tracker.name_of(p))
         for site in sorted(sites, key=lambda each: -len(sites[each])):
             yield "graph-cut", site, f"no gradient reaches {listed(sites[site])}"
-
-
-def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Tensors, also those in lists, tuples and dictionaries."""
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += tensors_in(value)
-        elif isinstance(value, dict):
-            found += tensors_in(value.values())
-    return found

@@ -11,10 +11,13 @@ from torch import nn
 
 from gradlab.measure.monitor import Monitor
 from gradlab.watch.arguments import is_fsdp1, parameter_names
+from gradlab.watch.broadcasts import Broadcasts
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
-from gradlab.watch.graph_cuts import FOLLOWED, GraphCuts
+from gradlab.watch.followed_update import FOLLOWED, FollowedUpdate
+from gradlab.watch.graph_cuts import GraphCuts
+from gradlab.watch.loss_arguments import LossArguments
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
@@ -65,7 +68,8 @@ class LoopState:
         self.trackers: list[OptimizerTracker] = []
         self.outputs: list[OptimizerOutput] = []
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
-        self.cuts = GraphCuts(self.trackers)
+        self.cuts = GraphCuts()
+        self.followed = FollowedUpdate([self.cuts, Broadcasts(), LossArguments()])
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
         self.seen = Seen()
@@ -121,10 +125,16 @@ class LoopState:
     def names(self) -> dict[torch.Tensor, str]:
         return parameter_names(self.models)
 
-    def follow_starved(self, tracker: OptimizerTracker) -> None:
-        """After a step: follow the next update, if weights had no gradient so far."""
+    def follow_update(self, tracker: OptimizerTracker) -> None:
+        """After a step: follow the calls of the next update, if a reader wants to."""
         if tracker.attempts in FOLLOWED and self.ddp is None and not self.fsdp1:
-            self.cuts.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
+            self.followed.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
+
+    def end_followed(self, tracker: OptimizerTracker | None = None) -> None:
+        """Before a step, or at the end: that update is over."""
+        followed, found = self.followed.end(tracker)
+        if followed is not None:
+            self.add_violations(followed, found)
 
     def update_parameters(self, tracker: OptimizerTracker) -> None:
         """An optimizer's parameters have changed."""

@@ -24,7 +24,7 @@ def before_step(
     weights_unmoved: bool = True,
 ) -> None:
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
-    loop.cuts.end(tracker)
+    loop.end_followed(tracker)
     tracker.cut_site = loop.cuts.site_of(tracker)
     metrics = loop.outputs[tracker.index].metrics
     alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips
@@ -77,7 +77,7 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
         metrics.stepped(loss, lr, skipped)
     tracker.attempts += 1
     tracker.stepped()
-    loop.follow_starved(tracker)
+    loop.follow_update(tracker)
     if tracker.attempts % CHECK_PARAMETERS_EVERY == 0 and tracker.parameters_changed():
         loop.update_parameters(tracker)
 

@@ -77,6 +77,7 @@ class Watch:
         faults = FaultLog(arguments.checked_flag("strict", strict), self.report_now)
         self.loop = LoopState(models, optimizers, scaler, schedules, self.output_folder, monitor, faults)
         self.instrumentation = Instrumentation(self.report_now, self.after_fork, self.loop.seen)
+        self.loop.followed.guarded = self.instrumentation.guarded
         self.discovery = OptimizerDiscovery(self.loop, track=optimizer is None)
         self.schedule_observer, self.flag_observer = ScheduleObserver(self.loop), FlagObserver(self.loop)
         self.observers: list[Observer] = [
@@ -135,7 +136,7 @@ class Watch:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.instrumentation.run_last(self.finish)
         self.instrumentation.stop()
-        self.loop.cuts.end()
+        self.loop.followed.end()
         if self.instrumentation.forked:
             return
         self.status, self.error = end_status(error)
@@ -169,7 +170,7 @@ class Watch:
     def finish(self) -> None:
         """The loop is over."""
         loop, self.loop.faults.strict = self.loop, False  # there is no line to stop at any more
-        loop.cuts.end()
+        loop.end_followed()
         for tracker in loop.trackers:
             compiled_steps.detect(loop, tracker)
             loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)

@@ -61,7 +61,7 @@ class BackwardObserver:
         loop.seen.stray_clips.clear()
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
         roots = as_tensors(given.get("tensors"))
-        loop.cuts.at_backward(roots)
+        loop.followed.at_backward(roots)
         b, in_autocast = self.describe(roots)
         b.plain &= given.get("grad_tensors") is None  # what is given there may be scaled
         if given.get("inputs") is None and given.get("grad_tensors") is None:

@@ -1,0 +1,102 @@
+"""The calls of single updates: shown to readers, which find lines at which nothing else is called."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from gradlab.watch.events import Violation
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+
+FOLLOWED = (1, 5)
+"""Updates of an optimizer after which the next one may be followed."""
+MAX_CALLS = 20_000
+"""Calls that are followed at most."""
+
+
+class Reader(Protocol):
+    """Finds mistakes in the calls of an update."""
+
+    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor]) -> bool:
+        """An optimizer has stepped, and these weights had no gradient so far: is the next update of interest?"""
+
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        """A call has returned."""
+
+    def at_backward(self, roots: list[torch.Tensor]) -> None:
+        """A backward pass begins."""
+
+    def end(self) -> Iterator[Violation]:
+        """The update is over: what was found; no tensor is kept."""
+
+
+class FollowedUpdate(TorchFunctionMode):
+    """Computes nothing, and is entered for single updates."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.all_readers = readers
+        self.readers: list[Reader] = []
+        """Those that follow this update."""
+        self.tracker: OptimizerTracker | None = None
+        """The optimizer whose update is followed."""
+        self.thread = self.num_calls = 0
+        self.guarded: Callable[..., Any] = lambda call, *args: call(*args)
+        """Makes a call of this package, which must not end the training."""
+
+    def begin(self, tracker: OptimizerTracker, without: Iterable[torch.Tensor]) -> None:
+        """An optimizer has stepped, and these weights never had a gradient."""
+        if self.tracker is not None or tracker.sharded:
+            return
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        compiled = dynamo is not None and bool(dynamo.counters["frames"])
+        if compiled or _get_current_function_mode_stack():
+            return
+        weights = list(without)
+        self.readers = [each for each in self.all_readers if each.begin(tracker, weights)]
+        if self.readers:
+            self.tracker, self.thread, self.num_calls = tracker, threading.get_ident(), 0
+            _push_mode(self)
+
+    def end(self, tracker: OptimizerTracker | None = None) -> tuple[OptimizerTracker | None, list[Violation]]:
+        """The update is over (tracker: of this optimizer), or the watch: whose it was, and what was found."""
+        if self.tracker is None or tracker not in (None, self.tracker) or self.thread != threading.get_ident():
+            return None, []
+        followed, self.tracker = self.tracker, None
+        above = []
+        while self in _get_current_function_mode_stack():
+            above.append(_pop_mode())
+        for mode in reversed(above):
+            if mode is not self:
+                _push_mode(mode)
+        return followed, [each for reader in self.readers for each in reader.end()]
+
+    def at_backward(self, roots: list[torch.Tensor]) -> None:
+        for reader in self.readers if self.tracker is not None else ():
+            reader.at_backward(roots)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self.num_calls < MAX_CALLS and self.tracker is not None:
+            self.num_calls += 1
+            for reader in self.readers:
+                self.guarded(reader.follow, getattr(func, "__name__", ""), func, list(args), kwargs, result)
+        return result
+
+
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Tensors, also those in lists, tuples and dictionaries."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+        elif isinstance(value, dict):
+            found += tensors_in(value.values())
+    return found

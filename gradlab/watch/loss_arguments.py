@@ -1,0 +1,131 @@
+"""What loss functions are given: probabilities for logits or logarithms, and targets that they do not take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.events import Violation
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+
+SAME = 1e-3
+"""Distance from 1 of a sum of probabilities."""
+OUTSIDE = 0.5
+"""Distance from 0 and 1 of targets of a binary cross-entropy: noise on them may be wanted."""
+VIEWS = ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Select", "Slice", "T", "Transpose", "Permute")
+"""Beginnings of the names of nodes that pass values on."""
+
+
+def made_by(tensor: Tensor) -> str:
+    """The name of the node that has computed a tensor's values."""
+    node: Any = tensor.grad_fn
+    while node is not None and node.name().startswith(tuple(f"{name}Backward" for name in VIEWS)):
+        node = node.next_functions[0][0]
+    return "" if node is None else node.name()
+
+
+def all_of(condition: Tensor) -> bool:
+    return bool(condition.all())
+
+
+def are_shares(values: Tensor, dim: int = 1) -> bool:
+    """Whether they are probabilities along a dimension."""
+    return all_of(values >= 0) and all_of((values.sum(dim) - 1).abs() < SAME)
+
+
+def cross_entropy(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
+    if given.dim() < 2 or given.shape[1] < 2:
+        return ""
+    if are_shares(given):
+        return "it takes logits, and its input are probabilities: they sum to 1"
+    if made_by(given).startswith("SigmoidBackward"):
+        return "it takes logits, and its input comes from a sigmoid: it is between 0 and 1"
+    return ""
+
+
+def nll_loss(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
+    if given.dim() < 2 or given.shape[1] < 2:
+        return ""
+    if are_shares(given):
+        return "it takes logarithms of probabilities, and its input are the probabilities"
+    totals = given.exp().sum(1)
+    if all_of(totals > 1 + SAME):
+        return (
+            f"it takes logarithms of probabilities, and those of its input sum to {totals.mean().item():.3g}, not to 1"
+        )
+    if given.dim() == 2 and given.shape[0] != given.shape[1] and are_shares(given.exp(), 0):
+        return "the probabilities of its input sum to 1 over the batch, and not over the classes"
+    return ""
+
+
+def bce_with_logits(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
+    if made_by(given).startswith(("SigmoidBackward", "SoftmaxBackward")):
+        return "it takes logits, and its input are probabilities: they come from a sigmoid or softmax"
+    if bool(((target < -OUTSIDE) | (target > 1 + OUTSIDE)).any()):
+        low, high = target.min().item(), target.max().item()
+        return f"its targets are from {low:.3g} to {high:.3g}, and not from 0 to 1: it has no floor"
+    return ""
+
+
+def kl_div(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
+    if all_of(given >= 0) and bool((given > 0).any()):
+        return "it takes logarithms of probabilities, and no number of its input is negative"
+    if not options.get("log_target") and bool((target < 0).any()):
+        return "its targets are negative: they are logarithms, and log_target is False"
+    if options.get("log_target") and all_of(target >= 0) and bool((target > 0).any()):
+        return "none of its targets is negative: they are no logarithms, and log_target is True"
+    return ""
+
+
+def signs(*given: Any) -> str:
+    """Of losses whose targets are 1 and -1."""
+    *_, target, _ = given
+    values = set(target.unique().tolist()) if target.numel() else set()
+    return "its targets are 0 and 1; it takes -1 and 1" if values == {0, 1} else ""
+
+
+KINDS: dict[str, Callable[..., str]] = {
+    "cross_entropy": cross_entropy,
+    "nll_loss": nll_loss,
+    "binary_cross_entropy_with_logits": bce_with_logits,
+    "kl_div": kl_div,
+    "cosine_embedding_loss": signs,
+    "margin_ranking_loss": signs,
+    "hinge_embedding_loss": signs,
+    "soft_margin_loss": signs,
+}
+"""Functions of `torch.nn.functional`, and what says in words why their arguments are of another kind."""
+
+
+class LossArguments:
+    """Reads the arguments of loss functions of one update, once at each line."""
+
+    def __init__(self) -> None:
+        self.read: set[CallSite | None] = set()
+        self.found: list[Violation] = []
+
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor]) -> bool:
+        return tracker.attempts == 1
+
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if name not in KINDS or not isinstance(result, Tensor) or not result.requires_grad:
+            return
+        if (site := call_site()) in self.read:
+            return
+        self.read.add(site)
+        given = [each.detach() if i else each for i, each in enumerate(args) if isinstance(each, Tensor)]
+        if len(given) > 1 and all(each.numel() and each.layout is torch.strided for each in given):
+            with torch.no_grad():
+                if why := KINDS[name](*given, kwargs):
+                    self.found.append(("loss-input", site, f"{name}: {why}"))
+
+    def at_backward(self, roots: list[Tensor]) -> None:
+        pass
+
+    def end(self) -> Iterator[Violation]:
+        found, self.found = self.found, []
+        yield from found

@@ -1,0 +1,136 @@
+"""Losses of shapes that broadcast, or of other numbers than they take, are found; what is meant is not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from watched_loops import batches, marked
+
+import gradlab
+
+
+def column_against_row(out, x, y):
+    error = out[:, :1] - y.float()  # here
+    return error.square().mean()
+
+
+def row_against_column(out, x, y):
+    return nn.HuberLoss()(out[:, 0], y[:, None].float())  # here
+
+
+def advantage_in_a_column(out, x, y):
+    policy = torch.distributions.Categorical(logits=out)
+    action = policy.sample()
+    return -(policy.log_prob(action) * (action == y).float()[:, None]).mean()  # here
+
+
+def softmax_twice(out, x, y):
+    return F.cross_entropy(out.softmax(-1), y)  # here
+
+
+def sigmoid_twice(out, x, y):
+    return nn.BCEWithLogitsLoss()(out.sigmoid()[:, 0], (y > 1).float())  # here
+
+
+def targets_of_another_kind(out, x, y):
+    return F.binary_cross_entropy_with_logits(out[:, 0], y.float())  # here
+
+
+def logits_to_nll(out, x, y):
+    return F.nll_loss(out, y)  # here
+
+
+def probabilities_to_nll(out, x, y):
+    return F.nll_loss(out.softmax(1), y)  # here
+
+
+def normalised_over_the_batch(out, x, y):
+    return F.nll_loss(out.log_softmax(0), y)  # here
+
+
+def probabilities_to_kl(out, x, y):
+    return F.kl_div(out.softmax(1), F.one_hot(y, 4).float(), reduction="batchmean")  # here
+
+
+def logarithms_for_targets(out, x, y):
+    return F.kl_div(out.log_softmax(1), (x[:, :4] * 5).log_softmax(1), reduction="batchmean")  # here
+
+
+def labels_for_signs(out, x, y):
+    return F.margin_ranking_loss(out[:, 0], out[:, 1], (y > 1).float())  # here
+
+
+WRONG = {
+    "loss-broadcast": [column_against_row, row_against_column, advantage_in_a_column],
+    "loss-input": [
+        softmax_twice,
+        sigmoid_twice,
+        targets_of_another_kind,
+        logits_to_nll,
+        probabilities_to_nll,
+        normalised_over_the_batch,
+        probabilities_to_kl,
+        logarithms_for_targets,
+        labels_for_signs,
+    ],
+}
+
+
+def watched(loss, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    rates = nn.Parameter(torch.randn(16))
+    optimizer = Adam([*model.parameters(), rates], 1e-2)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            (loss(model(x), x, y) + (torch.rand(16)[:, None] * rates).sin().mean()).backward()
+            optimizer.step()
+    assert not w.broken
+    return w
+
+
+@pytest.mark.parametrize("name, loss", [(name, loss) for name, losses in WRONG.items() for loss in losses])
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_what_a_loss_is_given(name, loss, tmp_path):
+    assert [(f.name, f.site[1]) for f in watched(loss, tmp_path).faults] == [(name, marked(loss))]
+
+
+def kernel(a, b):
+    return (a.unsqueeze(1) - b).abs().mean()
+
+
+def energy_distance(out, x, y):
+    return 2 * kernel(out[:, 0], x[:, 0]) - kernel(out[:, 0], out[:, 0])
+
+
+def distance_of_functions(out, x, y):
+    column = out[:, :1]
+    return (column - x[:, 0]).abs().mean() - 0.5 * (column - out[:, 0]).abs().mean()
+
+
+def ranking(out, x, y):
+    scores = out[:, 0]
+    return F.softplus(scores - scores[:, None])[y[:, None] > y].mean()
+
+
+RIGHT = {
+    "energy": energy_distance,
+    "pairs": distance_of_functions,
+    "ranking": ranking,
+    "columns": lambda out, x, y: F.mse_loss(out[:, :1], y[:, None].float()),
+    "quantiles": lambda out, x, y: (y[:, None] - out).relu().mean() + out.square().mean(),
+    "logarithms": lambda out, x, y: F.cross_entropy(out.log_softmax(1), y) + F.nll_loss(out.log_softmax(1), y),
+    "distilled": lambda out, x, y: F.kl_div(out.log_softmax(1), x[:, :4].softmax(1)),
+    "logged": lambda out, x, y: F.kl_div(out.log_softmax(1), x[:, :4].log_softmax(1), log_target=True),
+    "bounded": lambda out, x, y: F.binary_cross_entropy_with_logits(5 * out.sigmoid()[:, 0], 1.1 * (y > 1).float()),
+    "signs": lambda out, x, y: F.soft_margin_loss(out[:, 0], 2 * (y > 1).float() - 1),
+    "towers": lambda out, x, y: F.nll_loss((out @ x[:, :4].T).log_softmax(0).T, torch.arange(16)) * 0 + out.mean(),
+}
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+@pytest.mark.filterwarnings("ignore:reduction")
+def test_what_is_meant_is_not_reported(kind, tmp_path):
+    assert not watched(RIGHT[kind], tmp_path).faults

@@ -52,6 +52,8 @@ class Case:
     """Sets of processes: where a process's memory lies makes it a few percent faster or slower, for all its life."""
     least: int = 2
     """Rounds that a team does in any case."""
+    batches: Callable[[], Iterator[Batch]] | None = None
+    """What loops read; None: what gradlab reads."""
 
 
 @dataclass
@@ -88,24 +90,32 @@ TRANSFORMER = ["model=transformer", "data=text", "data.batch_size=16"]
 RESNET18 = ["model=resnet", *NOISE, "data.batch_size=8"]
 
 
-def adamw(model: nn.Module) -> torch.optim.Optimizer:
+def adamw(model: nn.Module, groups: list[dict[str, Any]] | None = None) -> torch.optim.Optimizer:
     """What `optimizer=adamw` builds."""
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    return torch.optim.AdamW(groups or model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
 
 
 def mean_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
-def bare(model: nn.Module, batches: Iterator[Batch], max_norm: float | None = None) -> None:
-    """The loop that everyone writes by hand."""
-    optimizer = adamw(model)
+def bare(
+    model: nn.Module,
+    batches: Iterator[Batch],
+    max_norm: float | None = None,
+    groups: list[dict[str, Any]] | None = None,
+    after: Callable[[nn.Module], Any] | None = None,
+) -> None:
+    """The loop that everyone writes by hand. after: what follows every update."""
+    optimizer = adamw(model, groups)
     for inputs, targets in batches:
         optimizer.zero_grad(set_to_none=True)
         mean_loss(model, inputs, targets).backward()
         if max_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
+        if after is not None:
+            after(model)
 
 
 @dataclass
@@ -167,6 +177,7 @@ def keep_memory() -> None:
 
 def contend(case: Case, loop: Loop | list[str], pipe: Connection) -> None:
     """The process of a contender."""
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # else it has no workers
     keep_memory()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -177,7 +188,8 @@ def contend(case: Case, loop: Loop | list[str], pipe: Connection) -> None:
         if callable(loop):
             torch.set_deterministic_debug_mode("default")  # PyTorch's; gradlab keeps its own
             order = epoch_order(len(train), config.seed, 0).split(config.data.batch_size)
-            loop(model, take_turns(model, map(train.batch, order), case.turn, pipe))
+            batches = case.batches() if case.batches else map(train.batch, order)
+            loop(model, take_turns(model, batches, case.turn, pipe))
             return
         rules = Rules(trainer)
         turns = take_turns(model, repeat(None), case.turn, pipe, rules)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradlab.base.randomness import drawn_from, mix
+from gradlab.base.randomness import mix, seed_cpu, unmoved
 from gradlab.data.tree import leaves, mapped
 
 Key = tuple[int, tuple[int, ...]]
@@ -36,13 +36,14 @@ class Reader:
         epoch, places = key
         doing = "the batch"
         try:
-            samples = []
-            for place in places:
-                doing = f"sample {place}"
-                with drawn_from(mix(self.seed, epoch, place)):
+            with unmoved():  # once for all samples: it takes longer than most of them
+                samples = []
+                for place in places:
+                    doing = f"sample {place}"
+                    seed_cpu(mix(self.seed, epoch, place))
                     samples.append(self.dataset[place])
-            doing = f"collating the samples {', '.join(map(str, places[:4]))}{', ...' * (len(places) > 4)}"
-            with drawn_from(mix(self.seed, epoch, *places)):
+                doing = f"collating the samples {', '.join(map(str, places[:4]))}{', ...' * (len(places) > 4)}"
+                seed_cpu(mix(self.seed, epoch, *places))
                 return key, mapped(single, self.collate(samples))
         except Exception as error:
             return key, Fault(f"{doing} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}")
@@ -60,10 +61,12 @@ def stacked(samples: Sequence[Any]) -> Any:
 
 def tensors(value: Any) -> Any:
     """A sample with tensors for arrays and lists of numbers."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, tuple):
+        return tuple([tensors(inner) for inner in value])
     if isinstance(value, Mapping):
         return {name: tensors(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return tuple(tensors(inner) for inner in value)
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):

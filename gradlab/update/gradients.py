@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+SQUARED = 1e-140
+"""Below this squares leave the range of float64."""
 SMALL = 1e-15
 """Below this an fp32 norm is unreliable: squares of elements under 1e-19 underflow."""
+TINY = 1e-37
+"""Coefficients below this are no ordinary numbers of fp32."""
 FEW = 16
 """Norms of so many tensors are read one by one: it is faster than to stack them."""
 
@@ -37,7 +41,8 @@ class Gradients:
         if coefficient.device.type != "cpu":
             torch._foreach_mul_(self.tensors, coefficient.to(self.tensors[0].dtype))
         elif (value := coefficient.item()) != 1.0:
-            torch._foreach_mul_(self.tensors, value)
+            for _ in range(2 if value < TINY else 1):  # in fp32 it would be 0
+                torch._foreach_mul_(self.tensors, value if value >= TINY else math.sqrt(value))
 
     def scale_each_(self, coefficients: torch.Tensor) -> None:
         """Multiply gradient i by coefficients[i], of (P,)."""
@@ -91,8 +96,17 @@ def tensor_norms(tensors: list[torch.Tensor], device: torch.device | str = "cpu"
     low, high = (extreme.item() for extreme in norms.aminmax())  # NaN if there is one
     if not (low > SMALL and high < torch.inf):
         for i in (~((norms > SMALL) & (norms < torch.inf))).nonzero():
-            norms[i] = torch.linalg.vector_norm(tensors[i], dtype=torch.float64)
+            norms[i] = norm_of_wide(tensors[i].double())
     return norms
+
+
+def norm_of_wide(tensor: torch.Tensor) -> torch.Tensor:
+    """() L2 norm of all of a CPU's float64 tensor, where squares may leave its range too."""
+    plain: torch.Tensor = torch.linalg.vector_norm(tensor)
+    unit = tensor.abs().max() if tensor.numel() else plain
+    if SQUARED < unit < 1 / SQUARED or not 0 < unit < torch.inf:
+        return plain
+    return unit * torch.linalg.vector_norm(tensor / unit)
 
 
 def tensor_magnitudes(tensors: list[torch.Tensor], order: float, device: torch.device | str) -> torch.Tensor:
@@ -118,7 +132,9 @@ def total_of(tensors: list[torch.Tensor]) -> float | None:
 def total_norm(norms: torch.Tensor) -> torch.Tensor:
     """L2 norm of norms: (..., P) -> (...), float64. Leading dimensions are independent runs."""
     total: torch.Tensor = torch.linalg.vector_norm(norms, dim=-1, dtype=torch.float64)
-    return total
+    if total.dim() or total.device.type != "cpu" or SQUARED < total.item() < torch.inf:
+        return total
+    return norm_of_wide(norms)
 
 
 def measure(names: list[str], params: list[torch.Tensor], device: torch.device | str = "cpu") -> Gradients:

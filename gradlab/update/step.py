@@ -96,13 +96,16 @@ class Update:
         module: torch.nn.Module = model.module if hasattr(model, "no_sync") else model  # type: ignore[assignment]
         self.names = trained_names(model)
         self.params: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
+        wide = any(p.dtype == torch.float64 for p in self.params)
+        self.dtype = torch.float64 if wide else torch.float32
+        """Of the loss and of what its gradient is multiplied with."""
         self.frozen = {name: p for name, p in named_weights(model) if not p.requires_grad and p.is_floating_point()}
         self.thawed: list[str] = []
         """Parameters that were frozen when the run began, and have had a gradient since."""
         self.join = join or (lambda name, p: optimizer.param_groups[0]["params"].append(p))
-        self.module, self.has_buffers = module, any(True for _ in module.buffers())
+        self.module, self.has_buffers = module, True
         self.began = [dict(group) for group in optimizer.param_groups]
-        self.saved_buffers: list[torch.Tensor] = []
+        self.saved_buffers: dict[str, torch.Tensor] = {}
         device = self.device = precision.device
         self.in_kernel = skips_in_kernel(optimizer)
         self.attempts = 0
@@ -158,8 +161,8 @@ class Update:
         counts = [self.count(batch) for batch in window if batch.counts]
         count = sum(counts, torch.zeros((), dtype=torch.int64, device=self.device))
         self.counted = self.world.sum_(count)
-        weight = self.precision.scale * self.world.size / self.loss.divisor(self.counted.clamp(min=1))
-        total = torch.zeros(weight.shape, device=self.device)
+        weight = self.precision.scale.to(self.dtype) * self.world.size / self.loss.divisor(self.counted.clamp(min=1))
+        total = torch.zeros(weight.shape, dtype=self.dtype, device=self.device)
         for i in range(len(window)):
             total += self.backward(window, i, weight)
         return self.world.sum_(total) / self.counted  # 0 / 0 of an empty window
@@ -262,19 +265,27 @@ class Update:
             self.average.follow_(self.params, self.applied, skipped)
 
     def restore_buffers(self, skipped: torch.Tensor) -> None:
+        buffers = dict(self.module.named_buffers())
+        self.has_buffers = bool(buffers)
         if self.device.type == "cpu" and not skipped:
             return
-        for buffer, before in zip(self.module.buffers(), self.saved_buffers, strict=True):
-            buffer.copy_(torch.where(skipped, before, buffer))
+        for name, buffer in buffers.items():
+            if (before := self.saved_buffers.get(name)) is not None:
+                buffer.copy_(torch.where(skipped, before, buffer))
+            elif skipped:  # registered in this forward pass
+                inside, _, last = name.rpartition(".")
+                delattr(self.module.get_submodule(inside), last)
 
     def save_buffers(self) -> None:
         """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""
         if not self.has_buffers:
             return
-        buffers = list(self.module.buffers())  # again: a module may have replaced one
-        if [b.shape for b in buffers] != [b.shape for b in self.saved_buffers]:
-            self.saved_buffers = [torch.empty_like(b) for b in buffers]
-        torch._foreach_copy_(self.saved_buffers, buffers)
+        buffers = dict(self.module.named_buffers())  # again: a module may have replaced one
+        saved = self.saved_buffers
+        if {name: b.shape for name, b in buffers.items()} != {name: b.shape for name, b in saved.items()}:
+            saved = self.saved_buffers = {name: torch.empty_like(b) for name, b in buffers.items()}
+        if buffers:
+            torch._foreach_copy_(list(saved.values()), list(buffers.values()))
 
     def zero_grad(self) -> None:
         for p in self.params:  # optimizer.zero_grad takes four times as long

@@ -38,7 +38,7 @@ class TermsUpdate(Update):
                 counts += found if batch.counts else 0.0
         set_random_state(state)
         if self.has_buffers:
-            torch._foreach_copy_(list(self.module.buffers()), self.saved_buffers)
+            self.restore_buffers(torch.ones((), dtype=torch.bool, device=self.device))
         return counts
 
     def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:

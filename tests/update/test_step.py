@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gradlab.base.distributed import World
 from gradlab.data.order import epoch_order, window
 from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
+from gradlab.update.gradients import measure
 from gradlab.update.loss import CrossEntropy
 from gradlab.update.noise import GaussianNoise, NoNoise
 from gradlab.update.optimizer import SGD, Adam, AdamW, OptimizerOption
@@ -240,6 +241,29 @@ def test_a_scale_below_one_cannot_bring_infinities_into_the_weights() -> None:
     assert stats.skipped.item() == 1 and torch.equal(weights(model), before)
 
 
+def test_a_float64_model_is_a_plain_loop_to_its_own_rounding() -> None:
+    x, y = samples(21)
+    model, plain = net().double(), net().double()
+    update, optimizer = update_of(model), torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(5):
+        loss = F.cross_entropy(plain(x.double()), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert update(cut(x.double(), y, [8, 8, 5])).loss.item() == pytest.approx(loss.item(), rel=1e-14)
+    assert torch.allclose(weights(model), weights(plain), rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize(("size", "max_norm", "dtype"), [(1e200, 0.5, "float64"), (1e30, 1e-20, "float32")])
+def test_no_square_and_no_coefficient_leaves_the_range_of_numbers(size: float, max_norm: float, dtype: str) -> None:
+    p = torch.nn.Parameter(torch.zeros(3, dtype=getattr(torch, dtype)))
+    p.grad = size * torch.tensor([3.0, 0.0, -4.0], dtype=p.dtype)
+    gradients = measure(["p"], [p])
+    assert gradients.total.item() == pytest.approx(5 * size, rel=1e-6)
+    NormClip(max_norm).clip_(gradients, {})
+    assert (p.grad / max_norm).tolist() == pytest.approx([0.6, 0.0, -0.8], rel=1e-6)
+
+
 @pytest.mark.parametrize("clip", [NormClip(0.5), ValueClip(), PerLayerClip(), AdaptiveClip()], ids=str)
 def test_finite_gradients_of_1e30_are_clipped_and_not_zeroed(clip: Clip) -> None:
     x, y = samples(8)
@@ -329,6 +353,27 @@ def test_noise_that_is_not_finite_is_not_applied() -> None:
     update = update_of(model, noise=GaussianNoise(eta=1e80))
     before = weights(model)
     assert update([MicroBatch(x, y)]).skipped.item() == 1 and torch.equal(weights(model), before)
+
+
+def test_a_buffer_that_a_skipped_update_registers_first_is_gone_again() -> None:
+    class Late(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net(batch_norm=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not hasattr(self.inner, "largest"):
+                self.inner.register_buffer("largest", x.detach().max())
+            return self.inner(x)
+
+    x, y = samples(8)
+    model = Late()
+    update = update_of(model, precision=FP32("skip"))
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert update([MicroBatch(x * math.nan, y)]).skipped.item() == 1
+    now = dict(model.named_buffers())
+    assert now.keys() == before.keys() and all(torch.equal(now[name], before[name]) for name in now)
+    assert update([MicroBatch(x, y)]).skipped.item() == 0 and torch.equal(model.inner.largest, x.max())
 
 
 def test_a_buffer_that_the_model_replaces_is_restored_too() -> None:

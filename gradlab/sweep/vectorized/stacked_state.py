@@ -64,6 +64,7 @@ class StackedState(Update):
         self.base_lr: Any = torch.tensor(rates, dtype=torch.float64, device=device)
         self.seeds = [o.seed for o in options]
         self.attempts = first.attempts
+        self.dtype = first.dtype
         self.applied = torch.zeros(lanes, dtype=torch.int64, device=device)
         self.halted = torch.zeros(lanes, device=device)
         self.counted = first.counted

@@ -112,6 +112,8 @@ class Data:
 
     batch_size: int = 32
     """Samples of a micro-batch: what one rank puts through the model in one forward pass."""
+    drop_last: bool = field(default=False, kw_only=True)
+    """Leave out of an epoch the samples, others in each, that do not fill its last micro-batch (of all ranks)."""
     without: list[int] = field(default_factory=list, kw_only=True)
     """Training samples that are left out, by their places in the set, counted from 0."""
 

@@ -24,6 +24,7 @@ from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint, evaluation
+from gradlab.train.fitting import check_batch_norm, too_small
 from gradlab.train.recompute import recompute_
 from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
@@ -99,6 +100,15 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
     return data, loss
 
 
+def samples_of(config: Config, data: Splits, world: World) -> int:
+    """Samples of an epoch."""
+    samples, together = len(data.train), config.data.batch_size * world.size
+    if config.data.drop_last and samples < together:
+        why = f"leaves nothing of {samples} samples, in micro-batches of {together} on all ranks"
+        raise Invalid("data.drop_last", True, why)
+    return samples - samples % together if config.data.drop_last else samples
+
+
 def check_sizes(data: Splits, world: World) -> None:
     """Raise `Invalid` on every rank where one has more samples than another, for which it would wait for ever."""
     sizes = [len(split) if split is not None else 0 for split in (data.train, data.test)]
@@ -131,6 +141,8 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
         if isinstance(error, Invalid):
             raise
         why = f"fails on inputs of shape {shapes(inputs)}: {' '.join(str(error).split())[:200]}"
+        if isinstance(error, IndexError):
+            why = too_small(model, inputs) or why
         raise Invalid("model", name, why) from error
     finally:
         model.train(training)
@@ -170,7 +182,8 @@ def build_model(
     if config.trainer.checkpoint_blocks is not None:
         recompute_(model, config.trainer.checkpoint_blocks, called)
     if not by_batch(data.train):
-        check_batch_norm(model, len(data.train), config.data.batch_size, world.size)
+        samples = samples_of(config, data, world)
+        check_batch_norm(model, data, samples, config.data.batch_size, world.size)
     return model, called
 
 
@@ -181,8 +194,11 @@ def begin_from(given: str, model: torch.nn.Module, world: World) -> None:
         path = Path(given)
         try:
             file = path / "checkpoint.pt" if path.is_dir() else path
-            state = checkpoint.load("init_from", file, needed=["model"])
-            load_weights("init_from", given, model, state)
+            state = checkpoint.load("init_from", file)
+            plain = all(isinstance(value, torch.Tensor) for value in state.values())
+            if not plain and "model" not in state:
+                raise Invalid("init_from", file, "holds neither a state_dict nor, as model, one of a run")
+            load_weights("init_from", given, model, {"model": state} if plain else state)
         except Invalid as error:
             refused = error
     if (refused := world.broadcast(refused)) is not None:
@@ -314,14 +330,3 @@ def planned_updates(config: Config, samples: int, world_size: int) -> int:
             cursor += unit * steps_at(config, updates, world_size)
             updates += 1
     return updates
-
-
-def check_batch_norm(model: torch.nn.Module, samples: int, batch_size: int, world_size: int) -> None:
-    """Batch norm cannot normalise one value a channel: find such a micro-batch before the run."""
-    if not any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules()):
-        return
-    rest = samples % (batch_size * world_size)
-    if batch_size == 1 or (rest and rest // world_size <= 1):
-        which = "every micro-batch" if batch_size == 1 else "the last micro-batch of an epoch"
-        why = f"leaves {which} one sample on a rank, which batch norm cannot normalise: take another, or no batch norm"
-        raise Invalid("data.batch_size", batch_size, f"{why} (the set has {samples} samples)")

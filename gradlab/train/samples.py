@@ -9,7 +9,7 @@ import torch
 
 from gradlab.base import randomness
 from gradlab.base.distributed import World
-from gradlab.data.order import epoch_order, window
+from gradlab.data.order import window
 from gradlab.diagnosis.finished_run import WHOLE
 from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.train import build
@@ -30,7 +30,7 @@ def indices(trainer: TrainerState, attempt: int) -> torch.Tensor | None:
         return None
     steps, batch = build.steps_at(config, 0, world), config.data.batch_size
     epoch, place = divmod(attempt - 1, math.ceil(trainer.samples / (batch * steps * world)))
-    order, cursor = epoch_order(trainer.samples, config.seed, epoch), place * batch * steps * world
+    order, cursor = trainer.new_order(epoch), place * batch * steps * world
     parts = [part for rank in range(world) for part in window(order, cursor, batch, steps, rank, world)[0]]
     return torch.cat(parts).to(trainer.device) if parts else None
 

@@ -39,6 +39,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
             "random": random,
             "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
             "stream": place_in_epoch(trainer),
+            "unsaved": trainer.unsaved.state(),
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
             "hopeless": {"first_loss": trainer.first_loss, "lost": trainer.lost},
             "streak": streak_of(trainer),
@@ -92,6 +93,7 @@ def restore(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
 def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     given = trainer.config.resume
     load_weights("resume", given, trainer.module, state)
+    trainer.unsaved.load(state.get("unsaved", {}))
     try:
         trainer.update.load_state_dict(state["update"])
     except Invalid:

@@ -22,6 +22,7 @@ from gradlab.measure.record import Observed
 from gradlab.train import build
 from gradlab.train.feed import Feed
 from gradlab.train.outcome import Outcome
+from gradlab.train.unsaved import Unsaved
 from gradlab.update.custom_loss import CustomLoss
 from gradlab.update.loss import Loss
 from gradlab.update.step import MicroBatch
@@ -55,9 +56,10 @@ class TrainerState:
         build.deterministic(config.trainer.deterministic)
         randomness.seed_all(config.seed)
         self.data, self.loss = data or build.load_data(config, self.device)
-        self.samples = len(self.data.train)
+        self.samples = build.samples_of(config, self.data, self.world)
         build.check_sizes(self.data, self.world)
         self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
+        self.unsaved = Unsaved(self.module)
         self.model = build.wrap(self.module, self.called, config, self.device, self.world)
         self.sharded = build.sharded(config, self.world)
         self.update = build.build_update(
@@ -157,10 +159,10 @@ class TrainerState:
     def new_order(self, epoch: int) -> torch.Tensor:
         if isinstance(self.stream, Loader):
             return torch.arange(self.samples)
-        order = epoch_order(self.samples, self.config.seed, epoch)
+        order = epoch_order(len(self.data.train), self.config.seed, epoch)[: self.samples]
         if self.stream is None or self.stream.lengths is None:
             return order
-        lengths = self.stream.lengths[list(places(self.data.train, torch.arange(self.samples)))]
+        lengths = self.stream.lengths[list(places(self.data.train, torch.arange(len(self.data.train))))]
         return bucketed(order, lengths, self.config.data.batch_size * self.world.size, self.config.seed, epoch)
 
     def keys(self, epoch: int, cursor: int) -> Iterator[Key]:

@@ -124,6 +124,8 @@ class Trainer(TrainerState):
         self.save()
 
     def save(self) -> None:
+        if note := self.unsaved.note():
+            self.say(note)
         kept: dict[str, Any] = {}
         for sink in self.sinks:
             kept |= sink.save()

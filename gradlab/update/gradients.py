@@ -106,7 +106,8 @@ def norm_of_wide(tensor: torch.Tensor) -> torch.Tensor:
     unit = tensor.abs().max() if tensor.numel() else plain
     if SQUARED < unit < 1 / SQUARED or not 0 < unit < torch.inf:
         return plain
-    return unit * torch.linalg.vector_norm(tensor / unit)
+    scaled: torch.Tensor = unit * torch.linalg.vector_norm(tensor / unit)
+    return scaled
 
 
 def tensor_magnitudes(tensors: list[torch.Tensor], order: float, device: torch.device | str) -> torch.Tensor:

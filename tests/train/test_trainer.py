@@ -223,6 +223,10 @@ def test_one_sample_under_batch_norm_is_refused_before_the_run(tmp_path: Path, s
         trainer(tmp_path, *batch_norm, f"data.samples={samples}")
     if size > 1:
         assert trainer(tmp_path, *batch_norm, f"data.samples={samples + 1}").run().status == "completed"
+        run = trainer(tmp_path, *batch_norm, f"data.samples={samples}", "data.drop_last=true")
+        assert run.run().attempts == run.planned == 2 and not torch.equal(
+            run.order(0).sort()[0], run.order(1).sort()[0]
+        )
 
 
 TEXT = (

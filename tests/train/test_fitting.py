@@ -1,0 +1,87 @@
+"""What a model brings that does not fit its data, its batches or a checkpoint: taken where it can be, else a line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import differences, load, of_the_run, trainer, weights
+from nets import Tiny
+from test_resume import Copying, resumed
+from torch import Tensor, nn
+
+from gradlab.base.distributed import World
+from gradlab.base.option import Invalid
+from gradlab.train import build
+
+DIGITS = ("model=custom", "data=digits", "data.samples=33", "data.batch_size=16", "trainer.evaluate_every=0")
+
+
+class Few(nn.Sequential):
+    """A language model of too few tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(100, 4), nn.Linear(4, 256))
+
+
+class Maps(nn.Sequential):
+    """Batch norm of maps of 6 x 6."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 10))
+
+
+class Counting(Tiny):
+    """Counts its passes in a buffer that is not persistent, or in an attribute, and adds the count to what it gives."""
+
+    def __init__(self, buffer: bool = True) -> None:
+        super().__init__()
+        self.plain = not buffer
+        self.count: Tensor | int = 0
+        if buffer:
+            del self.count
+            self.register_buffer("count", torch.zeros(()), persistent=False)
+        self.register_buffer("constant", torch.ones(5), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + self.training
+        return super().forward(x) * (1 + 0.1 * self.count)
+
+
+def test_an_embedding_that_is_too_small_is_named(tmp_path: Path) -> None:
+    text = ("data=text", "data.samples=40", "data.length=64")
+    with pytest.raises(Invalid, match=r"^model=test_fitting:Few: 0 has 100 rows, too few for 1\d\d, which is among"):
+        trainer(tmp_path, "model=custom", "model.target=test_fitting:Few", *text)
+
+
+def test_a_remainder_of_one_map_has_statistics(tmp_path: Path) -> None:
+    run = trainer(tmp_path, *DIGITS, "model.target=test_fitting:Maps", "trainer.epochs=1")
+    assert run.run().attempts == 3 and run.module.training
+    run.config.data.drop_last = True
+    assert build.samples_of(run.config, run.data, World(size=2)) == 32
+    with pytest.raises(Invalid, match=r"^data.drop_last=True: leaves nothing of 33 samples, in micro-batches of 48"):
+        build.samples_of(run.config, run.data, World(size=3))
+
+
+def test_a_run_begins_from_a_plain_state_dict(tmp_path: Path) -> None:
+    given = Tiny()
+    torch.save(given.state_dict(), tmp_path / "weights.pt")
+    run = trainer(tmp_path, *DIGITS, "model.target=nets:Tiny", f"init_from={tmp_path / 'weights.pt'}")
+    assert torch.equal(weights(run.module), weights(given))
+    for odd in ({"epoch": 3}, {"a": torch.zeros(3)}):
+        torch.save(odd, tmp_path / "weights.pt")
+        with pytest.raises(Invalid, match=r"^init_from=.*(neither a state_dict|does not fit the model)"):
+            trainer(tmp_path, *DIGITS, "model.target=nets:Tiny", f"init_from={tmp_path / 'weights.pt'}")
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_what_no_state_dict_holds_is_kept_or_told(tmp_path: Path, buffer: bool) -> None:
+    fields = (*DIGITS, "model.target=test_fitting:Counting", f"+model.kwargs.buffer={buffer}", "trainer.epochs=2")
+    said: list[str] = []
+    whole = trainer(tmp_path / "whole", *fields, "trainer.checkpoint_every=1", cls=Copying)
+    whole.say = said.append
+    whole.run()
+    assert [line for line in said if "since they are no buffers: count" in line] == said[-1:] * (not buffer)
+    assert load(tmp_path / "whole")["unsaved"].keys() == ({"count"} if buffer else set())
+    for folder in sorted(tmp_path.glob("killed_*"))[1:] if buffer else ():
+        resumed(folder, *fields, "trainer.checkpoint_every=1").run()
+        assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "whole"))) == [], folder.name

@@ -7,14 +7,31 @@ import sys
 
 import pytest
 
-IMPORTED = "import os, time, gradlab, sys; print(1, flush=True); before = os.getppid()\n"
+IMPORTED = "import os, time, gradlab, sys; before = os.getppid(); print(1, flush=True)\n"
 LATE = f"{IMPORTED}while os.getppid() == before: time.sleep(0.02)\nsys.modules['gradlab.base.parent'].end_with_parent()"
+IDLE = """
+import time
+from joblib import Parallel, delayed
+from gradlab.sweep.launchers.processes import followed
+followed()
+Parallel(n_jobs=2, backend="loky")(delayed(abs)(i) for i in range(2))
+print(1, flush=True)
+time.sleep(60)
+"""
 CHILD = "import time, gradlab.base.parent as p; p.end_with_parent(); print(1, flush=True); time.sleep(60)"
 
 
 @pytest.mark.parametrize("child", [CHILD, f"{LATE}; time.sleep(60)"], ids=["it asked", "it had only begun"])
 def test_a_process_ends_with_the_one_that_started_it(child: str) -> None:
-    code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    ends(f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)")
+
+
+def test_workers_of_joblib_that_have_no_job_end_with_their_parent() -> None:
+    ends(IDLE)
+
+
+def ends(code: str) -> None:
+    """The processes that this one starts end once it is killed, which is when it has said 1."""
     agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert agent.stdout is not None and agent.stdout.readline() == b"1\n"
     agent.kill()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -31,8 +31,6 @@ def enter() -> None:
     if not launcher():
         return
     lazy_import("torch._dynamo")
-    if launcher() == "joblib":  # its workers would wait for ever and keep their memory
-        end_with_parent(getattr(multiprocessing.current_process(), "_parent_pid", None))
     sys.stdout.isatty = lambda: False  # type: ignore[method-assign]  # jobs side by side would draw over each other
 
 
@@ -55,6 +53,19 @@ def prepare(config: DictConfig) -> None:
     global BEGAN
     BEGAN = os.getpid()
     name, sweeper = config.hydra.runtime.choices["hydra/launcher"], config.hydra.sweeper
+    if name == "joblib":
+        followed()
     if name == "submitit_local" and sweeper.get("max_batch_size", 0) is None:
         cores = len(os.sched_getaffinity(0))
         sweeper.max_batch_size = max(1, cores // (config.hydra.launcher.cpus_per_task or 1))
+
+
+def followed() -> None:
+    """Have joblib's workers end with this process, those too that were given no job: they would wait for minutes."""
+    from joblib.parallel import LokyBackend, register_parallel_backend
+
+    class Followed(LokyBackend):  # type: ignore[misc]
+        def configure(self, *args: Any, **settings: Any) -> Any:
+            return super().configure(*args, initializer=end_with_parent, initargs=(os.getpid(),), **settings)
+
+    register_parallel_backend("loky", Followed)

@@ -350,4 +350,34 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL714",
+        name="hard-value",
+        severity="warning",
+        message="values go on to the loss here, and no gradient comes back: other terms alone train what made them",
+        why="An index, a comparison, a rounded or drawn number has no gradient. What is behind it is trained as if the "
+        "rest of the network were not there.",
+        wrong="""
+encoder, decoder = nn.Linear(8, 4), nn.Linear(4, 4)
+optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    hidden = encoder(x)
+    rounded = hidden.round()
+    (F.cross_entropy(decoder(rounded), y) + 0.1 * hidden.square().mean()).backward()
+    optimizer.step()
+""".strip(),
+        fix="let the gradient around it: hidden + (rounded - hidden).detach(), rsample(), or a soft value",
+        example="""
+encoder, decoder = nn.Linear(8, 4), nn.Linear(4, 4)
+optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    hidden = encoder(x)
+    rounded = hidden + (hidden.round() - hidden).detach()
+    (F.cross_entropy(decoder(rounded), y) + 0.1 * hidden.square().mean()).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -43,7 +43,7 @@ class Broadcasts:
         self.in_loss: list[tuple[CallSite | None, str]] = []
         """Of those that a loss depends on."""
 
-    def begin(self, tracker: OptimizerTracker, without: list[Tensor]) -> bool:
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:

@@ -15,6 +15,8 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 FOLLOWED = (1, 5)
 """Updates of an optimizer after which the next one may be followed."""
+FLAT = {f"{name}{end}" for name in ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn") for end in ("", "_")}
+"""Functions whose gradient is zero wherever they have one."""
 MAX_CALLS = 20_000
 """Calls that are followed at most."""
 
@@ -22,8 +24,11 @@ MAX_CALLS = 20_000
 class Reader(Protocol):
     """Finds mistakes in the calls of an update."""
 
-    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor]) -> bool:
-        """An optimizer has stepped, and these weights had no gradient so far: is the next update of interest?"""
+    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor], flat: list[torch.Tensor]) -> bool:
+        """An optimizer has stepped: is its next update of interest?
+
+        without: weights that had no gradient so far. flat: weights whose gradient was exactly zero.
+        """
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         """A call has returned."""
@@ -57,7 +62,8 @@ class FollowedUpdate(TorchFunctionMode):
         if compiled or _get_current_function_mode_stack():
             return
         weights = list(without)
-        self.readers = [each for each in self.all_readers if each.begin(tracker, weights)]
+        flat = [p for p in tracker.params if p.grad is not None and not p.grad.is_sparse and not p.grad.any()]
+        self.readers = [each for each in self.all_readers if each.begin(tracker, weights, flat)]
         if self.readers:
             self.tracker, self.thread, self.num_calls = tracker, threading.get_ident(), 0
             _push_mode(self)

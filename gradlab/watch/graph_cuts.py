@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import tensors_in
+from gradlab.watch.followed_update import FLAT, tensors_in
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.reach import listed
 from gradlab.watch.unheld_weights import UPDATES, ids
@@ -18,9 +18,6 @@ from gradlab.watch.update_metrics import elements
 
 CONVERSIONS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__bool__"}
 """Functions of a tensor whose results are followed no further."""
-FLAT = {f"{name}{end}" for name in ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn") for end in ("", "_")}
-"""Functions whose gradient is zero wherever they have one."""
-
 Ids = frozenset[int]
 
 
@@ -49,9 +46,7 @@ class GraphCuts:
         self.disabled_at: CallSite | None = None
         """Where gradients were disabled."""
 
-    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor]) -> bool:
-        """Are there weights without a gradient?"""
-        flat = [p for p in tracker.params if p.grad is not None and not p.grad.is_sparse and not p.grad.any()]
+    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor], flat: list[torch.Tensor]) -> bool:
         starved = [p for p in [*without, *flat] if p.requires_grad and id(p) not in self.found]
         self.starved = {id(p): p for p in starved}
         self.first |= {id(p): elements(p).clone() for p in starved}

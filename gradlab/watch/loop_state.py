@@ -17,6 +17,7 @@ from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
 from gradlab.watch.followed_update import FOLLOWED, FollowedUpdate
 from gradlab.watch.graph_cuts import GraphCuts
+from gradlab.watch.hard_values import HardValues
 from gradlab.watch.loss_arguments import LossArguments
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -69,7 +70,7 @@ class LoopState:
         self.outputs: list[OptimizerOutput] = []
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.cuts = GraphCuts()
-        self.followed = FollowedUpdate([self.cuts, Broadcasts(), LossArguments()])
+        self.followed = FollowedUpdate([self.cuts, Broadcasts(), LossArguments(), HardValues()])
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
         self.seen = Seen()

@@ -108,7 +108,7 @@ class LossArguments:
         self.read: set[CallSite | None] = set()
         self.found: list[Violation] = []
 
-    def begin(self, tracker: OptimizerTracker, without: list[Tensor]) -> bool:
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:

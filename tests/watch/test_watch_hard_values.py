@@ -1,0 +1,130 @@
+"""Values whose gradient ends though other terms train what made them: found, unless the gradient goes around."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical, Normal, kl_divergence
+from torch.nn import functional as F
+from torch.optim import Adam
+from watched_loops import batches, marked
+
+import gradlab
+
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.side = nn.Linear(8, 6), nn.Linear(6, 4), nn.Linear(6, 4)
+        self.codes = nn.Parameter(torch.randn(12, 6))
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h):
+        return h.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def drawn(m, x, y):
+    around = Normal(m.first(x), 1.0)
+    z = around.sample()  # here
+    return F.cross_entropy(m.last(z), y) + kl_divergence(around, Normal(0.0, 1.0)).mean()
+
+
+def quantised(m, x, y, around=False):
+    h = m.first(x)
+    index = torch.cdist(h, m.codes).argmin(1)  # here
+    q = m.codes[index]
+    aside = F.mse_loss(q, h.detach()) + F.mse_loss(h, q.detach())
+    return F.cross_entropy(m.last(h + (q - h).detach() if around else q), y) + aside
+
+
+def rounded(m, x, y):
+    h = m.first(x)
+    levels = torch.round(4 * h) / 4  # here
+    return F.cross_entropy(m.last(levels), y) + F.cross_entropy(m.side(h), y)
+
+
+def picked(m, x, y):
+    h = m.first(x)
+    return F.cross_entropy(m.last(F.one_hot(h.argmax(-1), 6).float()), y) + h.square().mean()  # here
+
+
+def counted(m, x, y):
+    out = m.last(m.first(x))
+    hits = (out.sigmoid() > 0.5).float()  # here
+    return 1 - (hits * x[:, :4]).sum() / (hits.sum() + 1) + 0.1 * F.cross_entropy(out, y)
+
+
+WRONG = [drawn, quantised, rounded, picked, counted]
+
+
+def of_a_policy(m, x, y):
+    policy = Categorical(logits=m.first(x))
+    action = policy.sample()
+    value = m.last(F.one_hot(action, 6).float()).mean(1)
+    return -(policy.log_prob(action) * value.detach()).mean() + F.mse_loss(value, (action == y).float())
+
+
+def routed(m, x, y):
+    h = m.first(x)
+    shares = h.softmax(1)
+    best = shares.argmax(1)
+    out = m.last(h) * (shares.gather(1, best[:, None]) * (best[:, None] > 2))
+    return F.cross_entropy(out, y) + (F.one_hot(best, 6).float().mean(0) * shares.mean(0)).sum()
+
+
+def recurrent(m, x, y):
+    """The next input is what was said before."""
+    said = torch.cdist(m.first(x), m.codes)
+    again = m.first(torch.cat([m.codes[said.argmax(1)], x[:, :2]], 1))
+    return F.cross_entropy(m.last(again), y) + F.cross_entropy(said, y)
+
+
+def small_losses_of_the_other(m, x, y):
+    first = F.cross_entropy(m.first(x), y, reduction="none")
+    second = F.cross_entropy(m.last(x[:, :6]), y, reduction="none")
+    few = first.argsort()[:8]
+    return first[second.argsort()[:8]].mean() + F.cross_entropy(m.last(x[few, :6]), y[few])
+
+
+RIGHT = {
+    "straight_through": lambda m, x, y: quantised(m, x, y, around=True),
+    "function": lambda m, x, y: F.cross_entropy(m.last(Rounded.apply(m.first(x))), y) + m.first(x).square().mean(),
+    "gumbel": lambda m, x, y: F.cross_entropy(m.last(F.gumbel_softmax(m.first(x), hard=True)), y),
+    "drawn": lambda m, x, y: F.cross_entropy(m.last(Normal(m.first(x), 1.0).rsample()), y) + m.first(x).mean(),
+    "meant": lambda m, x, y: F.cross_entropy(m.last(m.first(x).detach().round()), y) + F.cross_entropy(m.first(x), y),
+    "noise": lambda m, x, y: F.cross_entropy(m.last(torch.randn_like(m.first(x))), y) + m.first(x).square().mean(),
+    "policy": of_a_policy,
+    "routed": routed,
+    "recurrent": recurrent,
+    "co_teaching": small_losses_of_the_other,
+}
+
+
+def watched(loss, tmp_path):
+    model = Parts()
+    optimizer = Adam(model.parameters(), 1e-2)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, y in batches(4):
+            optimizer.zero_grad()
+            loss(model, x, y).backward()
+            optimizer.step()
+    assert not w.broken
+    return w.faults
+
+
+@pytest.mark.parametrize("loss", WRONG)
+def test_a_value_goes_on_without_its_gradient(loss, tmp_path):
+    faults = watched(loss, tmp_path)
+    assert [(f.name, f.site[1]) for f in faults] == [("hard-value", marked(loss))]
+    assert "codes" not in faults[0].detail  # they are trained
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_a_gradient_that_goes_around_is_seen(kind, tmp_path):
+    assert not watched(RIGHT[kind], tmp_path)

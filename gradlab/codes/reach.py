@@ -380,4 +380,30 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL715",
+        name="zero-gradient",
+        severity="warning",
+        message="the gradient is exactly zero behind this call: these weights never move",
+        why="A product of two factors that both begin at zero, units that are all dead, an output that is clamped, or "
+        "two uses that cancel: the gradient is there, and is zero for ever.",
+        wrong="""
+down, up = nn.Parameter(torch.zeros(8, 2)), nn.Parameter(torch.zeros(2, 4))
+optimizer = torch.optim.SGD([*model.parameters(), down, up], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x) + x @ down @ up, y).backward()
+    optimizer.step()
+""".strip(),
+        fix="begin one of two factors at other values than zero, or where units are dead, with other biases",
+        example="""
+down, up = nn.Parameter(torch.randn(8, 2)), nn.Parameter(torch.zeros(2, 4))
+optimizer = torch.optim.SGD([*model.parameters(), down, up], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x) + x @ down @ up, y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -24,6 +24,7 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.scaler_tracker import ScalerTracker
 from gradlab.watch.unheld_weights import UnheldWeights
+from gradlab.watch.zero_gradients import ZeroGradients
 
 KNOWN_AFTER_STEP = {"clip-after-step", "update-missing"}
 """Mistakes about an update that is counted already when they are detected."""
@@ -70,7 +71,8 @@ class LoopState:
         self.outputs: list[OptimizerOutput] = []
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.cuts = GraphCuts()
-        self.followed = FollowedUpdate([self.cuts, Broadcasts(), LossArguments(), HardValues()])
+        self.zeros = ZeroGradients()
+        self.followed = FollowedUpdate([self.cuts, Broadcasts(), LossArguments(), HardValues(), self.zeros])
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
         self.seen = Seen()

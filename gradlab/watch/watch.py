@@ -175,6 +175,7 @@ class Watch:
             compiled_steps.detect(loop, tracker)
             loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)
             loop.add_violations(tracker, loop.cuts.at_end(tracker), at_end=True)
+            loop.add_violations(tracker, loop.zeros.at_end(tracker, set(loop.cuts.found)), at_end=True)
             metrics = loop.outputs[tracker.index].metrics
             for site, zeroed in metrics.zeroed_names().items():
                 detail = f"none is left of {reach.listed(zeroed)}"

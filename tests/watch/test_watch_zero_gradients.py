@@ -1,0 +1,72 @@
+"""Weights whose gradient is exactly zero in every update: the line behind which it is; not of those that begin so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+from watched_loops import batches, marked, net
+
+import gradlab
+
+
+class Adapted(nn.Module):
+    def __init__(self, first=0.0, bias=0.0):
+        super().__init__()
+        self.whole = net()
+        self.down, self.up = nn.Parameter(first * torch.randn(8, 2)), nn.Parameter(torch.zeros(2, 4))
+        self.gate, self.side = nn.Parameter(torch.zeros(())), nn.Linear(8, 4)
+        nn.init.constant_(self.whole[0].bias, bias)
+
+
+def low_rank(m, x, y, i):
+    return F.cross_entropy(m.whole(x) + x @ m.down @ m.up, y)  # here
+
+
+def dead(m, x, y, i):
+    m.whole[0].bias.data.fill_(-100.0)
+    hidden = m.whole[0](x)
+    return F.cross_entropy(m.whole[2](torch.relu(hidden)), y)  # here
+
+
+def cancelled(m, x, y, i):
+    old = m.whole(x)
+    new = m.whole(x)
+    ratio = (new - old).exp()  # here
+    return (ratio * x[:, :4]).mean()
+
+
+def behind_a_gate(m, x, y, i):
+    return F.cross_entropy(m.whole(x) + m.gate * m.side(x), y)
+
+
+def later(m, x, y, i):
+    return F.cross_entropy(m.whole(x), y) + max(0, i - 10) * m.side(x).square().mean()
+
+
+def switched_off(m, x, y, i):
+    return F.cross_entropy(m.whole(x), y) + 0.0 * m.side(x).square().mean()
+
+
+def watched(loss, tmp_path, **given):
+    torch.manual_seed(0)
+    model = Adapted(**given)
+    optimizer = AdamW(model.parameters(), 1e-2)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for i, (x, y) in enumerate(batches(24)):
+            optimizer.zero_grad()
+            loss(model, x, y, i).backward()
+            optimizer.step()
+    assert not w.broken
+    assert not any(p._backward_hooks for p in model.parameters())
+    return [(f.name, f.site[1]) for f in w.faults]
+
+
+@pytest.mark.parametrize("loss", [low_rank, dead, cancelled])
+def test_a_gradient_that_is_always_zero(loss, tmp_path):
+    assert watched(loss, tmp_path) == [("zero-gradient", marked(loss))]
+
+
+@pytest.mark.parametrize("loss", [low_rank, behind_a_gate, later, switched_off])
+def test_a_gradient_that_begins_at_zero_or_is_switched_off(loss, tmp_path):
+    assert not watched(loss, tmp_path, first=1.0)

@@ -116,4 +116,62 @@ model.load_state_dict(state)
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL905",
+        name="average-inverted",
+        severity="warning",
+        message="the average takes nearly all of the latest weights each time: decay and 1 - decay are swapped",
+        why="An average keeps most of what it was, as 0.999, and takes the rest of the weights. The other way around "
+        "it is a copy of them, with nothing averaged.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    loss(student(x), teacher(x).detach(), y).backward()
+    optimizer.step()
+    for p, q in zip(student.parameters(), teacher.parameters()):
+        q.data.mul_(1 - 0.999).add_(p.data, alpha=0.999)
+""".strip(),
+        fix="multiply the average by the decay, and the weights by 1 - decay",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    loss(student(x), teacher(x).detach(), y).backward()
+    optimizer.step()
+    for p, q in zip(student.parameters(), teacher.parameters()):
+        q.data.mul_(0.999).add_(p.data, alpha=1 - 0.999)
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL906",
+        name="average-in-optimizer",
+        severity="warning",
+        message="weights that follow others after each update are moved by the optimizer too",
+        why="A teacher or a target that is an average of other weights is none any more where the loss moves it as "
+        "well: it goes to where the student has less to do.",
+        wrong="""
+optimizer = torch.optim.SGD([*student.parameters(), *teacher.parameters()], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss(student(x), teacher(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p, q in zip(student.parameters(), teacher.parameters()):
+            q.lerp_(p, 0.01)
+""".strip(),
+        fix="leave these weights out of the optimizer, and compute what they give under no_grad()",
+        example="""
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.no_grad():
+        goal = teacher(x)
+    loss(student(x), goal, y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p, q in zip(student.parameters(), teacher.parameters()):
+            q.lerp_(p, 0.01)
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -22,6 +22,7 @@ except:
     GL409              at the end, if its length is known, and is the number of updates
     GL901              from the third time in the first updates; outside of closures only along the gradient
     GL902              from the third time on
+    GL905 GL906        after 48 updates; of weights of at least 8 elements, at the line that writes them
     GL903              at the end, of optimizers that are made while the watch runs and were not passed to it
 
 Not detected, and why:

@@ -15,13 +15,16 @@ from gradlab.watch.broadcasts import Broadcasts
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
-from gradlab.watch.followed_update import FOLLOWED, FollowedUpdate
+from gradlab.watch.followed_update import FOLLOWED, FollowedUpdate, Reader
+from gradlab.watch.followers import Followers
+from gradlab.watch.gradient_reads import GradientReads
 from gradlab.watch.graph_cuts import GraphCuts
 from gradlab.watch.hard_values import HardValues
 from gradlab.watch.loss_arguments import LossArguments
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.rules import accumulation
 from gradlab.watch.scaler_tracker import ScalerTracker
 from gradlab.watch.unheld_weights import UnheldWeights
 from gradlab.watch.zero_gradients import ZeroGradients
@@ -71,8 +74,9 @@ class LoopState:
         self.outputs: list[OptimizerOutput] = []
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.cuts = GraphCuts()
-        self.zeros = ZeroGradients()
-        self.followed = FollowedUpdate([self.cuts, Broadcasts(), LossArguments(), HardValues(), self.zeros])
+        self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
+        readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), HardValues(), self.zeros, self.reads]
+        self.followed = FollowedUpdate(readers)
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
         self.seen = Seen()
@@ -130,14 +134,17 @@ class LoopState:
 
     def follow_update(self, tracker: OptimizerTracker) -> None:
         """After a step: follow the calls of the next update, if a reader wants to."""
-        if tracker.attempts in FOLLOWED and self.ddp is None and not self.fsdp1:
+        thrown = tracker.num_thrown == accumulation.THROWN
+        self.reads.wanted = self.followers.after_step(tracker) or thrown
+        if (tracker.attempts in FOLLOWED or self.reads.wanted) and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
 
-    def end_followed(self, tracker: OptimizerTracker | None = None) -> None:
-        """Before a step, or at the end: that update is over."""
+    def end_followed(self, tracker: OptimizerTracker | None = None) -> bool:
+        """Before a step, or at the end: that update is over. Whether it was followed."""
         followed, found = self.followed.end(tracker)
         if followed is not None:
             self.add_violations(followed, found)
+        return followed is not None
 
     def update_parameters(self, tracker: OptimizerTracker) -> None:
         """An optimizer's parameters have changed."""

@@ -69,6 +69,12 @@ class OptimizerTracker:
     # What happened since the last step.
     dropped: list[tuple[BackwardPass, CallSite | None]] = field(default_factory=list)
     """Backward passes that were zeroed before any optimizer used them, and where."""
+    thrown: list[tuple[BackwardPass, CallSite | None]] = field(default_factory=list)
+    """Those of the update before whose lines are not those of the passes that were used then, and where."""
+    num_thrown: int = 0
+    """Updates in a row with any."""
+    num_before_thrown: int = 0
+    """`steps_without_drop` at the latest of them."""
     functional: list[Any] = field(default_factory=list)
     """Losses whose gradients `torch.autograd.grad` returned, which adds them to no parameter's."""
     clips: list[ClipCall] = field(default_factory=list)

@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from gradlab.watch.call_site import CallSite
+from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.loop_state import LoopState
 from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.rules import calls, eval_mode, reach
-from gradlab.watch.rules.accumulation import finite_dropped
+from gradlab.watch.rules import accumulation, averages, calls, eval_mode, reach
 
 CHECK_PARAMETERS_EVERY = 5
 """Updates between two checks of which parameters are trained."""
@@ -24,7 +23,9 @@ def before_step(
     weights_unmoved: bool = True,
 ) -> None:
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
-    loop.end_followed(tracker)
+    followed = loop.end_followed(tracker) and loop.reads.following
+    if loop.followers.before_step(tracker):
+        loop.add_violations(tracker, averages.at_check(tracker, loop.followers.constant(tracker), loop.reads.writes))
     tracker.cut_site = loop.cuts.site_of(tracker)
     metrics = loop.outputs[tracker.index].metrics
     alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips
@@ -33,6 +34,14 @@ def before_step(
         loop.add_violations(tracker, calls.kept_graphs(tracker, tracker.accumulated))
     else:
         judge_step(loop, tracker, site, by_scaler, weights_unmoved)
+        accumulation.note_thrown(tracker)
+        if followed and tracker.num_thrown > accumulation.THROWN and not loop.reads.seen:
+            b, zeroed_at = tracker.thrown[-1]
+            detail, update = (
+                f"none is left of the loss of {format_site(b.site)}",
+                tracker.attempts + 2 - tracker.num_thrown,
+            )
+            loop.add_fault("zero-before-step", zeroed_at or b.site, tracker, detail, update=update)
     fused = getattr(tracker.optimizer, "grad_scale", None)
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
     metrics.note_present(refilled=bool(tracker.unused))
@@ -69,7 +78,7 @@ def after_step(loop: LoopState, tracker: OptimizerTracker, skipped: Any) -> None
     own = tracker.own
     losses = [b.loss for b in own if not any(first in own for first in b.repeats)]
     if tracker.manually_written:  # the loop has made the gradients of those of other losses too
-        losses = [b.loss for b, _ in finite_dropped(tracker)] + losses + tracker.functional
+        losses = [b.loss for b, _ in accumulation.finite_dropped(tracker)] + losses + tracker.functional
     loss = tracker.closure_passes[0].loss if len(tracker.closure_passes) > 1 else total_loss(losses)
     if loop.running is not None and not tracker.accumulated:  # a hook on the parameters steps during the backward pass
         loss = loop.running.loss

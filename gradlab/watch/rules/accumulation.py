@@ -10,6 +10,9 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Violation
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
+THROWN = 10
+"""Updates in a row in which a pass is zeroed, after which the next one is followed."""
+
 
 def zeroing(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSite | None) -> Iterator[Violation]:
     """At a step: were gradients zeroed too often, too late or never?"""
@@ -35,6 +38,17 @@ def zeroed_before_step(tracker: OptimizerTracker, site: CallSite | None) -> Iter
         return
     if len(dropped) == len(tracker.dropped):
         yield "zero-before-step", dropped[-1][1] or site, ""
+
+
+def note_thrown(tracker: OptimizerTracker) -> None:
+    """At a step: in how many updates in a row had a pass of another loss been zeroed, that nothing has used since?"""
+    unused, used = tracker.unused, any(first.used_by for first, _ in tracker.thrown)
+    lines, known = {b.site for b in unused}, [each for b in unused for each in (*b.extends, *b.repeats)]
+    thrown = [(b, site) for b, site in finite_dropped(tracker) if b.site not in lines and b not in known]
+    in_a_row = tracker.steps_without_drop == tracker.num_before_thrown and not used
+    tracker.num_before_thrown = tracker.steps_without_drop
+    tracker.thrown = thrown if unused and not tracker.manually_written else []
+    tracker.num_thrown = (tracker.num_thrown * in_a_row + 1) * bool(tracker.thrown)
 
 
 def finite_dropped(tracker: OptimizerTracker) -> list[tuple[BackwardPass, CallSite | None]]:

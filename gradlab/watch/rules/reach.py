@@ -115,7 +115,7 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
         for other in [t for t in trackers if t is not tracker and t.ids & tracker.ids][:1]:
             detail = f"they are those of another optimizer, whose step is at {format_site(other.step_site)}"
             yield "step-without-gradient", tracker.step_site, detail
-        if tracker.num_backwards and tracker.is_still:
+        if tracker.num_backwards and tracker.is_still and not tracker.dropped_last:
             yield "step-without-gradient", tracker.step_site, "all gradients are zeroed before it"
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
     moved = tracker.other_optimizers or any(other.attempts and other.ids & tracker.ids for other in trackers)

@@ -1,0 +1,26 @@
+"""Rules about weights that follow others between two steps, as averages of them do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import Violation
+from gradlab.watch.followers import Follower
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+
+COPY = 0.5
+"""Share of the distance from which an average is hardly another weight than the one that it follows."""
+
+
+def at_check(
+    tracker: OptimizerTracker, followers: Iterable[Follower], writes: dict[int, CallSite | None]
+) -> Iterator[Violation]:
+    """writes: address of a tensor -> where the loop wrote to it before this step."""
+    for each in followers:
+        site = writes.get(each.weight.data_ptr()) or tracker.step_site
+        share = f"by {each.share:.4g} of the distance after each update"
+        if each.trained:
+            yield "average-in-optimizer", site, f"{tracker.name_of(each.weight)} follows another weight {share}"
+        elif each.share > COPY:
+            yield "average-inverted", site, share

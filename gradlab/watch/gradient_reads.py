@@ -34,7 +34,7 @@ class GradientReads:
         self.writes: dict[int, CallSite | None] = {}
         """Address of a tensor -> where it was written to the last time."""
 
-    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor]) -> bool:
+    def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor], flat: list[torch.Tensor]) -> bool:
         self.following, self.wanted = self.wanted, False
         if self.following:
             hooked = [*tracker.params, *(part for model in self.models for part in model.modules())]

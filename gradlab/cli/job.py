@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import shutil
 import sys
+import time
 import traceback
-from collections.abc import Iterable
-from contextlib import nullcontext
-from datetime import timedelta
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,10 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
     if overrides is not None and refused:
         code = 0  # an answer, and not a fault of the command
     shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
-    if world.size > 1 and not all_failed(world):
+    failed_at, alone = int(time.time()), world.size > 1 and not all_failed(world)
+    if (alone or overrides is None) and not lost(error):
+        tell_torchrun(of_rank(error, message, world.rank), failed_at)
+    if alone:
         print(of_rank(error, message, world.rank), end="", file=sys.stderr, flush=True)
         os._exit(code)  # the launcher then ends the others, which would wait for this rank for ever
     if not world.main:
@@ -186,9 +190,22 @@ def of_rank(error: BaseException, message: str | None, rank: int) -> str:
     if message is not None:
         return f"gradlab: rank {rank}: {message}\n"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    if isinstance(error, RuntimeError) and LOST.search(what):
+    if lost(error):
         return f"gradlab: rank {rank}: another rank has ended\n" if rank == 0 else ""
     return "".join([f"gradlab: rank {rank}: {what}\n", *traceback.format_tb(error.__traceback__, limit=-3)])
+
+
+def tell_torchrun(said: str, failed_at: int) -> None:
+    """Have torchrun's summary name why this rank failed, where it would say how to find out."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with suppress(OSError):
+            content = {"message": {"message": said.strip(), "extraInfo": {"timestamp": str(failed_at)}}}
+            Path(file).write_text(json.dumps(content), encoding="utf-8")
+
+
+def lost(error: BaseException) -> bool:
+    """Whether a rank only notices that another one has ended."""
+    return isinstance(error, RuntimeError) and LOST.search(str(error)) is not None
 
 
 def all_failed(world: World) -> bool:
@@ -196,15 +213,21 @@ def all_failed(world: World) -> bool:
     return wait_for(world, "failed", range(world.size))
 
 
-def wait_for(world: World, what: str, ranks: Iterable[int], seconds: float = 10.0) -> bool:
+def wait_for(world: World, what: str, ranks: Sequence[int], seconds: float = 10.0) -> bool:
     """Report that this rank has come so far in this job; whether all of the given ranks do in time."""
     from torch.distributed import distributed_c10d
 
     store = distributed_c10d._get_default_store()
     name = f"gradlab/{what}/{len(session.current().exit_codes)}"
     store.set(f"{name}/{world.rank}", "1")
+    end = time.monotonic() + seconds
     try:
-        store.wait([f"{name}/{rank}" for rank in ranks], timedelta(seconds=seconds))
+        while not store.check(
+            [f"{name}/{rank}" for rank in ranks]
+        ):  # to wait would have PyTorch print lines of its own
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
     except Exception:
         return False
     return True

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,24 @@ def test_a_folder_that_is_removed_ends_its_run_in_a_line(gradlab: Commands, tmp_
 def test_a_run_whose_log_cannot_be_opened_is_refused_in_a_line(gradlab: Commands, tmp_path: Path) -> None:
     (tmp_path / "r" / "gradlab.log").mkdir(parents=True)
     assert "gradlab.log: Is a directory" in told(gradlab(*SHORT, "hydra.run.dir=r", cwd=tmp_path))
+
+
+@pytest.mark.slow
+def test_a_folder_that_nobody_may_change_is_told_in_a_line(gradlab: Commands, tmp_path: Path) -> None:
+    assert gradlab(*SHORT, "expect=any", "hydra.run.dir=r", cwd=tmp_path).code == 0
+    if subprocess.run(["chattr", "-R", "+i", tmp_path / "r"], capture_output=True).returncode:
+        pytest.skip("needs root, and a file system that knows immutable files")
+    try:
+        for command in (("resume=r", "trainer.epochs=2"), ("hydra.run.dir=r", *SHORT), ("hydra.run.dir=r/new", *SHORT)):
+            ended = gradlab(*command, cwd=tmp_path)
+            assert ended.code in (1, 2) and ended.err.count("\n") == 1 and "not permitted" in ended.err, ended
+        sweep = gradlab("-m", "seed=0,1", *SHORT, "hydra.sweep.dir=r/sweep", cwd=tmp_path)
+        assert sweep.code in (1, 2) and sweep.err.count("\n") == 1, sweep
+        assert gradlab.python("-m", "gradlab.show", "r", cwd=tmp_path).result(60).code == 0
+        page = gradlab.python("-m", "gradlab.report", "r", cwd=tmp_path).result(60)
+        assert page.code == 1 and page.err.count("\n") == 1, page
+    finally:
+        subprocess.run(["chattr", "-R", "-i", tmp_path / "r"], check=True)
 
 
 def test_folders_have_any_name(gradlab: Commands, tmp_path: Path) -> None:

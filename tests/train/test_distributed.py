@@ -195,8 +195,12 @@ def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(
     gradlab: Commands, tmp_path: Path, what: str
 ) -> None:
     overrides, message = FAILING[what]
-    ended = gradlab.torchrun(2, "-m", "gradlab", *overrides, "hydra.run.dir=run", cwd=tmp_path)
-    assert ended.code != 0 and message in ended.err, ended.err
+    told = tmp_path / "error.json"  # which torchrun prints
+    ended = gradlab.torchrun(
+        2, "-m", "gradlab", *overrides, "hydra.run.dir=run", cwd=tmp_path, TORCHELASTIC_ERROR_FILE=str(told)
+    )
+    assert ended.code != 0 and message in ended.err and "[c10d]" not in ended.err, ended.err
+    assert message in json.loads(told.read_text())["message"]["message"]
     if (failed_at := tmp_path / "failed_at").exists():
         seconds = time.time() - float(failed_at.read_text())
         assert seconds < 20, f"it took {seconds:.0f} s to end"

@@ -174,4 +174,35 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL907",
+        name="learning-rate-zero",
+        severity="advice",
+        message="the learning rate of these weights is 0 in all updates: they get gradients, and stay what they are",
+        why="A group of parameters keeps the rate that it was given until something sets another one.",
+        wrong="""
+groups = [{"params": body.parameters(), "lr": 0.0}, {"params": head.parameters()}]
+optimizer = torch.optim.Adam(groups, lr=0.001)
+""".strip(),
+        fix="give the group a learning rate, or freeze its weights with requires_grad_(False)",
+        example="""
+groups = [{"params": body.parameters(), "lr": 0.0001}, {"params": head.parameters()}]
+optimizer = torch.optim.Adam(groups, lr=0.001)
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL908",
+        name="clip-per-parameter",
+        severity="advice",
+        message="each tensor is clipped by itself, which changes the direction of the gradient as a whole",
+        why="Those above the bound shrink, and the others do not. One call with all parameters keeps the direction.",
+        wrong="""
+for p in model.parameters():
+    torch.nn.utils.clip_grad_norm_(p, max_norm=1.0)
+""".strip(),
+        fix="clip all parameters in one call",
+        example="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
+        found_by=("watch",),
+    ),
 )

@@ -236,4 +236,29 @@ for epoch in range(epochs):
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL410",
+        name="warm-up-unfinished",
+        severity="advice",
+        message="all updates were made in the first part of a warm-up: the learning rate was never near the true one",
+        why="A warm-up that is many times longer than the training is counted in other units, or for another training.",
+        wrong="""
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.001, total_iters=100_000)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    scheduler.step()
+""".strip(),
+        fix="make the warm-up a small part of the training",
+        example="""
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.001, total_iters=len(loader) // 20)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+    scheduler.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

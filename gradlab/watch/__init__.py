@@ -19,9 +19,10 @@ except:
     GL708              at the end, at the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
     GL710              from the second update on that the loop writes to its gradients
-    GL409              at the end, if its length is known, and is the number of updates
+    GL409 GL410        at the end; GL409 if its length is known, and is the number of updates
     GL901              from the third time in the first updates; outside of closures only along the gradient
     GL902              from the third time on
+    GL907              at the end, at the optimizer's assignment in a function that runs then, else at the step
     GL905 GL906        after 48 updates; of weights of at least 8 elements, at the line that writes them
     GL903              at the end, of optimizers that are made while the watch runs and were not passed to it
 

@@ -29,8 +29,8 @@ class Seen:
     """Call site of a backward pass of a tensor that no operation has made."""
     regressed: set[int] = field(default_factory=set)
     """ids of the last weights of values that are trained by a regression."""
-    stray_clips: list[CallSite | None] = field(default_factory=list)
-    """Calls since the latest backward pass that clip none of the gradients there are, or only used ones."""
+    stray_clips: list[tuple[CallSite | None, str]] = field(default_factory=list)
+    """Calls since the latest backward pass that clip none of the gradients there are, or only used ones; and why."""
     freezes: list[tuple[CallSite | None, set[int]]] = field(default_factory=list)
     """Calls of `requires_grad_(False)` of modules during the first updates, and ids of their parameters."""
 

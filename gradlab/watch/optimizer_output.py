@@ -11,7 +11,7 @@ from typing import Any
 
 from gradlab.base.lock import turn
 from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
-from gradlab.diagnosis.finding import SEVERITIES, Diagnosis
+from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
 from gradlab.report.pages import run_page
@@ -19,6 +19,7 @@ from gradlab.runs import ending
 from gradlab.train import environment
 from gradlab.train.outcome import Outcome
 from gradlab.update.recorder import Layers
+from gradlab.watch.call_site import format_site
 from gradlab.watch.events import Seen
 from gradlab.watch.faults import FaultRecord
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -27,6 +28,8 @@ from gradlab.watch.update_metrics import UpdateMetrics
 
 NOT_MEASURED = "not_measured"
 """The verdict if no update was observed."""
+OF_THE_STEP = {"updates_lost", "update_too_large", "stalled"}
+"""Findings about what the optimizer's steps do to the weights."""
 FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", run_page.NAME)
 """The files in an optimizer's folder."""
 
@@ -126,6 +129,10 @@ class OptimizerOutput:
         found = diagnose(self.stream, status, **known)
         if found.verdict == "interrupted" and self.error:
             found.sentence = f"{found.sentence}: {self.error}"
+        for finding in found.findings:
+            self.add_place(finding)
+            if finding.code == found.verdict and "line" in finding.evidence:
+                found.sentence = finding.sentence
         mistakes = [record.finding() for record in faults]
         found.findings = sorted([*mistakes, *found.findings], key=lambda each: SEVERITIES.index(each.severity))
         worst = found.findings[0] if mistakes else None
@@ -135,6 +142,14 @@ class OptimizerOutput:
         if found.verdict in ("healthy", "too_short") and not self.stream.history.attempts:
             found.verdict, found.sentence = NOT_MEASURED, self.why_not_measured()
         return found
+
+    def add_place(self, finding: Finding) -> None:
+        """Name the line of the call that it is about."""
+        clips = {"overclipped": self.tracker.clip_site, "clip_idle": self.tracker.clip_site}
+        site = clips.get(finding.code) or (self.tracker.step_site if finding.code in OF_THE_STEP else None)
+        if site is not None:
+            finding.sentence = f"{format_site(site)}: {finding.sentence}"
+            finding.evidence |= {"file": site[0].co_filename, "line": site[1]}
 
     def why_not_measured(self) -> str:
         """Why no update of this optimizer was observed."""

@@ -135,6 +135,10 @@ class OptimizerTracker:
     """Call site of the latest backward pass that reached it."""
     step_site: CallSite | None = None
     """Call site of the latest step."""
+    clip_site: CallSite | None = None
+    """Call site of the latest call that clipped its gradients."""
+    moving: set[int] = field(default_factory=set)
+    """ids of the groups that had a learning rate over 0 at some update."""
     cut_site: CallSite | None = None
     """Where the graph of some of its weights ends, before it reaches a loss."""
     frozen_early: list[torch.Tensor] = field(default_factory=list)
@@ -233,6 +237,11 @@ class OptimizerTracker:
         if rate > GONE * self.peak_rate:
             self.last_alive = self.attempts
             self.peak_rate = max(self.peak_rate, rate)
+
+    def note_groups(self) -> None:
+        """Now and then, and at the end: which groups have a learning rate?"""
+        rates = ((id(group), group.get("lr", 1.0)) for group in self.optimizer.param_groups)
+        self.moving |= {key for key, rate in rates if isinstance(rate, torch.Tensor) or rate != 0}
 
     def note_targets(self, size: torch.Tensor | None) -> None:
         """At a backward pass: how large were the targets?"""

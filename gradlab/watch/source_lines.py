@@ -103,6 +103,24 @@ def freezing_line(code: CodeType) -> CallSite | None:
     return (code, found[0]) if len(found) == 1 else None
 
 
+def assignment_line(thing: Any) -> CallSite | None:
+    """The line in a running function at which the variable or attribute that holds an object is assigned to a call."""
+    found: list[CallSite] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        for node in walk(statements(code)) if origin(code.co_filename) == USER else ():
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                pairs = [(node.targets[0], node.value)]
+                if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(node.targets[0].elts, node.value.elts, strict=False))
+                names = {**frame.f_globals, **frame.f_locals}
+                held = [v for t, v in pairs if isinstance(v, ast.Call) and value_of(t, names) is thing]
+                found += [(code, line(value)) for value in held]
+        frame = frame.f_back
+    return found[0] if len({number for _, number in found}) == 1 else None
+
+
 def value_of(node: ast.AST, names: dict[str, Any]) -> Any:
     """The module that an expression such as `model.layers[-1]` is now; no code of the user's is run."""
     if isinstance(node, ast.Name):

@@ -23,6 +23,9 @@ from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import calls
 
 CLIP = torch.nn.utils.clip_grad
+STRAY = "its parameters have no gradient, or one of an earlier step"
+MAX_COMPARED = 3
+"""Times that gradients are compared with those of an optimizer: reading them waits for the device."""
 
 
 class ClippingObserver:
@@ -35,6 +38,7 @@ class ClippingObserver:
         self.iterator_call: tuple[float, Any] | None = None
         """(bound, norm) of a running call whose parameters are an iterator, which must not be consumed."""
         self.iterator_trackers: list[OptimizerTracker] = []
+        self.num_compared = 0
         self.in_model_method = False
         """Whether a model's own `clip_grad_norm_` is running."""
         self.resnet = any(re.search("resnet", type(part).__name__, re.I) for m in loop.models for part in m.modules())
@@ -141,11 +145,23 @@ class ClippingObserver:
         known |= {id(p) for t in loop.trackers for group in t.optimizer.param_groups for p in group["params"]}
         return known.isdisjoint(map(id, params))
 
+    def are_copies(self, params: list[Tensor]) -> bool:
+        """Whether these have copies of all gradients of an optimizer."""
+        for tracker in self.loop.trackers if self.num_compared < MAX_COMPARED else ():
+            pairs = list(zip(params, tracker.params, strict=False))
+            if tracker.unused and len(params) == len(tracker.params) and all(p.shape == q.shape for p, q in pairs):
+                self.num_compared += 1
+                grads = [(p.grad, q.grad) for p, q in pairs if q.grad is not None]
+                return all(g is not None and g.dtype == h.dtype and torch.equal(g, h) for g, h in grads)
+        return False
+
     def clip(self, params: list[Tensor], bound: float | None, total: Any) -> AfterCall | None:
         """Judge and measure before a call that clips. bound: None if by value. total: the norm it has computed."""
         site, loop, trackers = call_site(), self.loop, self.trackers_of(params)
         if not trackers and self.is_stray(params):
-            loop.seen.stray_clips.append(site)
+            loop.seen.stray_clips.append((site, STRAY))
+        elif not trackers and self.are_copies(params):
+            loop.seen.stray_clips.append((site, "its gradients are copies"))
         for tracker in trackers:
             output = loop.outputs[tracker.index]
             metrics = output.metrics
@@ -154,12 +170,14 @@ class ClippingObserver:
             pending = tracker.unused or any(t.unused for t in trackers)  # networks may be clipped together
             others = not pending and any(t.unused for t in loop.trackers)
             if others and tracker.clipped_last:
-                loop.seen.stray_clips.append(site)  # it was clipped before its step: another one is meant
+                loop.seen.stray_clips.append((site, STRAY))  # it was clipped before its step: another one is meant
             elif tracker.unused or not (pending or (others and not tracker.attempts)):  # it may be clipped again
                 loop.add_violations(tracker, calls.at_clip(tracker, site, loop.scaler.enabled, loop.forwards.count))
             if tracker.unused:
                 loop.add_violations(tracker, calls.at_bound(bound, site, self.resnet))
+                loop.add_violations(tracker, calls.at_single(tracker, site, len(params)))
             tracker.clips.append(ClipCall(site, len(tracker.accumulated)))
+            tracker.clip_site = site
             output.clips = True
             if not tracker.unused:
                 continue

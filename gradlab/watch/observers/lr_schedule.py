@@ -87,6 +87,7 @@ class ScheduleObserver:
             self.loop.add_violations(
                 tracker, rules.at_end(tracker, site, count, schedule_lengths(schedule), plateau), at_end=True
             )
+            self.loop.add_violations(tracker, rules.unfinished(tracker, schedule, site), at_end=True)
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
                 self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site), at_end=True)

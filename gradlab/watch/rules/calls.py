@@ -43,6 +43,14 @@ def at_bound(bound: float | None, site: CallSite | None, resnet: bool) -> Iterat
         yield "resnet-clipped-tightly", site, f"{bound:g}"
 
 
+def at_single(tracker: OptimizerTracker, site: CallSite | None, num_params: int) -> Iterator[Violation]:
+    """Before a call that clips so many parameters: is it one of several for single tensors?"""
+    same = [c for c in tracker.clips if c.site == site and c.num_accumulated == len(tracker.accumulated)]
+    calls = len(same) + 1
+    if num_params == 1 and calls == len(tracker.params) > 2:
+        yield "clip-per-parameter", site, f"{calls} calls in an update"
+
+
 def at_backward(tracker: OptimizerTracker, b: BackwardPass, in_autocast: bool) -> Iterator[Violation]:
     """After a backward pass; `tracker.unused` are those before it."""
     if in_autocast:

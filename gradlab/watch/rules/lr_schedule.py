@@ -16,6 +16,8 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 LONG = 40
 """Updates after which a learning rate that is nearly 0 from before half of them on is no short test."""
 
+UNFINISHED = 0.05
+"""Part of the learning rate below which a warm-up has hardly begun."""
 FEWER = 4
 """Updates in an epoch at least, for its steps to be told from those after updates."""
 IDLE = 3
@@ -116,6 +118,14 @@ def are_shares(values: Sequence[float]) -> bool:
     if not all(0 <= v <= 1 for v in values) or len(set(values)) < FEW:
         return False
     return any(all(abs(v * n - round(v * n)) <= ROUNDED * n for v in values) for n in range(2, MAX_SAMPLES))
+
+
+def unfinished(tracker: OptimizerTracker, schedule: Any, site: CallSite | None) -> Iterator[Violation]:
+    """At the end: was the learning rate always a small part of the one that the optimizer was made with?"""
+    rate = next(iter(getattr(schedule, "base_lrs", [])), 0.0)
+    highest = max(tracker.peak_rate, rate_of(tracker.optimizer))
+    if tracker.attempts >= LONG and isinstance(rate, float) and 0 < highest < UNFINISHED * rate:
+        yield "warm-up-unfinished", site, f"at most {highest:.3g} of {rate:.3g}"
 
 
 def at_schedule_step(

@@ -9,7 +9,7 @@ from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
 from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker
 from gradlab.watch.rules.accumulation import close
-from gradlab.watch.source_lines import freezing_line
+from gradlab.watch.source_lines import assignment_line, freezing_line
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
@@ -54,8 +54,8 @@ def at_step(
         if close(b.weight.product, 1) and any(r in unused and close(r.weight.product, 1) for r in b.repeats):
             yield "backward-twice", b.site, ""
     if unused and not tracker.clips:
-        for clip in seen.stray_clips:
-            yield "clip-elsewhere", clip, "its parameters have no gradient, or one of an earlier step"
+        for clip, why in seen.stray_clips:
+            yield "clip-elsewhere", clip, why
 
 
 def stepped_again(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:
@@ -117,6 +117,11 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
             yield "step-without-gradient", tracker.step_site, detail
         if tracker.num_backwards and tracker.is_still and not tracker.dropped_last:
             yield "step-without-gradient", tracker.step_site, "all gradients are zeroed before it"
+    tracker.note_groups()
+    still = [g for g in tracker.optimizer.param_groups if id(g) not in tracker.moving]
+    names = [tracker.name_of(p) for g in still for p in g["params"] if p.requires_grad and p.grad is not None]
+    if names and tracker.attempts >= OFTEN:
+        yield "learning-rate-zero", assignment_line(tracker.optimizer) or tracker.step_site, listed(names)
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
     moved = tracker.other_optimizers or any(other.attempts and other.ids & tracker.ids for other in trackers)
     if unstepped and not moved:

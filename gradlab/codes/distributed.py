@@ -195,4 +195,35 @@ for x, y, mask in loader:
 """.strip(),
         found_by=("audit",),
     ),
+    Code(
+        code="GL509",
+        name="engine-bypassed",
+        severity="warning",
+        message="backward() of the loss itself, past the accelerator or engine that steps: not scaled, not divided",
+        why="The backward() of an accelerator or an engine scales the loss in fp16, divides it by the length "
+        "of the window, and partitions gradients. Without mixed precision, windows and partitions nothing is lost; "
+        "DeepSpeed attaches this to the loss itself since 0.18.3.",
+        wrong="""
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        criterion(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        fix="call accelerator.backward(loss), fabric.backward(loss) or engine.backward(loss)",
+        example="""
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(criterion(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+""".strip(),
+        found_by=("audit",),
+    ),
 )

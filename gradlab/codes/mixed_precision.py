@@ -142,7 +142,7 @@ scaler.update()
         code="GL207",
         name="loss-not-scaled",
         severity="error",
-        message="the loss is not scaled before backward(), but scaler.step() divides the gradients by the scale",
+        message="the loss is not scaled before backward(), but its gradients are divided by the scale before the step",
         why="PyTorch's scaler raises if it has scaled no loss yet. If it has scaled another loss, the gradient of this "
         "one is too small by the scale, 65536 at first.",
         wrong="""

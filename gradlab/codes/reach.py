@@ -9,12 +9,14 @@ CODES = (
         code="GL701",
         name="step-without-gradient",
         severity="error",
-        message="the optimizer steps, and no backward pass reaches any of its parameters: nothing is trained",
+        message="the optimizer steps, and no backward pass has reached any of its parameters: nothing is trained",
         why="The optimizer holds the parameters of a model that was replaced since, or of a frozen one, or the loss "
-        "has lost its graph (`torch.tensor(loss)`, `.item()`, NumPy). A step skips parameters without a gradient.",
+        "has lost its graph (`torch.tensor(loss)`, `.item()`, NumPy), or backward() comes after the step. A step skips "
+        "parameters without a gradient.",
         wrong="""
+model = nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model = copy.deepcopy(model)
+model = nn.Linear(8, 4)
 for x, y in loader:
     optimizer.zero_grad()
     criterion(model(x), y).backward()
@@ -28,7 +30,6 @@ for x, y in loader:
     criterion(model(x), y).backward()
     optimizer.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL702",
@@ -405,5 +406,41 @@ for x, y in loader:
     optimizer.step()
 """.strip(),
         found_by=("watch",),
+    ),
+    Code(
+        code="GL719",
+        name="graph-used-again",
+        severity="error",
+        message="this loss goes backward through a graph that an earlier backward() has freed: PyTorch raises",
+        why="Both losses come from one forward pass. The first backward() goes through it too, and leaves its gradient "
+        "in weights that have a loss of their own: the graph of what was made for another network was not cut.",
+        wrong="""
+maker, judge = nn.Linear(8, 4), nn.Linear(4, 1)
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(maker.parameters(), lr=0.1)
+for x, y in loader:
+    made = maker(x)
+    first.zero_grad()
+    judge(made).mean().backward()
+    first.step()
+    second.zero_grad()
+    (-judge(made)).mean().backward()
+    second.step()
+""".strip(),
+        fix="detach what the other network made in the first loss, or add the losses up and call backward() once",
+        example="""
+maker, judge = nn.Linear(8, 4), nn.Linear(4, 1)
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(maker.parameters(), lr=0.1)
+for x, y in loader:
+    made = maker(x)
+    first.zero_grad()
+    judge(made.detach()).mean().backward()
+    first.step()
+    second.zero_grad()
+    (-judge(made)).mean().backward()
+    second.step()
+""".strip(),
+        found_by=("audit",),
     ),
 )

@@ -107,7 +107,7 @@ for epoch in range(epochs):
         why="A schedule that counts epochs comes to its end within a few of them when it is stepped for each batch; "
         "what follows trains nothing.",
         wrong="""
-scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=epochs)
 for epoch in range(epochs):
     for x, y in loader:
         optimizer.zero_grad()
@@ -117,7 +117,7 @@ for epoch in range(epochs):
 """.strip(),
         fix="step it after each epoch, or count its length in updates",
         example="""
-scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=epochs)
 for epoch in range(epochs):
     for x, y in loader:
         optimizer.zero_grad()
@@ -125,7 +125,6 @@ for epoch in range(epochs):
         optimizer.step()
     scheduler.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL406",

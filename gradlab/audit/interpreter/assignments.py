@@ -42,7 +42,7 @@ def assigned_value(engine: Engine, node: ast.Assign, target: ast.expr) -> Value:
     old = engine.value(target) if averaging else None
     value = engine.value(node.value)
     if old is not None and (mark := retain(engine, node, target, old, value)) is not None:
-        value = value.derived("tensor", roots=value.roots | {mark})
+        value = value.derived("tensor", roots=value.roots | {mark}, traced=value.traced)
     if value.kind == "unknown" and value.made and isinstance(target, (ast.Name, ast.Attribute)):
         name_result(engine, target, value)
     elif value.kind == "unknown" and isinstance(target, ast.Name):

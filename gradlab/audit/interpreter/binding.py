@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradlab.audit.knowledge.context_regions import SYNC_FLAG
+from gradlab.audit.knowledge.freezing import freeze, wholes
 from gradlab.audit.knowledge.known_names import NAMES, kind_by_name
 from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted
@@ -12,6 +13,7 @@ from gradlab.audit.trace.choices import either
 from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import OTHERS
+from gradlab.audit.trace.provenance import take_apart
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import NO_ROOTS, Value, births
 
@@ -47,6 +49,8 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
     elif isinstance(target, ast.Subscript):
         whole = engine.value(target.value)
         replace_item(whole, value)
+        for one in wholes(whole.root()) if whole.kind in ("model", "ddp") else ():
+            one.thawed = True
         if whole.kind == "dict":
             set_attribute(engine, whole, OTHERS, Value())
         named = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
@@ -57,8 +61,16 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
 def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
     owner = engine.value(target.value)
     set_attribute(engine, owner, target.attr, value)
-    if owner.kind in ("model", "ddp") and value.kind == "model" and value is not owner and value.within is None:
-        value.within = owner
+    if owner.kind in ("model", "ddp") and value is not owner and target.attr != "requires_grad":
+        for whole in wholes(owner.root()):
+            whole.thawed = True  # new weights, perhaps
+        if value.kind in ("model", "ddp", "unknown", "instance"):
+            value.shared |= value.within not in (None, owner)
+        if value.kind == "model" and value.within is None:
+            value.within = owner
+    if target.attr == "requires_grad":
+        owner.traced = False
+        freeze(engine, owner, value.kind == "number" and value.value is False)
     if target.attr == "last_epoch":
         owner.rewound = True
     if target.attr == SYNC_FLAG:
@@ -81,12 +93,16 @@ def unpacked(engine: Engine, part: ast.expr, value: Value, i: int, count: int) -
     if value.kind == "scheduler":
         return Value("scheduler", name, given=True)
     item = Value("unknown", name, made=value.made, blind=value.blind, inside=value.inside, foreign=value.foreign)
+    item.traced = value.traced and value.kind == "unknown"
     if value.made and name:
         name_result(engine, part, item)
     elif value.kind == "tensor":
         beside = i > 0 and value.source == "criterion"  # a tensor, or a number for the log
         roots, word = output(value, i, count)
-        item = value.derived("tensor", name, roots=roots | {next(births)}, unsure=beside, range=word)
+        take_apart(value)
+        item = value.derived(
+            "tensor", name, roots=roots | {next(births)}, unsure=beside, range=word, traced=value.traced
+        )
     return item
 
 

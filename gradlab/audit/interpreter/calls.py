@@ -91,7 +91,7 @@ def applied(site: CallSite, callee: Value, owner: Value | None) -> Value:
         if all(made is not None for _, made in contexts):
             return choice([(when, made) for when, made in contexts if made is not None])
         if all(v.kind in ("model", "ddp") for _, v in callee.choice):
-            return forward(site.engine, site.node, callee, site.args)  # of the one or the other
+            return forward(site.engine, site.node, callee, site.args, site.keywords.values())  # of the one or the other
         callee = next((v for _, v in callee.choice if v.kind not in ("none", "unknown")), callee)
     return called(site, callee, owner)
 
@@ -141,9 +141,10 @@ def called(site: CallSite, callee: Value, owner: Value | None) -> Value:
     if kind in ("loss_scaler", "scaler"):  # PyTorch's own cannot be called
         return loss_scaler(site, callee)
     if kind in ("model", "ddp", "engine"):
-        return engine.forward_pass(node, callee, site.args, forward(engine, node, callee, site.args))
+        made = forward(engine, node, callee, site.args, site.keywords.values())
+        return engine.forward_pass(node, callee, site.args, made)
     if kind == "criterion":
-        made = loss(engine, site.args, callee.reduction, callee.ignoring, callee.maker)
+        made = loss(engine, node, site.args, callee.reduction, callee.ignoring, callee.maker)
         return engine.forward_pass(node, callee, site.args, made if callee.maker else divisible(node, made))
     if kind in ("context", "autocast", "null"):
         return callee
@@ -161,7 +162,7 @@ def call_unknown(site: CallSite, callee: Value, owner: Value | None) -> Value:
         if engine.depth and not engine.regions and dotted(node.func).startswith("self."):
             return tensor(roots=roots_of(site.args) | {next(births)}, source="model")  # a layer of unknown making
         if any(a.kind == "tensor" for a in site.args) and not acting and may_be_loss(node, callee):
-            made = divisible(node, loss(engine, site.args))
+            made = divisible(node, loss(engine, node, site.args))
             made.guessed = True
             return made
         if any(value.kind in ACTING for value in callee.attributes.values()):  # `learner("after_step")`

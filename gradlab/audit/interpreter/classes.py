@@ -13,6 +13,8 @@ from gradlab.audit.trace.values import Value
 
 PLAIN = {"object", "ABC", "abc.ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Exception"}
 """Bases that add no methods."""
+OF_CHOICE = re.compile(r"Optimizer$")
+"""Names of classes that are optimizers even where their base is chosen at run time."""
 DEEP = 5
 """How deep bases of bases are looked for."""
 
@@ -22,7 +24,7 @@ def new_object(project: Project, callee: Value) -> Value:
     nodes, modules, unknown = lineage(project, callee.node, callee.module, 0)
     names = [name.split(".")[-1] for name in unknown]
     kind = "instance"
-    if any(name == "Optimizer" or OPTIMIZER.match(name) for name in names):
+    if any(name == "Optimizer" or OPTIMIZER.match(name) for name in names) or (names and OF_CHOICE.search(callee.name)):
         kind = "optimizer"
     elif any(name == "_LRScheduler" or SCHEDULE.match(name) for name in names):
         kind = "scheduler"

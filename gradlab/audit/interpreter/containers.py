@@ -15,6 +15,7 @@ from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary_of_pairs, element, several
+from gradlab.audit.trace.provenance import take_apart
 from gradlab.audit.trace.values import Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
@@ -39,12 +40,14 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
     key = f"[{text}]"
     if value.kind == "tensor" and key not in value.attributes:
         named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and "loss" not in text
-        made = value.derived("tensor", made_of=(), unsure=named or value.unsure)
+        take_apart(value)
+        made = value.derived("tensor", made_of=(), unsure=named or value.unsure, traced=value.traced)
         if named and not PREDICTION.search(text):
             made.range = ""  # how many there were, perhaps
         return made
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)
+        made.update(traced=value.traced, origins=value.origins, cut=value.cut, cut_path=value.cut_path)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             made.kind = kind_by_name(node.slice.value) or "unknown"
         elif value.kind == "unknown" and {"step", "zero_grad"} <= called_on_items(engine, dotted(node.value)):
@@ -88,7 +91,7 @@ def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.Se
     if value.kind == "gradient":
         engine.emit("taken", node, value)
         return value.derived("gradients")
-    if value.kind in ("params", "tensor", "optimizer", "scheduler"):
+    if value.kind in ("params", "tensor", "optimizer", "scheduler", "detached"):
         return value
     if value.kind == "list" and len(value.items) == 2 and value.items[1].kind in ("optimizer", "scheduler"):
         return several([value])  # pairs for a dictionary, of which one stands for all

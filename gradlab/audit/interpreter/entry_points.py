@@ -89,9 +89,12 @@ def function_loops(
     interpreter: Interpreter, node: Function, module: Module, owner: Value | None, closure: Scope | None = None
 ) -> list[TrainingLoop]:
     """The training loops of a function, or of a method of `owner`."""
-    items = interpreter.run_function(node, module, owner, closure)
+    batch = [a.arg for a in node.args.args if a.arg in ("batch", "inputs")]
+    computes = owner is not None and node.name == owner.loss_method
+    given = {name: Value("unknown", name, given=True, traced=True) for name in batch if computes}
+    items = interpreter.run_function(node, module, owner, closure, given)
     manual = owner is not None and optimizes_manually(owner)
-    if owner is not None and node.name == owner.loss_method and not manual:
+    if owner is not None and computes and not manual:
         items += automatic_update(node, module, interpreter.result)
     found = training_loops(items, module.path, interpreter.entered, True)
     for loop in found:
@@ -104,9 +107,9 @@ def automatic_update(node: Function, module: Module, value: Value | None) -> lis
     """What Lightning does with the loss that training_step() returns, and transformers with compute_loss()'s."""
     if value is not None and value.kind == "dict":
         value = value.attributes.get("['loss']")
-    if value is not None and value.kind != "tensor":  # `(loss, outputs) if return_outputs else loss`
-        value = next((one for one in members(value) if one.kind == "tensor"), value)
-    if value is None or value.kind != "tensor":
+    if value is not None and value.kind not in ("tensor", "detached"):  # `(loss, outputs) if return_outputs else loss`
+        value = next((one for one in members(value) if one.kind in ("tensor", "detached")), value)
+    if value is None or value.kind not in ("tensor", "detached"):
         return []
     trainer = Value("optimizer", "trainer", given=True)
     return [

@@ -14,7 +14,8 @@ from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import FALSE, TRUE, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import If
-from gradlab.audit.trace.iterables import number, several
+from gradlab.audit.trace.iterables import number, parameters_of, several
+from gradlab.audit.trace.provenance import is_traced, provenance
 from gradlab.audit.trace.values import Value
 
 PLAIN = ("unknown", "bool", "number", "none", "tensor")
@@ -103,11 +104,14 @@ def binary(engine: Engine, node: ast.BinOp) -> Value:
     if left.kind == "list" and right.kind == "list" and isinstance(node.op, ast.Add):
         return several([*left.items, *right.items])
     if left.kind == "params" or right.kind == "params":
-        return left if left.kind == "params" else right
+        return parameters_of([left, right])
     if isinstance(node.op, ast.Add) and left.counted is not None and right.kind == "number":
         return count_of(left, "clamp")  # `mask.sum() + 1e-8`
     if left.kind != "tensor" and right.kind != "tensor":  # the same of the same is the same
-        return engine.results.setdefault(engine.canonical(node), Value())
+        known = is_traced(left) and is_traced(right)
+        if known and "detached" in (left.kind, right.kind):
+            return Value("detached", **provenance(engine, node, [left, right]))
+        return engine.results.setdefault(engine.canonical(node), Value(traced=known))
     return combined(engine, node.op, left, right, node.right, node.left)
 
 

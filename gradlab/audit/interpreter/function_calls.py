@@ -19,7 +19,7 @@ from gradlab.audit.trace.event_tree import Block, events, walk
 from gradlab.audit.trace.iterables import several
 from gradlab.audit.trace.values import Event, Frame, Scope, Value
 
-CONTEXTS = {"autocast", "no_grad", "inference_mode"}
+CONTEXTS = {"autocast", "no_grad", "inference_mode", "enable_grad"}
 """Context managers that decorate functions, too."""
 DEPTH, CALLS = 7, 400
 """How deep calls are entered, and how many from one entry point."""
@@ -148,4 +148,7 @@ def merged(values: list[Value]) -> Value:
     schedules = tuple(dict.fromkeys(v for v in telling if v.kind == "scheduler"))
     if len(schedules) > 1:
         return schedules[-1].derived("scheduler", schedules[-1].name, among=schedules)
-    return (telling or values or [Value("none", "None")])[-1]
+    found = (telling or values or [Value("none", "None")])[-1]
+    if found.kind == "tensor" and any(one is not found for one in telling):
+        return found.derived("tensor", found.name, number=found.number, attributes=found.attributes)
+    return found

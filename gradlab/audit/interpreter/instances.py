@@ -20,6 +20,9 @@ def instance(engine: Engine, callee: Value, args: list[Value], keywords: dict[st
         params = [v for a in args for v in every(a) if v.kind == "params"]
         value.of = params[0].root() if params else None
         return value
+    value.built = isinstance(at, ast.Call) and value.kind in ("model", "instance")
+    for one in (v for a in [*args, *keywords.values()] for v in every(a) if v.kind in ("model", "ddp", "instance")):
+        one.root().shared = value.shared = True
     value.received_training = any(v.kind in HOLDING for a in [*args, *keywords.values()] for v in every(a))
     if (found := value.method("__init__")) is not None:
         engine.enter(*found, args, keywords, value, at)

@@ -34,13 +34,18 @@ class Interpreter(Engine):
         return self.collect(lambda: self.block(body))
 
     def run_function(
-        self, node: Function, module: Module, owner: Value | None, closure: Scope | None = None
+        self,
+        node: Function,
+        module: Module,
+        owner: Value | None,
+        closure: Scope | None = None,
+        keywords: dict[str, Value] | None = None,
     ) -> list[Node]:
         self.start(owner, module)
         self.passes = {}
         self.entered = next(births)
         made: list[Value | None] = []
-        items = self.collect(lambda: made.append(self.enter(node, module, [], {}, owner, node, closure)))
+        items = self.collect(lambda: made.append(self.enter(node, module, [], keywords or {}, owner, node, closure)))
         self.result = made[0]
         return items
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from gradlab.audit.interpreter.binding import bind
 from gradlab.audit.interpreter.parameters import refine
@@ -17,6 +18,10 @@ from gradlab.audit.trace.values import CALLABLE, Value, births
 UNROLLED = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", "instance", *CALLABLE}
 LONGEST = 4
 """Items of the longest list whose loop is unrolled."""
+BATCHES = re.compile(r"load|batch|data", re.I)
+"""Names of what batches come from."""
+LOSSES = re.compile(r"loss|out|pred|feat|hidden|state|grad|logit", re.I)
+"""Names of what is computed by networks."""
 ONCE = {"params", "groups", "optimizers", "modules", "optimizer", "scheduler"}
 """What a loop is over that is no iteration of the training."""
 
@@ -55,6 +60,7 @@ def follow_loop(engine: Engine, node: ast.For | ast.While | ast.AsyncFor, over: 
     forget_assigned(engine, node)
     if not isinstance(node, ast.While) and over is not None:
         item = element(over)
+        is_batch(over, item)
         if item.kind == "unknown" and not item.choice and over.kind == "list":
             refine(engine, item, dotted(node.target), usage(engine.scope.node))
         bind(engine, node.target, item)
@@ -66,6 +72,16 @@ def follow_loop(engine: Engine, node: ast.For | ast.While | ast.AsyncFor, over: 
     engine.out.append(Loop(node, engine.module.path, body, birth, over, is_once(engine, node, over)))
     engine.entered = outer
     engine.block(node.orelse)
+
+
+def is_batch(over: Value, item: Value) -> None:
+    """A batch of a loader, or of what is given and may be one, has no graph."""
+    inner = over.inner if over.kind == "enumerated" else over
+    may_be = inner.given or inner.acting is False or BATCHES.search(inner.name)
+    given = inner.kind == "unknown" and may_be and not LOSSES.search(inner.name)
+    if inner.kind == "loader" or given:
+        for one in item.items or [item]:
+            one.traced = one.traced or one.kind == "unknown"
 
 
 def is_once(engine: Engine, node: ast.AST, over: Value | None) -> bool:

@@ -14,6 +14,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.conditions import sync_atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.provenance import take_apart
 from gradlab.audit.trace.values import Value
 
 BOUND = {
@@ -95,6 +96,7 @@ def attribute(engine: Engine, value: Value, name: str, node: ast.Attribute) -> V
 def unknown_attribute(engine: Engine, value: Value, name: str, text: str) -> Value:
     """An attribute that only its use and its name explain; `text`: the dotted expression."""
     made = Value("unknown", f"{value.name}.{name}", given=True, birth=value.birth, framework=value.framework)
+    made.traced = value.kind == "unknown" and value.traced
     uses = usage(engine.scope.node)
     if value.lineage and text:
         made.kind = class_usage(engine, value, name, text) or kind_by_name(name) or "unknown"
@@ -134,11 +136,12 @@ def known_attribute(engine: Engine, value: Value, name: str, node: ast.Attribute
     if value.kind == "optimizer" and name == "param_groups":
         return Value("groups", of=value)
     if value.kind == "tensor" and name in ("data", "values"):
-        return Value("detached")
+        return Value("detached", cut=node, cut_path=engine.module.path)
     if value.kind == "tensor" and (name in ("loss", "logits") or is_loss(engine, node)):
-        return value.derived("tensor", name)
+        return value.derived("tensor", name, traced=value.traced)
     if value.kind == "tensor" and value.forward is not None and name not in PLAIN:
-        unknown = {"range": "", "outputs": (), "made_of": (), "unsure": True}
+        take_apart(value)
+        unknown = {"range": "", "outputs": (), "made_of": (), "unsure": True, "traced": value.traced}
         return value.derived("tensor", name, **unknown) if value.source == "model" else None
     if name == "no_sync" and value.kind in ("ddp", "model", "unknown"):
         return Value("maker", name, word=name, model=value)

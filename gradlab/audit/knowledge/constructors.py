@@ -52,8 +52,10 @@ def ddp(call: CallSite, made: Value) -> Value:
 
 def optimizer(call: CallSite, made: Value) -> Value:
     """Of parameters; or the optimizer that it wraps."""
-    given = [v for a in [*call.args[:1], *call.keywords.values()] for v in every(a)]
-    made.trained = tuple(v.root() for v in given if v.kind in ("params", "model", "ddp"))
+    weights = [v for a in call.args[:1] or [call.keywords.get("params", Value())] for v in every(a)]
+    given = [*weights, *(v for a in call.keywords.values() for v in every(a))]
+    made.trained = tuple(dict.fromkeys(v.root() for v in given if v.kind in ("params", "model", "ddp")))
+    made.some = any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in weights)
     if made.trained:
         made.of = made.trained[0]
         return made
@@ -132,6 +134,7 @@ def model(call: CallSite, made: Value) -> Value:
     if call.name.endswith("Sequential") and call.args:
         made.last = call.args[-1].last or call.args[-1].maker
     for part in (v for given in call.values for v in members(given) if v.kind in ("model", "ddp")):
+        part.shared |= part.within not in (None, made)
         part.within = part.within or made
     return made
 

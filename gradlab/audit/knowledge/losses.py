@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.context_regions import add_sync_flag
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.provenance import LONGEST, provenance, records
 from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Event, Value, births
 
@@ -21,10 +23,13 @@ COUNTS = re.compile(
 """Names of arguments by which a function may divide the loss that it computes."""
 
 
-def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value]) -> Value:
-    """The result of a forward pass."""
+def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value], named: Iterable[Value] = ()) -> Value:
+    """The result of a forward pass; named: keyword arguments."""
     event = engine.emit("forward", node, model, wrapped=model.wrapped, casts=engine.module.casts)
     add_sync_flag(event)
+    facts = provenance(engine, node, [*args, *named])
+    if records(engine) is not False:
+        facts["origins"] = (*facts["origins"], event)[-LONGEST:]
     made = tensor(
         roots=(roots_of(args) & engine.tokens) | {next(births)},
         source="model",
@@ -32,6 +37,7 @@ def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value]) -> 
         linear=True,
         chain=(*chained(args), event),
         range=value_ranges.of_model(model),
+        **facts,
     )
     return divisible(node, made)
 
@@ -42,7 +48,12 @@ def chained(values: list[Value]) -> tuple[Event, ...]:
 
 
 def loss(
-    engine: Engine, args: list[Value], reduction: object = "mean", ignoring: bool = False, maker: str = ""
+    engine: Engine,
+    node: ast.Call,
+    args: list[Value],
+    reduction: object = "mean",
+    ignoring: bool = False,
+    maker: str = "",
 ) -> Value:
     """The result of a loss function. ignoring: some targets are left out; maker: the function's dotted name."""
     tensors = [v for a in args for v in members(a) if v.kind == "tensor"]
@@ -50,11 +61,13 @@ def loss(
         roots=roots_of(tensors) | {next(births)},
         source="criterion",
         reduction=reduction,
+        maker=maker,
         reduced=reduction == "sum",
         forward=next((v.forward for v in tensors if v.forward), None),
         chain=chained(tensors),
         inside=tuple(engine.regions),
         ignoring=ignoring and reduction == "mean",
+        **(provenance(engine, node, args) if maker.startswith("torch.nn") else {}),
     )
     others = [v for v in args if v.kind == "unknown"]
     if others and not any("[" in v.name for v in others):  # a part of it is another in each iteration

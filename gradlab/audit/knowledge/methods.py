@@ -15,6 +15,7 @@ from gradlab.audit.knowledge.framework_methods import (
     fabric_method,
     lightning_method,
 )
+from gradlab.audit.knowledge.freezing import freeze
 from gradlab.audit.knowledge.known_names import AVERAGES, HARMLESS
 from gradlab.audit.knowledge.losses import forward
 from gradlab.audit.knowledge.manual_updates import descending, manual_step, weight_name, weights
@@ -22,7 +23,9 @@ from gradlab.audit.knowledge.opaque_calls import ACTING, blind
 from gradlab.audit.knowledge.optimizer_methods import optimizer_method, scaler_method, scheduler_method
 from gradlab.audit.knowledge.python_functions import dict_method, enter_context
 from gradlab.audit.knowledge.retained_tensors import retain
-from gradlab.audit.knowledge.tensor_methods import gradient_method, parameter_method, tensor_method
+from gradlab.audit.knowledge.tensor_methods import detached_method, gradient_method, parameter_method, tensor_method
+from gradlab.audit.knowledge.usage import usage
+from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.event_tree import either_of
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.tensors import tensor
@@ -61,6 +64,8 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
         param = call.engine.value(weights(call.node.func.value))
         manual_step(call.engine, call.node, param, call.expressions, name == "sub_")
         return owner
+    if kind in ("unknown", "model") and name == "step" and not call.values and is_engine(call):
+        owner.kind = kind = "engine"
     if kind == "engine" and name in ("backward", "step"):
         return deepspeed_method(call, owner)
     if kind == "stack" and name == "enter_context":
@@ -81,6 +86,14 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
     if kind in KINDS:
         return KINDS[kind](call, owner)
     return append(call, owner) if name in ("append", "extend") and call.args else None
+
+
+def is_engine(call: CallSite) -> bool:
+    """Whether what is stepped is called as a network too, in a file that names DeepSpeed."""
+    func, engine = call.node.func, call.engine
+    name = dotted(func.value) if isinstance(func, ast.Attribute) else ""
+    called = bool(name) and name in usage(engine.scope.node).called
+    return called and "deepspeed" in engine.module.source.text.lower()
 
 
 def is_manual_step(call: CallSite) -> bool:
@@ -164,13 +177,15 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
     elif name == "clip_grad_norm_":
         call.emit("clip", owner, call=call.node)
     elif name in SAME_MODEL:
+        if name == "requires_grad_":
+            freeze(engine, Value("params", of=owner), call.first is not None and call.first.value is False)
         cast(call, owner)
         set_mode(call, owner)
         return owner
     elif name in ("modules", "named_modules", "children", "named_children"):
         return Value("modules", of=owner)
     elif name in ("forward", "forward_features") or (name == "loss" and owner.kind == "model"):
-        made = forward(engine, call.node, owner, call.args)
+        made = forward(engine, call.node, owner, call.args, call.keywords.values())
         return engine.forward_pass(call.node, owner, call.args, made) if name == "forward" else made
     elif not owner.lineage and owner.kind in ("model", "ddp"):
         if name == "step" and not AVERAGES.search(owner.name):
@@ -195,6 +210,7 @@ KINDS: dict[str, Callable[[CallSite, Value], Value | None]] = {
     "accelerator": accelerator_method,
     "fabric": fabric_method,
     "tensor": tensor_method,
+    "detached": detached_method,
     **dict.fromkeys(("gradient", "gradients"), gradient_method),
     "param": parameter_method,
     "params": lambda call, owner: owner,

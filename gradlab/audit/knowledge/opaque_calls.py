@@ -9,6 +9,7 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.provenance import is_traced
 from gradlab.audit.trace.values import CALLABLE, Value
 
 ACTING = {
@@ -22,6 +23,8 @@ CONFIGURATIONS = {"instance", "arguments", "accelerator", "fabric", "index", "di
 AWAY_FROM_ZERO = {"clamp", "clamp_min", "clip", "max", "maximum", "clamp_", "clamp_min_"}
 SAME_NUMBER = AWAY_FROM_ZERO | {"float", "long", "int", "double", "item", "to", "detach", "clone", "type_as", "cuda"}
 """Methods that keep the number of items in a batch, and those of them after which it is not 0."""
+MOVING = {"to", "cuda", "cpu", "float", "double", "half", "long", "type", "type_as", "pin_memory", "contiguous"}
+"""Methods of a batch whose results are the same batch."""
 INERT = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "matplotlib", "yaml", "wandb", "omegaconf"}
 """Packages whose functions do nothing to gradients."""
 LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
@@ -35,6 +38,8 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     for value in received:
         if value.kind == "stack" and value.region is not None:
             value.region.kind = "unknown"  # what it enters is not seen
+        if value.kind in ("model", "ddp", "params") and not inert(call, received) and not HARMLESS.match(name):
+            value.root().update(thawed=True, shared=True)  # perhaps
     receives = kinds_received(engine, owner, received)
     used = call.node is not engine.statement_call
     if used and COMPUTES_LOSS.match(name) and (wrapped := next((v for v in received if v.kind == "ddp"), None)):
@@ -47,9 +52,11 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     if owner is not None and owner.counted is not None and name in SAME_NUMBER:
         return count_of(owner, name)
     configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
+    data = owner is not None and owner.kind == "unknown" and owner.traced
     return Value(
         made=True,
         opaque=True,
+        traced=data and (name in MOVING or all(map(is_traced, call.values))),
         blind=blind(owner, received),
         inside=tuple(engine.regions),
         acting=bool(receives),

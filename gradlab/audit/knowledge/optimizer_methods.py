@@ -9,6 +9,7 @@ from gradlab.audit.knowledge.usage import updated_attributes
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.event_tree import If, events
 from gradlab.audit.trace.iterables import several
+from gradlab.audit.trace.provenance import provenance
 from gradlab.audit.trace.tensors import tensor
 from gradlab.audit.trace.values import CALLABLE, Value
 
@@ -22,6 +23,8 @@ def optimizer_method(call: CallSite, owner: Value) -> Value:
             owner.pre_hooks = (*owner.pre_hooks, call.args[0])
         else:
             owner.post_hooks = (*owner.post_hooks, call.args[0])
+    elif name == "add_param_group":
+        owner.some = True
     elif name in ("zero_grad", "clear_grad"):
         call.emit("zero", owner)
     elif name in ("first_step", "second_step"):  # SAM's: to where the loss is worst nearby, and the update from there
@@ -64,7 +67,7 @@ def scheduler_method(call: CallSite, owner: Value) -> Value:
 def scaler_method(call: CallSite, owner: Value) -> Value:
     name, args = call.name, call.values
     if name == "scale" and args:
-        return scaled(args[0], owner)
+        return scaled(call, args[0], owner)
     first = args[0] if args else None
     named = isinstance(next(iter(call.node.args), None), ast.Name)
     if name in ("step", "unscale_") and named and first is not None and first.given and first.kind == "unknown":
@@ -81,11 +84,12 @@ def scaler_method(call: CallSite, owner: Value) -> Value:
     return Value()
 
 
-def scaled(loss: Value, scaler: Value) -> Value:
+def scaled(call: CallSite, loss: Value, scaler: Value) -> Value:
     if loss.kind == "list":
         return several([v.derived("tensor", scaled=scaler) for v in loss.items])
     opaque = loss.opaque or loss.kind != "tensor"
-    return loss.derived("tensor", choice=(), opaque=opaque, scaled=scaler, made_of=(loss,))
+    facts = provenance(call.engine, call.node, [loss])
+    return loss.derived("tensor", choice=(), opaque=opaque, scaled=scaler, made_of=(loss,), **facts)
 
 
 def loss_scaler(call: CallSite, owner: Value) -> Value:

@@ -32,7 +32,7 @@ def library_call(call: CallSite) -> Value:
         return construct(call, kind)
     if LOSS_FUNCTION.match(tail) and call.args:
         reduction = constant(call.keywords.get("reduction"), "mean", "mean")
-        return loss(call.engine, call.args, reduction, "ignore_index" in call.keywords, call.name)
+        return loss(call.engine, call.node, call.args, reduction, "ignore_index" in call.keywords, call.name)
     if call.name.startswith("torch.") or tail in ("sum", "max", "min", "abs"):
         return torch_function(call)
     made = opaque_call(call, None)
@@ -51,7 +51,9 @@ def scale_loss(call: CallSite) -> Value | None:
     """Apex."""
     if not call.args:
         return None
-    return Value("context", word="scale_loss", entered=call.args[0].derived("tensor", apex=True))
+    return Value(
+        "context", word="scale_loss", entered=call.args[0].derived("tensor", apex=True, made_of=(call.args[0],))
+    )
 
 
 def master_params(call: CallSite) -> Value:

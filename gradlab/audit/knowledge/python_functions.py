@@ -9,7 +9,15 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.context_regions import regions
 from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.manual_updates import assign_gradient
-from gradlab.audit.trace.iterables import OTHERS, dictionary, dictionary_of_pairs, element, number, several
+from gradlab.audit.trace.iterables import (
+    OTHERS,
+    dictionary,
+    dictionary_of_pairs,
+    element,
+    number,
+    parameters_of,
+    several,
+)
 from gradlab.audit.trace.values import CALLABLE, UNSET, Region, Value
 
 
@@ -74,16 +82,18 @@ def mapped(call: CallSite) -> Value:
 
 def copied(call: CallSite) -> Value:
     """A model's copy is another model: what wraps the one does not wrap the other."""
-    if not call.args or call.args[0].kind not in ("model", "ddp"):
+    if not call.args or call.args[0].kind not in ("model", "ddp", "unknown"):
         return same(call)
     old = call.args[0]
-    made = old.derived(old.kind, old.name, wrapped=False, call=call.node)
+    made = old.derived(old.kind, old.name, of=None, wrapped=False, call=call.node)
     made.attributes = old.attributes
     return made
 
 
 def same(call: CallSite) -> Value:
     """What was given, in another order or wrapping."""
+    if call.tail == "chain" and any(a.kind == "params" for a in call.args):
+        return parameters_of(call.args)
     telling = (a for a in call.args if a.kind in ("params", "list", "enumerated"))
     return next(telling, call.args[-1] if call.args else Value())
 

@@ -8,6 +8,7 @@ from typing import Any
 from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.losses import chained
 from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.provenance import provenance
 from gradlab.audit.trace.values import Factor, Value
 
 
@@ -33,6 +34,7 @@ def combined(
         made_of=(left, right),
         compared=value_ranges.compared(op, left, right),
         roots=made.roots | tokens,
+        **provenance(engine, right_node, [left, right]),
     )
     return made
 

@@ -6,9 +6,13 @@ import ast
 
 from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
+from gradlab.audit.knowledge.freezing import freeze
 from gradlab.audit.knowledge.manual_updates import manual_step
 from gradlab.audit.knowledge.tensor_arithmetic import combined
+from gradlab.audit.source.syntax import dotted, walk
+from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import every
+from gradlab.audit.trace.provenance import is_traced, provenance
 from gradlab.audit.trace.tensors import reduction
 from gradlab.audit.trace.values import Value
 
@@ -20,15 +24,21 @@ DETACHED = {
 """Methods whose results have no gradient."""
 MOVED = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "clone", "requires_grad_"}
 """Methods whose results are the same numbers."""
+OF_ONE = MOVED - {"requires_grad_"} | {
+    *("view", "reshape", "squeeze", "unsqueeze", "transpose", "permute", "flatten", "contiguous", "t", "expand"),
+    *("sum", "mean", "max", "min", "log_softmax", "softmax", "sigmoid", "tanh", "exp", "log", "abs", "norm", "relu"),
+}
+"""Methods whose arguments are no tensors."""
 FACTORS = ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide")
 
 
 def tensor_method(call: CallSite, owner: Value) -> Value:
     name, node = call.name, call.node
     if name in DETACHED:
+        made = detached(call.engine, node)
         if name == "detach_" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            call.engine.scope.names[node.func.value.id] = Value("detached")
-        return Value("detached")
+            call.engine.scope.names[node.func.value.id] = made
+        return made
     if name in FACTORS and call.args:
         op: ast.operator = ast.Div() if "div" in name else ast.Mult()
         made = combined(call.engine, op, owner, call.args[0], node.args[0])
@@ -37,6 +47,10 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
             owner.update(**{fact: value for fact, value in made.__dict__.items() if fact not in own})
         return made
     made = owner.derived("tensor", made_of=(owner,) if name in MOVED else ())
+    if name.endswith("_"):
+        owner.traced = False  # what else it comes from now is not known
+    else:
+        made.update(**provenance(call.engine, node, [owner] if name in OF_ONE else [owner, *call.values]))
     if name in ("sum", "nansum", "mean"):
         made.update(**reduction(owner, name, dimensions(call, 0)))
     if name in ("mean", "sum") and not call.args and not node.keywords:
@@ -47,6 +61,17 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
         partial = bool(call.args) or bool(node.keywords)
         made.update(**value_ranges.applied(call.engine, node, name, owner, partial))
     return made
+
+
+def detached(engine: Engine, node: ast.AST) -> Value:
+    """The numbers of a tensor, without its graph."""
+    return Value("detached", cut=node, cut_path=engine.module.path)
+
+
+def detached_method(call: CallSite, owner: Value) -> Value:
+    if call.name in ("requires_grad_", "backward") or not all(map(is_traced, call.args)):
+        return Value(made=True)
+    return owner.derived("detached")
 
 
 def dimensions(call: CallSite, first: int) -> set[object] | None:
@@ -64,6 +89,8 @@ def gradient_method(call: CallSite, owner: Value) -> Value:
         return Value()  # of an input, perhaps
     if name in ("zero_", "detach_", "fill_"):
         call.emit("zero", owner, by_hand=True)
+    elif name == "mul_" and call.args and is_bounded(call):
+        call.emit("clip", owner, call=call.node)
     elif name in ("div_", "mul_") and call.args:
         call.emit("scale", owner, in_place=name)
     elif name in ("clamp_", "clip_"):
@@ -75,6 +102,16 @@ def gradient_method(call: CallSite, owner: Value) -> Value:
     return owner if name in ("detach", "data", "float", "view", "flatten", "clone") else Value("measured")
 
 
+def is_bounded(call: CallSite) -> bool:
+    """Whether a factor is that of a clip: made of a norm, and kept at or below 1 by a comparison or a clamp."""
+    name, scope = dotted(call.node.args[0]), call.engine.scope.node
+    made = [n.value for n in walk(scope) if isinstance(n, ast.Assign) and name and dotted(n.targets[0]) == name]
+    tests = [n for n in walk(scope) if isinstance(n, ast.Compare) and dotted(n.left) == name]
+    limits = [n.comparators[0] for n in tests if isinstance(n.ops[0], (ast.Lt, ast.LtE))]
+    limits += [a for n in made if isinstance(n, ast.Call) for a in [*n.args, *(k.value for k in n.keywords)]]
+    return "norm" in " ".join(map(ast.unparse, made)) and any(ast.unparse(one) in ("1", "1.0") for one in limits)
+
+
 def parameter_method(call: CallSite, owner: Value) -> Value:
     name, args = call.name, call.node.args
     if name in ("add_", "sub_"):
@@ -83,4 +120,6 @@ def parameter_method(call: CallSite, owner: Value) -> Value:
         manual_step(call.engine, call.node, owner, args, isinstance(args[0].op, ast.Sub))
     elif name in ("detach", "view", "flatten"):
         return owner
+    elif name == "requires_grad_":
+        freeze(call.engine, owner, call.first is not None and call.first.value is False)
     return Value("measured")

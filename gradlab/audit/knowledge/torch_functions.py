@@ -9,11 +9,17 @@ from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
 from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
-from gradlab.audit.knowledge.tensor_methods import dimensions
+from gradlab.audit.knowledge.tensor_methods import detached, dimensions
 from gradlab.audit.trace.iterables import members
+from gradlab.audit.trace.provenance import provenance
 from gradlab.audit.trace.tensors import reduction, roots_of, tensor
 from gradlab.audit.trace.values import NO_ROOTS, Value
 
+NEW = {
+    *("tensor", "zeros", "ones", "rand", "randn", "randint", "full", "arange", "linspace", "eye", "empty", "randperm"),
+    *("zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like"),
+}
+"""Functions that make tensors without a graph."""
 JOINED = {"where", "cat", "stack", "maximum", "minimum", "concat"}
 """Functions whose results have values of one or the other tensor."""
 
@@ -37,6 +43,9 @@ def torch_function(call: CallSite) -> Value:
     if marks := NO_ROOTS.union(*(a.marks for a in call.args)):
         return tensor(roots=marks, opaque=True)
     tensors = [v for a in call.args for v in members(a) if v.kind == "tensor"]
+    copied = tail == "tensor" and tensors
+    if copied or (tail == "sum" and not tensors and call.first is not None and call.first.kind == "detached"):
+        return detached(call.engine, call.node)
     if tensors and not re.match(r"is|argmax|arg|eq|ne|no_grad|numel", tail):
         return of_tensors(call, tensors)
     first = call.first
@@ -46,10 +55,15 @@ def torch_function(call: CallSite) -> Value:
         return Value(made=True, counted=first, summed=True)
     enabled = first.value if tail == "set_grad_enabled" and first is not None else None
     if tail == "enable_grad" or (tail == "set_grad_enabled" and enabled is not False):
-        return Value("null")
+        return Value("context", word="grad" if tail == "enable_grad" or enabled is True else "perhaps_grad")
     if tail in ("no_grad", "inference_mode", "set_grad_enabled"):
         return Value("context", word="no_grad")
-    return Value(made=True)
+    facts = provenance(call.engine, call.node, call.values)
+    if "requires_grad" in call.keywords or not (call.args or tail in NEW) or tail == "load" or not tail.islower():
+        facts["traced"] = False
+    elif tail in NEW:
+        facts["traced"] = True
+    return Value(made=True, **facts)
 
 
 def added_up(call: CallSite) -> Value | None:
@@ -95,6 +109,7 @@ def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
         first = made.derived("tensor", range=words.pop() if len(words) == 1 else "")
     if tail in value_ranges.PRODUCTS:
         first = made.derived("tensor", range=value_ranges.product(tensors))
+    made.update(**provenance(call.engine, call.node, call.values))
     changed = value_ranges.applied(call.engine, call.node, tail, first, partial)
     made.update(**{**changed, "roots": made.roots | changed.get("roots", NO_ROOTS)})
     return made

@@ -18,6 +18,7 @@ from gradlab.audit.trace.values import Factor, Value
 
 WEIGHT = re.compile(r"weight|lambda|coeff?(_|#|$)|alpha|beta|gamma", re.I)
 """What a term of a loss is multiplied with, which is no division."""
+BATCH_SIZE = re.compile(r"batch_?size", re.I)
 COUNTED = ("unknown", "list", "tensor", "detached", "bool")
 """Kinds of what the items of one micro-batch are counted in."""
 STEPS = "gradient_accumulation_steps"
@@ -43,7 +44,7 @@ def loss_not_divided(scenario: Scenario) -> Iterator[Hit]:
         if alone(scenario, backward) or scenario.unused(backward):
             continue
         since = window.birth if window is not None else loop.birth
-        if divided(event.value, event.through, since) is False:
+        if divided(event.value, event.through, since) is False or by_batch_size(event.value, window, loop):
             yield Hit(backward)
 
 
@@ -65,6 +66,16 @@ def divided(value: Value | None, through: Value | None, since: int) -> bool | No
     if through is not None and through.kind == "accelerator" and not single(through):
         return None
     return bool(factors)
+
+
+def by_batch_size(value: Value | None, window: Loop | None, loop: TrainingLoop) -> bool:
+    """Whether a mean is divided by the number of samples of a batch alone, in windows of another length."""
+    length = window.over.stop if window is not None and window.over is not None else loop.period
+    if value is None or not length or BATCH_SIZE.search(length) or value.perhaps_divided or value.opaque:
+        return False
+    texts = [f.text for f in value.factors if f.sign == "/"]
+    means = all(p.reduction == "mean" and p.maker.startswith("torch.nn") for p in value.parts or (value,))
+    return means and len(texts) == 1 and bool(BATCH_SIZE.search(texts[0]))
 
 
 def counts_own(factor: Factor, since: int) -> bool:

@@ -9,6 +9,8 @@ from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.trace.event_tree import events
+from gradlab.audit.trace.iterables import every
+from gradlab.audit.trace.provenance import first_cut, is_traced, sources
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Event, Value
@@ -19,6 +21,7 @@ NETWORKS = ("model", "ddp", "instance")
 @scenario_rule("GL712")
 def forward_without_graph(scenario: Scenario) -> Iterator[Hit]:
     """Every forward pass of a model that the optimizer trains is in no_grad(), and one of them leads to the loss."""
+    yield from loss_without_graph(scenario)
     loop = scenario.loop
     if uncertain(loop, "model", "ddp", "self", scenario=scenario):
         return
@@ -36,19 +39,30 @@ def forward_without_graph(scenario: Scenario) -> Iterator[Hit]:
                 yield Hit(own, (backward,))
 
 
+def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:
+    """A loss goes backward that was computed in no_grad(), or from what was detached, and from nothing else."""
+    for backward in scenario.of("backward"):
+        value = backward.event.value
+        if value is not None and (lost := first_cut(value)) is not None and is_traced(value):
+            if not sources(value):
+                yield Hit(backward, (), lost.cut if lost.cut_path == backward.event.path else None)
+
+
 @scenario_rule("GL705")
 def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
     """Every optimizer's models are known, and none of them has anything of what is clipped."""
     loop = scenario.loop
     optimizers = loop.optimizers()
-    if not optimizers or any(not known(o.trained) for o in optimizers):
+    if not optimizers or any(not known(o.trained) or o.some for o in optimizers):
         return
     trained = [m for o in optimizers for m in o.trained]
     for clip in scenario.of("clip"):
         value = clip.event.value
-        if value is None or value.kind != "params" or not known((value.root(),)):
+        if value is None or value.kind != "params" or not known(tuple(every(value))):
             continue
-        if not any(overlap(value, m) for m in trained) and (step := next(iter(scenario.of("step")), None)):
+        if not any(overlap(one, m) for one in every(value) for m in trained) and (
+            step := next(iter(scenario.of("step")), None)
+        ):
             yield Hit(clip, (step,))
 
 

@@ -6,10 +6,12 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from gradlab.audit.knowledge.constructors import EPOCHS
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
-from gradlab.audit.source.syntax import called_name
+from gradlab.audit.source.syntax import called_name, walk
 from gradlab.audit.trace.conditions import atoms, holds
-from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events, walk
+from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
+from gradlab.audit.trace.event_tree import walk as walk_events
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
@@ -21,6 +23,8 @@ TORCH = re.compile(
     r"torch\.optim\.lr_scheduler|torch\.optim import lr_scheduler|transformers|diffusers|get_\w*schedule"
     r"|Warmup(Linear|Cosine|Constant)\w*Schedule"
 )
+ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
+"""Schedules that are over after their length."""
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
 
 
@@ -56,6 +60,23 @@ def every_micro_batch(scenario: Scenario) -> Iterator[Hit]:
             continue
         stretched = any(re.search(r"\* *[\w.]*accum", text) for text in schedule.lengths)
         if scenario.partial(step) and not (stretched and step.inside("accumulate")):
+            yield Hit(step)
+
+
+@scenario_rule("GL405")
+def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
+    """A schedule as long as the loop over epochs is stepped in each iteration of the loop over batches."""
+    loop = scenario.loop
+    outer = loop.outer[-1].node if loop.outer else None
+    if loop.statement is None or not isinstance(outer, ast.For):
+        return
+    counts = [n for n in walk(outer.iter) if isinstance(n, ast.Call) and called_name(n) in ("range", "trange")]
+    ends = {ast.unparse(end) for count in counts for end in count.args if EPOCHS.search(ast.unparse(end))}
+    for step in scenario.of("schedule"):
+        schedule = step.event.value
+        if schedule is None or step.event.arguments or scenario.own_guards(step) or schedule.prepared is not None:
+            continue
+        if all(ENDING.search(one.maker) and ends & {*one.lengths} for one in alternatives(schedule)):
             yield Hit(step)
 
 
@@ -142,7 +163,7 @@ def before_epoch(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 def first_iteration(item: Node, birth: int) -> list[Event]:
     """What happens in the first iteration of a loop that began then: under `if epoch >= 5` nothing does."""
     late: set[int] = set()
-    for test in walk([item]):
+    for test in walk_events([item]):
         if isinstance(test, If) and (varying := [a for a in atoms(test.test) if a.birth > birth]):
             known = all(a.at is not None for a in varying)
             now = known and holds(test.test, lambda a: a.at is None or bool(a.at(0)))
@@ -155,7 +176,7 @@ def leading(items: Sequence[Node], loop: Loop) -> Iterator[Node]:
     for item in items:
         if item is loop:
             return
-        if isinstance(item, Block) and loop in walk([item]):
+        if isinstance(item, Block) and loop in walk_events([item]):
             yield from leading(item.body, loop)
             return
         yield item

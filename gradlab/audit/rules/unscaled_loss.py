@@ -16,6 +16,7 @@ from gradlab.audit.trace.values import Factor, Value
 
 @scenario_rule("GL207")
 def loss_not_scaled(scenario: Scenario) -> Iterator[Hit]:
+    yield from past_apex(scenario)
     if uncertain(scenario.loop, "scaler", "self", "tensor", scenario=scenario):
         return
     others = any(scaler_of(s) for s in scenario.of("backward"))
@@ -32,6 +33,15 @@ def loss_not_scaled(scenario: Scenario) -> Iterator[Hit]:
             continue
         if unscaled(scenario.loop, backward.event.value, others):
             yield Hit(backward, (step,), when=scaler.enabled)
+
+
+def past_apex(scenario: Scenario) -> Iterator[Hit]:
+    """Inside `with amp.scale_loss(loss, ...) as scaled` the loss itself goes backward: the block's end unscales."""
+    for backward in scenario.of("backward"):
+        region, loss = backward.inside("scale_loss"), backward.event.value
+        given = region.context.entered if region is not None and region.context is not None else None
+        if given is not None and any(loss is one for one in given.made_of):
+            yield Hit(backward)
 
 
 def unscaled(loop: TrainingLoop, value: Value, others: bool) -> bool:

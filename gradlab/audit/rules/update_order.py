@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradlab.audit.rules.ownership import concerns, partial_zero
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
+from gradlab.audit.rules.steps_without_gradient import before_backward
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.values import Value
@@ -98,6 +99,8 @@ def zero_before_step(scenario: Scenario) -> Iterator[Hit]:
                 continue
             if gradients_assigned(scenario, zero, after[0]) or batch_rejected(scenario, zero):
                 continue
+            if before_backward(scenario, after[0], optimizer) is not None:
+                continue  # the step is in the wrong place: GL701
             between = scenario.steps[scenario.steps.index(before[-1]) : scenario.steps.index(zero)]
             if optimizer.lineage and any(s.kind == "step" for s in between):
                 continue  # one of the project's own after another's: a proximal step, which needs no gradients

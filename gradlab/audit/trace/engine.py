@@ -44,6 +44,8 @@ class Engine(ABC):
         self.tokens: set[int] = set()  # roots that stand for unstable operations
         self.passes: dict[tuple[Any, ...], Value | None] = {}  # results of forward passes that were followed
         self.clearing: dict[tuple[Any, ...], list[Value | None]] = {}  # whose gradients they set to zero
+        self.frozen_models: list[Value] = []  # whose weights were set to need no gradient
+        self.thawing = False  # weights that are not known were set to need one
         self.closures: list[Value] = []  # functions defined in those that were entered
         self.tops: dict[int, Scope] = {}  # the names at the top of each module
         self.result: Value | None = None  # of the function at the entry point

@@ -46,9 +46,17 @@ def members(value: Value) -> list[Value]:
     return [value]
 
 
+def parameters_of(values: list[Value]) -> Value:
+    """Parameters of several models one after the other; what is not known to be parameters is among the items."""
+    if len(values) == 1:
+        return values[0]
+    first = next(value for value in values if value.kind == "params")
+    return first.derived("params", items=[item for value in values for item in every(value)])
+
+
 def every(value: Value) -> list[Value]:
-    """The values inside lists and dictionaries, however deep."""
-    if value.kind in ("list", "dict"):
+    """The values inside lists, dictionaries and parameters of several models, however deep."""
+    if value.kind in ("list", "dict") or (value.kind == "params" and value.items):
         return [v for item in value.items for v in every(item)]
     return [value]
 

@@ -57,6 +57,8 @@ class Value:
     acting: bool | None = None  # whether the call that made it received something of the training
     inside: tuple[Region, ...] = ()  # the regions that it was made in
     within: Value | None = None  # the model that it is a part of
+    shared: bool = False  # a part of several models, or given to what may call it or change it
+    built: bool = False  # an object of a class of the project's, made by a call in the text
     call: ast.Call = UNSET  # that made it, where what is called is known
     maker: str = ""  # the dotted name of what is called
     path: str = ""  # of the file of `call`
@@ -110,8 +112,10 @@ class Value:
     half: ast.AST | None = None  # of a model: where it was cast to fp16
     half_path: str = ""  # of the file of `half`
     always_half: bool = False  # the cast is under no condition, and no later one takes it back
+    frozen: bool = False  # of a model: its weights were frozen, under no condition
+    thawed: bool = False  # of a model: they may have been unfrozen, or some replaced
     last: str = ""  # of nn.Sequential: its last layer
-    some: bool = False  # of parameters: not all of the model's
+    some: bool = False  # of parameters: not all of the model's; of an optimizer: it may have others than those known
     named: bool = False  # of parameters: with their names
     guess: bool = False  # of a gradient: it may be that of an input
     # context managers
@@ -129,6 +133,10 @@ class Value:
     source: str = ""  # what made it: model, criterion
     forward: Event | None = None  # the forward pass that it comes from
     chain: tuple[Event, ...] = ()  # all forward passes that it comes from
+    origins: tuple[Event, ...] = ()  # the forward passes that its graph comes from, as far as they are known
+    traced: bool = False  # and it comes from nothing else
+    cut: ast.AST | None = None  # where it, or something that it comes from, lost its graph
+    cut_path: str = ""  # of the file of `cut`
     made_of: tuple[Value, ...] = ()  # the tensors that it was computed from by arithmetic
     parts: tuple[Value, ...] = ()  # the terms of a sum
     factors: tuple[Factor, ...] = ()
@@ -164,7 +172,7 @@ class Value:
         assert facts.keys() <= self.__dict__.keys()
         made = Value.__new__(Value)
         number = next(births)
-        made.__dict__ = {**self.__dict__, "number": number, "birth": number, "attributes": {}, **facts}
+        made.__dict__ = {**self.__dict__, "number": number, "birth": number, "attributes": {}, "traced": False, **facts}
         made.kind, made.name = kind, name
         return made
 
@@ -284,6 +292,7 @@ class Event:
     module: Module | None = None  # schedule: of its text
     wrapped: bool = False  # forward: the model is wrapped by then
     casts: bool = False  # forward: the file uses autocast
+    parted: bool = False  # forward: its result is taken apart
     name: str = ""  # opaque: of what is called; mode: train, eval
     receives: frozenset[str] = frozenset()  # opaque: the kinds of what it receives
     used: bool = False  # opaque: its result is used

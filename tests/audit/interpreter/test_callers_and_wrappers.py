@@ -84,7 +84,8 @@ def train(net, opt):
         F.cross_entropy(net(x), y).backward()
         opt.step()  # expect: GL803
 def main():
-    train(nn.LSTM(8, 4), optimizer)
+    net = nn.LSTM(8, 4)
+    train(net, torch.optim.SGD(net.parameters(), lr=0.1))
 """,
     "step in the caller": """
 def train_batch(net, x, y):

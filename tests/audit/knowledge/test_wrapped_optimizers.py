@@ -22,8 +22,8 @@ run(model, Warming(optimizer))
     "zeros and a step before the backward pass": """
 for x, y in loader:
     loss = F.cross_entropy(model(x), y)
-    optimizer.zero_grad()  # expect: GL103
-    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()  # expect: GL701
     loss.backward()
 """,
     "a step of the iteration before, then zeros": """

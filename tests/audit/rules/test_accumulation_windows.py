@@ -151,6 +151,37 @@ def run(windows):
             optimizer.step()
             optimizer.zero_grad()
 """,
+    "divided by the size of a batch": """
+def run(args):
+    batches = iter(loader)
+    for _ in range(2):
+        for _ in range(args.n):
+            x, y = next(batches)
+            loss = nn.CrossEntropyLoss()(model(x), y) / args.batch_size
+            loss.backward()  # expect: GL301
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a window of single samples, divided by the size of a batch": """
+def run(args):
+    samples = iter(loader)
+    for _ in range(2):
+        for _ in range(args.batch_size):
+            x, y = next(samples)
+            (nn.CrossEntropyLoss()(model(x), y) / args.batch_size).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a sum, divided by the size of the large batch": """
+def run(args):
+    batches = iter(loader)
+    for _ in range(2):
+        for _ in range(args.n):
+            x, y = next(batches)
+            (nn.CrossEntropyLoss(reduction="sum")(model(x), y) / args.batch_size).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
 }
 
 

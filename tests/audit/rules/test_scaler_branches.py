@@ -18,6 +18,22 @@ class Trainer:
     def train_step(self, x, y):
         self.runner.run(x, y)
 """
+BY_HAND = """
+def clip(net, most):
+    for p in net.parameters():
+        factor = most / (p.grad.data.norm() + 1e-6)
+        {bounded}
+def train(net, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        clip(net, 3.0)  {mark}
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+"""
 CASES = {
     "204 branch A": """
 def train(net, opt, scaler, args):
@@ -411,3 +427,11 @@ def fit(runner: Runner, opt):
 @pytest.mark.parametrize("name", CASES)
 def test_marked_lines_are_found_and_no_other_fault(name, tmp_path):
     assert_faults(CASES[name], tmp_path)
+
+
+def test_gradients_may_be_clipped_by_hand(tmp_path):
+    clipped = "if factor < 1: p.grad.data.mul_(factor)"
+    assert_faults(BY_HAND.format(bounded=clipped, mark="# expect: GL201"), tmp_path)
+    assert_faults(
+        BY_HAND.format(bounded="p.grad.data.mul_(factor)", mark=""), tmp_path
+    )  # to one norm, whatever the scale

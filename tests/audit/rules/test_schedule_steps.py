@@ -190,6 +190,38 @@ def train(args, batches):
             optimizer.zero_grad()
         schedule.step()  # expect: GL401
 """,
+    "as long as the epochs, stepped for each batch": """
+def train(args):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
+    for epoch in range(args.start, args.epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            schedule.step()  # expect: GL405
+""",
+    "as long as the batches of all epochs, and as the epochs, stepped after each": """
+def train(args):
+    batches = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs * len(loader))
+    epochs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
+    for epoch in range(args.epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            batches.step()
+        epochs.step()
+""",
+    "as long as the epochs, which are the loop itself, of several runs": """
+def train(args):
+    for run in range(args.runs):
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
+        for epoch in range(args.epochs):
+            optimizer.zero_grad()
+            F.cross_entropy(model(loader[0][0]), loader[0][1]).backward()
+            optimizer.step()
+            schedule.step()
+""",
 }
 
 

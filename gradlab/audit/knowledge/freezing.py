@@ -1,0 +1,31 @@
+"""Weights that need no gradient, and models whose weights may need one again."""
+
+from __future__ import annotations
+
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.values import Value
+
+
+def freeze(engine: Engine, weights: Value, off: bool) -> None:
+    """Set requires_grad of parameters, of one of them or of something unknown to False (`off`) or to something else."""
+    known = weights.kind in ("params", "param")
+    if not off:
+        for model in [m for one in weights.items or [weights] for m in wholes(one.root())] + engine.frozen_models * (
+            not known
+        ):
+            model.thawed = True
+        engine.thawing |= not known
+        return
+    for one in weights.items or [weights] if known and not weights.some and not engine.branches else ():
+        model = one.root()
+        if model.kind in ("model", "ddp") and model.within is None:
+            model.update(frozen=True, thawed=model.thawed or engine.thawing)
+            engine.frozen_models.append(model)
+
+
+def wholes(model: Value) -> list[Value]:
+    """A model, and those that it is a part of."""
+    found = [model]
+    while (whole := found[-1].within) is not None and len(found) < 10:
+        found.append(whole.root())
+    return found

@@ -1,0 +1,73 @@
+"""Which forward passes the graph of a tensor comes from, where the text shows all of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from gradlab.audit.trace.conditions import TRUE
+from gradlab.audit.trace.engine import Engine
+from gradlab.audit.trace.values import Event, Value
+
+WITHOUT_GRAPH = ("number", "none", "index", "detached", "measured", "bool")
+"""Kinds of values that have no graph."""
+SETTING = re.compile(r"(self\.)?(args?|opts?|cfg|conf|config|hparams?|flags)[.\[]", re.I)
+"""Names of settings, which have no graph."""
+GRADIENT_MODES = {"no_grad": False, "grad": True, "perhaps_grad": None}
+"""Kinds of regions, and whether what is computed in them has a graph."""
+LONGEST = 8
+"""Forward passes that a tensor remembers."""
+
+
+def is_traced(value: Value) -> bool:
+    """Whether every forward pass that a value's graph comes from is known."""
+    if value.choice:
+        return all(is_traced(one) for _, one in value.choice)
+    if value.kind in ("list", "dict"):
+        return bool(value.items) and all(map(is_traced, value.items))
+    setting = value.kind == "unknown" and value.given and bool(SETTING.match(value.name))
+    return value.kind in WITHOUT_GRAPH or setting or (value.traced and len(value.origins) < LONGEST)
+
+
+def sources(value: Value) -> list[Event]:
+    """The forward passes that a value comes from, whichever of several it is."""
+    if value.choice or value.kind in ("list", "dict"):
+        return [event for one in (*value.items, *(v for _, v in value.choice)) for event in sources(one)]
+    return [*value.origins]
+
+
+def take_apart(value: Value) -> None:
+    """A part of a network's result may come from a part of its graph."""
+    if value.origins:
+        value.origins[-1].parted = True
+
+
+def records(engine: Engine) -> bool | None:
+    """Whether what is computed now has a graph, by the innermost block that decides it; None where none is known to."""
+    deciding = [region for region in engine.regions if region.kind in GRADIENT_MODES]
+    if not deciding:
+        return True
+    return GRADIENT_MODES[deciding[-1].kind] if deciding[-1].when == TRUE else None
+
+
+def provenance(engine: Engine, node: ast.AST, values: Iterable[Value]) -> dict[str, Any]:
+    """The facts of what is computed from some values, and from nothing else."""
+    values = [*values]
+    if (graph := records(engine)) is not True:
+        lost = graph is False
+        return {"origins": (), "traced": lost, "cut": node if lost else None, "cut_path": engine.module.path}
+    cut = next((found for value in values if (found := first_cut(value)) is not None), None)
+    return {
+        "origins": tuple(dict.fromkeys(event for value in values for event in sources(value)))[-LONGEST:],
+        "traced": all(map(is_traced, values)),
+        "cut": cut.cut if cut is not None else None,
+        "cut_path": cut.cut_path if cut is not None else "",
+    }
+
+
+def first_cut(value: Value) -> Value | None:
+    """The value, or one of those in it, that lost its graph."""
+    inside = (*value.items, *(one for _, one in value.choice)) if value.choice or value.kind in ("list", "dict") else ()
+    return next((one for one in (value, *inside) if one.cut is not None), None)

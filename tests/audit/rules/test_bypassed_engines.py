@@ -1,0 +1,55 @@
+"""backward() of a loss itself, where an accelerator, an engine or Apex has to do it."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+ACCELERATE = """
+from accelerate import Accelerator
+accelerator = Accelerator()
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    {backward}
+    optimizer.step()
+"""
+FOUND_BY_USE = """
+import somewhere  # of DeepSpeed
+engine = somewhere.distribute(model)
+for x, y in loader:
+    loss = F.cross_entropy(engine(x), y)
+    {backward}
+    engine.step()
+"""
+APEX = """
+from apex import amp
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    with amp.scale_loss(loss, optimizer) as scaled:
+        {backward}
+    optimizer.step()
+"""
+ENGINE = """
+import deepspeed
+engine, _, _, _ = deepspeed.initialize(model=model)
+for x, y in loader:
+    loss = F.cross_entropy(engine(x), y)
+    {backward}
+    engine.step()
+"""
+CASES = {
+    "Accelerate's": (ACCELERATE, "accelerator.backward(loss)", "loss.backward()  # expect: GL509"),
+    "DeepSpeed's": (ENGINE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
+    "an engine of a helper": (FOUND_BY_USE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
+    "Apex's": (APEX, "scaled.backward()", "loss.backward()  # expect: GL207"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_goes_backward_through_what_steps(name, tmp_path):
+    text, right, wrong = CASES[name]
+    assert_faults(text.format(backward=right), tmp_path)
+    assert_faults(text.format(backward=wrong), tmp_path)

@@ -1,0 +1,171 @@
+"""Losses without a graph, graphs that are used twice, and steps of weights that no loss comes from."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+GAN = """
+maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(maker.parameters(), lr=0.1)
+for x, y in loader:
+    made = maker(x)
+    first.zero_grad()
+    {first}
+    first.step()
+    second.zero_grad()
+    {second}
+    second.step()
+"""
+TRAINER = """
+from transformers import Trainer
+class Mine(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        labels = inputs.pop("labels")
+        out = model(**inputs)
+        loss = F.cross_entropy(out["logits"]{made}, labels)
+        return (loss, out) if return_outputs else loss
+"""
+LIGHTNING = """
+from lightning import LightningModule
+class Mine(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 4)
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        terms = {{"a": F.cross_entropy(self.net(x), y)}}
+        loss = sum({made} for v in terms.values())
+        return {{"loss": loss}}
+"""
+LOOP = """
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    {backward}
+    optimizer.step()
+"""
+CASES = {
+    "a detached loss": LOOP.format(backward="loss.detach().backward()  # expect: GL712"),
+    "a copy of a loss": LOOP.format(backward="torch.tensor(loss).backward()  # expect: GL712"),
+    "the data of a loss": LOOP.format(backward="loss.data.backward()  # expect: GL712"),
+    "a loss and a term that is only shown": LOOP.format(backward="(loss + loss.detach()).backward()"),
+    "a loss of detached outputs": """
+for x, y in loader:
+    optimizer.zero_grad()
+    x = x.to("cuda")
+    out = model(x).detach()  # expect: GL712
+    F.cross_entropy(out, y).backward()
+    optimizer.step()
+""",
+    "a network that is not known, in no_grad": """
+from somewhere import make
+net = make()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    with torch.no_grad():
+        out = net(x)  # expect: GL712
+    F.cross_entropy(out, y).backward()
+    opt.step()
+""",
+    "detached inputs that need a gradient": """
+for x, y in loader:
+    optimizer.zero_grad()
+    inner = model[0](x).detach()
+    inner.requires_grad_()
+    F.cross_entropy(inner, y).backward()
+    optimizer.step()
+""",
+    "detached features of another network": """
+from somewhere import head
+for x, y in loader:
+    optimizer.zero_grad()
+    features = model(x).detach()
+    head(features).mean().backward()
+    optimizer.step()
+""",
+    "no gradient under a condition": """
+def run(train):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.set_grad_enabled(train):
+            loss = F.cross_entropy(model(x), y)
+        if train:
+            loss.backward()
+            optimizer.step()
+run(True)
+run(False)
+""",
+    "detached in a trainer": TRAINER.replace("{made}", ".detach()  # expect: GL712\n       ").replace(
+        "labels)\n", "labels)\n"
+    ),
+    "a trainer": TRAINER.format(made=""),
+    "a module's detached terms": LIGHTNING.format(made="v.detach()").replace("values())", "values())  # expect: GL712"),
+    "a module's terms": LIGHTNING.format(made="v"),
+    "made once, judged twice": GAN.format(
+        first="judge(made).mean().backward()", second="judge(made).sum().backward()  # expect: GL719"
+    ),
+    "made once, detached for the judge": GAN.format(
+        first="judge(made.detach()).mean().backward()", second="judge(made).sum().backward()"
+    ),
+    "made once, and the graph kept": GAN.format(
+        first="judge(made).mean().backward(retain_graph=True)", second="judge(made).sum().backward()"
+    ),
+    "made again": GAN.format(
+        first="judge(made).mean().backward()", second="made = maker(x); judge(made).sum().backward()"
+    ),
+    "two parts of one result": GAN.format(
+        first="judge(made[0]).mean().backward()", second="judge(made[1]).sum().backward()"
+    ),
+    "two losses of frozen features": """
+base, one, two = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+opt = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.1)
+base.requires_grad_(False)
+for x, y in loader:
+    opt.zero_grad()
+    features = base(x)
+    F.cross_entropy(one(features), y).backward()
+    F.cross_entropy(two(features), y).backward()
+    opt.step()
+""",
+    "an optimizer of another model": """
+other = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # expect: GL701
+""",
+    "an optimizer of a part": """
+optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+    "an optimizer of a part of two models": """
+base, one, two = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+first, second = nn.Sequential(base, one), nn.Sequential(base, two)
+optimizer = torch.optim.SGD(base.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(second(x), y).backward()
+    optimizer.step()
+""",
+    "an optimizer of what a loss of the project's receives": """
+from somewhere import distance
+other = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    (F.cross_entropy(model(x), y) + distance(model(x), x)).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_graph_leads_from_the_loss_to_the_weights(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

@@ -1,0 +1,129 @@
+"""Steps before the backward pass, and of weights that are frozen."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+CASES = {
+    "before its backward pass": """
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    optimizer.step()  # expect: GL701
+    loss.backward()
+""",
+    "one of two optimizers before its backward pass": """
+other = nn.Linear(8, 4)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    second.zero_grad()
+    loss = F.cross_entropy(other(x), y)
+    second.step()  # expect: GL701
+    loss.backward()
+""",
+    "zeroed before the step, with another backward pass after it": """
+other = nn.Linear(8, 4)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.zero_grad()  # expect: GL103
+    optimizer.step()
+    second.zero_grad()
+    F.cross_entropy(other(x), y).backward()
+    second.step()
+""",
+    "the step of the batch before, at the start": """
+optimizer.zero_grad()
+for x, y in loader:
+    optimizer.step()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+""",
+    "of a frozen copy": """
+import copy
+average = copy.deepcopy(model)
+for p in average.parameters():
+    p.requires_grad = False
+optimizer = torch.optim.SGD(average.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # expect: GL701
+""",
+    "of the model, whose copy is frozen": """
+import copy
+average = copy.deepcopy(model)
+average.requires_grad_(False)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+    "of a copy of what is not known": """
+import copy
+from somewhere import make
+model = make()
+average = copy.deepcopy(model)
+for p in average.parameters():
+    p.requires_grad = False
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+    "frozen, but for a new last layer": """
+model.requires_grad_(False)
+model[2] = nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+    "frozen, but for a weight": """
+for p in model.parameters():
+    p.requires_grad = False
+list(model.parameters())[-1].requires_grad = True
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+    "frozen under a condition": """
+if len(loader) < 3:
+    model.requires_grad_(False)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+    "of a frozen model and of another": """
+other = nn.Linear(4, 4)
+model.requires_grad_(False)
+optimizer = torch.optim.SGD(list(model.parameters()) + list(other.parameters()), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(other(model(x)), y).backward()
+    optimizer.step()
+""",
+    "of parameters of two models, the second one's clipped": """
+import itertools
+other = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(itertools.chain(model.parameters(), other.parameters()), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(other(model(x)), y).backward()
+    nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_needs_a_gradient(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

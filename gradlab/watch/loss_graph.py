@@ -17,6 +17,9 @@ PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", 
 """Nodes that multiply activations by weights."""
 MAX_DEPTH = 32
 """Nodes that are followed at most."""
+MAX_TERMS = 256
+"""Terms of a sum that are looked at."""
+STACKS = {"StackBackward0", "CatBackward0"}
 MAX_NODES = 20_000
 """Nodes that are searched at most."""
 REDUCTIONS = {1: "mean", 2: "sum"}
@@ -181,8 +184,20 @@ def node_below_factors(node: Any) -> Any:
 
 
 def terms_of(node: Any) -> list[Any]:
-    """The terms of a sum of two, without their factors; none of anything else."""
-    if node.name() != "AddBackward0":
-        return []
-    below = (node_below_factors(each) for each, _ in node.next_functions if each is not None)
-    return [each for each in below if each.name() != "torch::autograd::AccumulateGrad"]
+    """The terms of a sum, or of the sum or mean of a stack, without their factors, and sums of a part of them."""
+    found: list[Any] = []
+    queue = [node]
+    while queue and len(found) < MAX_TERMS:
+        each = queue.pop()
+        inputs = [below for below, _ in each.next_functions if below is not None]
+        if each.name().startswith(("MeanBackward", "SumBackward")) and len(inputs) == 1:
+            each = inputs[0]
+            inputs = [below for below, _ in each.next_functions if below is not None]
+            inputs = inputs if each.name() in STACKS else []
+        elif each.name() != "AddBackward0":
+            continue
+        terms = [node_below_factors(below) for below in inputs]
+        terms = [term for term in terms if term.name() != "torch::autograd::AccumulateGrad"]
+        found += terms
+        queue += terms
+    return found

@@ -128,6 +128,7 @@ class BackwardObserver:
             b.stepped_terms.update(*term.metadata.get("gradlab_used_by", ()))
             known = [reference() for reference in term.metadata.get("gradlab_passes", ())]
             b.extends += [each for each in known if each is not None]
+            term.metadata.setdefault("gradlab_used_by", []).append(b.used_by)
 
     def total(self, roots: list[Tensor]) -> tuple[Any, LossWeight, bool]:
         """The sum of what is differentiated, without the loss scale, or None if one of them is not one number; its

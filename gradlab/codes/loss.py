@@ -161,4 +161,30 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL610",
+        name="not-finite",
+        severity="warning",
+        message="the first numbers that are not finite are made here, and a step is made with them",
+        why="What is not finite in one operation comes out of all that follow, and of the whole graph in the backward "
+        "pass: after one step all weights are lost. Of a root of 0 the value is finite, and the gradient is not.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    out = model(x)
+    distances = (out[:, None] - out).square().sum(-1).sqrt()
+    (F.cross_entropy(out, y) + distances.mean()).backward()
+    optimizer.step()
+""".strip(),
+        fix="keep its argument away from where it has no value, or no gradient",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    out = model(x)
+    distances = ((out[:, None] - out).square().sum(-1) + 1e-12).sqrt()
+    (F.cross_entropy(out, y) + distances.mean()).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

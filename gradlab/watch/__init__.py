@@ -18,6 +18,9 @@ except:
     GL707              at `eval()`, from the third update on in that mode
     GL708              at the end, at the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
+    GL608 GL609 GL714  in the second update alone, and not with a compiled function, or under DDP or FSDP
+    GL610              at the backward pass, if the loop ends there: its line is that of the next update
+    GL715              at the end, of weights whose gradient was zero in the first and the fifth update
     GL710              from the second update on that the loop writes to its gradients
     GL409 GL410        at the end; GL409 if its length is known, and is the number of updates
     GL901              from the third time in the first updates; outside of closures only along the gradient
@@ -29,7 +32,7 @@ except:
 Not detected, and why:
 
     GL212 GL810 GL811  names and arguments in the source have no effect here; the calls that they lead to are observed
-    GL601 - GL604      a loss that is not finite: the diagnosis reports it, with the update
+    GL601 - GL604      what may become infinite: once it has, it is GL610
     GL803 GL806 GL807  the gradients themselves are measured: exploding and vanishing are verdicts
     GL2xx              of scalers that are no GradScaler and were not passed to the watch
     GL505              where gradients are copied into one tensor first, or all_reduce was imported by name before

@@ -77,10 +77,10 @@ class HardValues:
 
     def bits(self, tensor: Tensor) -> int:
         """The weights that get a gradient through a tensor."""
-        if (own := self.weights.get(id(tensor))) is not None:
-            return own
         if not tensor.requires_grad or self.calls_of(tensor) is not None:
             return 0
+        if (own := self.weights.get(id(tensor))) is not None:
+            return own
         return int(self.live.get(tensor, 0 if tensor.is_leaf else EVERY))
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -139,7 +139,7 @@ class HardValues:
     def end(self) -> Iterator[Violation]:
         for i in sorted(self.found.keys() - self.met)[:1]:
             names = [name for k, name in enumerate(self.names) if self.found[i] >> k & 1]
-            yield "hard-value", self.calls[i][0], f"other terms alone train {listed(names)}"
+            yield "hard-value", self.calls[i][0], listed(names)
         self.forget()
 
 

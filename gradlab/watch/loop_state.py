@@ -21,6 +21,7 @@ from gradlab.watch.gradient_reads import GradientReads
 from gradlab.watch.graph_cuts import GraphCuts
 from gradlab.watch.hard_values import HardValues
 from gradlab.watch.loss_arguments import LossArguments
+from gradlab.watch.not_finite import NotFinite
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
@@ -75,7 +76,9 @@ class LoopState:
         self.unheld = UnheldWeights([] if self.fsdp1 else models, self.trackers)
         self.cuts = GraphCuts()
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
+        self.not_finite = NotFinite()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), HardValues(), self.zeros, self.reads]
+        readers += [self.not_finite]
         self.followed = FollowedUpdate(readers)
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
@@ -136,7 +139,8 @@ class LoopState:
         """After a step: follow the calls of the next update, if a reader wants to."""
         thrown = tracker.num_thrown == accumulation.THROWN
         self.reads.wanted = self.followers.after_step(tracker) or thrown
-        if (tracker.attempts in FOLLOWED or self.reads.wanted) and self.ddp is None and not self.fsdp1:
+        wanted = tracker.attempts in FOLLOWED or self.reads.wanted or self.not_finite.is_pending
+        if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
 
     def end_followed(self, tracker: OptimizerTracker | None = None) -> bool:

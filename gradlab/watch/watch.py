@@ -184,6 +184,8 @@ class Watch:
                 since = tracker.attempts - tracker.unreached + 1
                 detail = f"from update {since} on"
                 loop.add_fault("step-without-gradient", tracker.step_site, tracker, detail, update=since)
+        if (origin := loop.not_finite.found) is not None and origin.tracker is not None:
+            loop.add_fault("not-finite", origin.site, origin.tracker, origin.words, update=origin.update)
         names = loop.unheld.names()
         starved = any(record.name == "step-without-gradient" for record in self.faults)
         for tracker, weights in loop.unheld.at_end(starved):

@@ -92,7 +92,15 @@ def small_losses_of_the_other(m, x, y):
     return first[second.argsort()[:8]].mean() + F.cross_entropy(m.last(x[few, :6]), y[few])
 
 
+def frozen_since(m, x, y):
+    """A term of weights that require no gradient any more has none."""
+    term = F.cross_entropy(m.side(x[:, :6]), y)
+    m.side.requires_grad_(False)
+    return term + F.cross_entropy(m.side(m.first(x)), y)
+
+
 RIGHT = {
+    "frozen": frozen_since,
     "straight_through": lambda m, x, y: quantised(m, x, y, around=True),
     "function": lambda m, x, y: F.cross_entropy(m.last(Rounded.apply(m.first(x))), y) + m.first(x).square().mean(),
     "gumbel": lambda m, x, y: F.cross_entropy(m.last(F.gumbel_softmax(m.first(x), hard=True)), y),

@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from gradlab.watch.advantages import Advantages
@@ -49,6 +50,8 @@ class BackwardObserver:
     def install(self, instrumentation: Instrumentation) -> None:
         instrumentation.patch(torch.autograd, "backward", self.on_backward)
         instrumentation.patch(torch.autograd, "grad", self.on_grad)
+        checkpointed = getattr(torch.utils.checkpoint, "_CheckpointFrame", None)
+        instrumentation.patch(checkpointed, "__init__", self.loop.not_finite.on_checkpoint)
 
     def on_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
         """Activation checkpointing calls it within itself."""
@@ -172,6 +175,9 @@ class BackwardObserver:
         """The pass that is about to run, and whether autocast is enabled."""
         loop, forwards = self.loop, self.loop.forwards
         site = call_site()
+        if not loop.scaler.num_scale_calls and not loop.fsdp1 and not loop.trackers[0].sharded:
+            read = self.graphs.get((site, len(loop.trackers)))
+            loop.not_finite.ask(site, roots, read is None or read[0] < GRAPHS_PER_SITE)
         loss, weight, scaled = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
         dtypes, advantages, between = self.graph(site, roots)

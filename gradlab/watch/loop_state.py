@@ -21,6 +21,7 @@ from gradlab.watch.gradient_reads import GradientReads
 from gradlab.watch.graph_cuts import GraphCuts
 from gradlab.watch.hard_values import HardValues
 from gradlab.watch.loss_arguments import LossArguments
+from gradlab.watch.loss_sites import LossSites
 from gradlab.watch.not_finite import NotFinite
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -78,7 +79,7 @@ class LoopState:
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite = NotFinite()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), HardValues(), self.zeros, self.reads]
-        readers += [self.not_finite]
+        readers += [self.not_finite, LossSites()]
         self.followed = FollowedUpdate(readers)
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""

@@ -139,6 +139,8 @@ class OptimizerTracker:
     """Call site of the latest call that clipped its gradients."""
     moving: set[int] = field(default_factory=set)
     """ids of the groups that had a learning rate over 0 at some update."""
+    loss_site: CallSite | None = None
+    """Where the loss of its second update is computed; None if that was not followed."""
     cut_site: CallSite | None = None
     """Where the graph of some of its weights ends, before it reaches a loss."""
     frozen_early: list[torch.Tensor] = field(default_factory=list)

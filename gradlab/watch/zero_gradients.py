@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import tensors_in
+from gradlab.watch.followed_update import FOLLOWED, tensors_in
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.reach import listed
 
@@ -66,6 +66,7 @@ class ZeroGradients:
         self.forget()
         if tracker.attempts == 1:
             self.flat = {id(p) for p in flat}
+        if tracker.attempts != FOLLOWED[1]:
             return False
         self.weights = {id(p): p for p in flat if id(p) in self.flat and p.requires_grad}
         if sum(p.numel() for p in self.weights.values()) > MAX_KEPT:

@@ -121,6 +121,8 @@ class UnboundedLoss(Rule):
     """Gradient norm at the end over that at the beginning."""
     weights: float = 5.0
     """The same of the weights; then a third of that fall is enough: outputs grow with them, and the loss with these."""
+    below: float = 2.0
+    """The same where the first losses are below zero already."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
@@ -129,7 +131,8 @@ class UnboundedLoss(Rule):
             return None
         falls = [before - after for before, after in pairwise(parts)]
         faster = 0 < falls[0] < falls[1] < falls[2]
-        grown = len(h.weights) > 1 and h.weights[1] > self.weights * h.weights[0] > 0
+        times = h.weights[1] / h.weights[0] if len(h.weights) > 1 and h.weights[0] > 0 else 1.0
+        grown = times > self.weights or (times > self.below and h.loss_early < 0)
         fell = h.loss_early - parts[3] > self.fall * abs(h.loss_early) / (3 if grown else 1)
         if not (faster and fell):
             return None

@@ -30,8 +30,8 @@ NOT_MEASURED = "not_measured"
 """The verdict if no update was observed."""
 OF_THE_STEP = {"updates_lost", "update_too_large", "stalled"}
 """Findings about what the optimizer's steps do to the weights."""
-OF_LOSSES = ("unbounded_loss", "not_learning", "nan_loss")
-"""Verdicts about the loss itself, with which its line is named."""
+OF_THE_LOSS = {"unbounded_loss", "not_learning", "nan_loss"}
+"""Findings about the loss: where it is computed."""
 FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", run_page.NAME)
 """The files in an optimizer's folder."""
 
@@ -141,17 +141,16 @@ class OptimizerOutput:
         if worst is not None and worst.severity == "critical" and worst.code in {each.code for each in mistakes}:
             found.verdict, found.sentence = worst.code, worst.sentence
             found.evidence |= worst.evidence
-        if found.verdict in OF_LOSSES and (site := self.tracker.loss_site) is not None:
-            found.sentence = f"{found.sentence}; the loss is computed at {format_site(site)}"
-            found.evidence |= {"file": site[0].co_filename, "line": site[1]}
         if found.verdict in ("healthy", "too_short") and not self.stream.history.attempts:
             found.verdict, found.sentence = NOT_MEASURED, self.why_not_measured()
         return found
 
     def add_place(self, finding: Finding) -> None:
         """Name the line of the call that it is about."""
-        clips = {"overclipped": self.tracker.clip_site, "clip_idle": self.tracker.clip_site}
-        site = clips.get(finding.code) or (self.tracker.step_site if finding.code in OF_THE_STEP else None)
+        tracker = self.tracker
+        places = {"overclipped": tracker.clip_site, "clip_idle": tracker.clip_site}
+        places |= dict.fromkeys(OF_THE_STEP, tracker.step_site) | dict.fromkeys(OF_THE_LOSS, tracker.loss_site)
+        site = places.get(finding.code)
         if site is not None:
             finding.sentence = f"{format_site(site)}: {finding.sentence}"
             finding.evidence |= {"file": site[0].co_filename, "line": site[1]}

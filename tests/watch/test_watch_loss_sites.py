@@ -29,10 +29,9 @@ def watched(loss, tmp_path, count, scale=1.0):
 def test_a_loss_without_a_floor_is_named_with_its_line(tmp_path):
     found = watched(negated, tmp_path, 200, scale=2.0)
     assert found.verdict == "unbounded_loss"
-    assert found.evidence["line"] == marked(negated)
-    assert found.sentence.endswith(f"test_watch_loss_sites.py:{marked(negated)}")
+    assert f"test_watch_loss_sites.py:{marked(negated)}: the loss falls" in found.sentence
 
 
 def test_a_healthy_loss_is_not(tmp_path):
     found = watched(lambda model, x: nn.L1Loss()(model(x)[:, 0], x[:, 0]), tmp_path, 60)
-    assert found.verdict == "healthy" and "computed at" not in found.sentence
+    assert found.verdict == "healthy" and ".py" not in found.sentence

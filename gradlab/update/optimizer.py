@@ -195,27 +195,36 @@ class SGD(OptimizerOption):
 
 
 @dataclass
-class AdamOption(OptimizerOption):
-    """What Adam and AdamW share."""
+class BetasOption(OptimizerOption):
+    """What optimizers of two means share."""
 
     elementwise = True
     beta1: float = 0.9
     """Decay of the mean of gradients."""
     beta2: float = 0.999
     """Decay of the mean of squared gradients."""
-    eps: float = 1e-8
-    """Added to the denominator."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.beta1 < 1, "beta1", self.beta1, "in [0, 1)")
         require(0 <= self.beta2 < 1, "beta2", self.beta2, "in [0, 1)")
-        require(self.eps > 0, "eps", self.eps, "> 0")
 
     def checked(self, settings: dict[str, Any]) -> dict[str, Any]:
         made = super().checked(settings)
         betas = made.pop("beta1", self.beta1), made.pop("beta2", self.beta2)
         return made | {"betas": betas}
+
+
+@dataclass
+class AdamOption(BetasOption):
+    """What Adam and AdamW share."""
+
+    eps: float = 1e-8
+    """Added to the denominator."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.eps > 0, "eps", self.eps, "> 0")
 
     def moments(self) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
@@ -331,11 +340,16 @@ class Adafactor(OptimizerOption):
         super().__post_init__()
         require(self.beta2_decay <= 0, "beta2_decay", self.beta2_decay, "<= 0")
         require(self.d >= 1, "d", self.d, ">= 1")
-        require(not self.fused, "fused", self.fused, "false or null: PyTorch has no such kernel")
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
-        given = {name: value for name, value in shared.items() if name != "fused"}
+        given = without_kernels(self, shared) | {"foreach": self.foreach}
         return torch.optim.Adafactor(params, beta2_decay=self.beta2_decay, d=self.d, **given)
+
+
+def without_kernels(option: OptimizerOption, shared: dict[str, Any]) -> dict[str, Any]:
+    """lr and weight_decay, of an optimizer that has no fused kernel."""
+    require(not option.fused, "fused", option.fused, "false or null: there is no such kernel")
+    return {name: shared[name] for name in ("lr", "weight_decay")}
 
 
 @option("optimizer", "custom")

@@ -14,6 +14,8 @@ from nets import Tiny
 from gradlab.base.option import Invalid
 from gradlab.config.schema import to_config
 from gradlab.sweep.vectorized.grouping import alone
+from gradlab.update.lion import Lion
+from gradlab.update.stable_adamw import StableAdamW
 
 TINY = ("model=custom", "model.target=nets:Tiny", "data=digits", "data.batch_size=64", "trainer.epochs=1")
 GROUPS = 'optimizer.groups=[{match: bias, weight_decay: 0}, {match: "^4", lr_scale: 0.5}]'
@@ -104,6 +106,40 @@ def test_adafactor_trains_as_in_a_plain_loop(tmp_path: Path) -> None:
     agrees(run, model)
 
 
+def lion_by_hand(p: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+    """Chen et al. 2023, with betas 0.8 and 0.95, rate 0.01 and weight decay 0.1."""
+    mean = torch.zeros_like(p)
+    for g in gradients:
+        p -= 0.01 * ((0.8 * mean + 0.2 * g).sign() + 0.1 * p)
+        mean = 0.95 * mean + 0.05 * g
+
+
+def stable_by_hand(p: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+    """AdamW with the corrections of its biases outside of its means; eps 1e-6."""
+    mean, square = torch.zeros_like(p), torch.zeros_like(p)
+    for t, g in enumerate(gradients, 1):
+        mean, square = 0.8 * mean + 0.2 * g, 0.95 * square + 0.05 * g * g
+        v, u = mean / (1 - 0.8**t), square / (1 - 0.95**t)
+        lr = 0.01 / max(1.0, (g * g / u).mean().sqrt().item())
+        p -= lr * (0.1 * p + v / (u.sqrt() + 1e-6))
+
+
+@pytest.mark.parametrize("name", ["lion", "stable_adamw"])
+def test_what_pytorch_does_not_have_is_as_its_paper_says(name: str) -> None:
+    given: Any = {"lr": 0.01, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95}
+    option = Lion(**given) if name == "lion" else StableAdamW(**given, eps=1e-6)
+    torch.manual_seed(0)
+    ours, plain = torch.nn.Parameter(torch.randn(4, 3)), torch.zeros(4, 3)
+    plain.copy_(ours.detach())
+    gradients = [torch.randn(4, 3) * 10 ** (i == 5) for i in range(8)]  # one of them large
+    optimizer = option.build([ours])
+    for g in gradients:
+        ours.grad = g.clone()
+        optimizer.step()
+    {"lion": lion_by_hand, "stable_adamw": stable_by_hand}[name](plain, gradients)
+    assert torch.allclose(ours.detach(), plain, rtol=1e-5, atol=1e-6)
+
+
 def test_no_group_changes_no_bit(tmp_path: Path) -> None:
     runs = [
         trainer(tmp_path / str(i), *TINY, *given)
@@ -119,6 +155,8 @@ CASES = {
     "groups of SGD": ("optimizer=sgd", GROUPS, "schedule=warmup"),
     "Adafactor": ("optimizer=custom", "optimizer.target=torch.optim:Adafactor", GROUPS),
     "adafactor": ("optimizer=adafactor", GROUPS),
+    "lion": ("optimizer=lion", GROUPS, "precision=fp16", "precision.init_scale=1e12"),
+    "stable_adamw": ("optimizer=stable_adamw", GROUPS),
     "NAdam in fp16": (
         "optimizer=custom",
         "optimizer.target=torch.optim:NAdam",

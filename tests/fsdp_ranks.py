@@ -20,6 +20,7 @@ from gradlab.base import distributed
 from gradlab.base.distributed import World
 from gradlab.base.json_lines import read_lines
 from gradlab.data.base import IGNORE
+from gradlab.train.fsdp import mesh_of
 from gradlab.train.inspection import find_overflow, inspect
 from gradlab.train.trainer import Trainer
 
@@ -60,9 +61,14 @@ def result(run: Trainer, whole: dict[str, Any], folder: str) -> dict[str, Any]:
     return found
 
 
+def divided(world: World) -> tuple[str, str]:
+    """Four ranks are two groups."""
+    return FSDP, f"trainer.fsdp_replicas={1 + world.size // 4}"
+
+
 def as_one(world: World, name: str) -> dict[str, Any]:
-    """The same global micro-batch of 8 on any number of ranks; four are two groups."""
-    given = (*SAME[name], FSDP, "monitor=full", f"trainer.fsdp_replicas={1 + world.size // 4}")
+    """The same global micro-batch of 8 on any number of ranks."""
+    given = (*SAME[name], *divided(world), "monitor=full")
     run, whole = finished(name, *given, f"data.batch_size={8 // world.size}", world=world)
     local = [p.numel() for p in run.update.params]
     return result(run, whole, name) | {"elements": sum(local)}
@@ -80,15 +86,17 @@ def half(world: World) -> dict[str, Any]:
     """Gathered in bf16; and a loop around PyTorch's fully_shard, written by hand, that reduces every micro-batch."""
     found = {}
     for how in ("true", "false"):
-        given = (*SMALL, *NORM, "optimizer.momentum=0.9", "precision=bf16", FSDP, f"trainer.fsdp_half={how}")
+        given = (*SMALL, *NORM, "optimizer.momentum=0.9", "precision=bf16", f"trainer.fsdp_half={how}")
+        given += divided(world)
         run, whole = finished(f"half_{how}", *given, world=world)
         found[how] = whole["model"] if world.main else {}
     model: Any = run.config.model.build(run.data.spec)
     begun = trainer(Path("half_begun"), *given, world=world)
     model.load_state_dict({name: t.full_tensor() for name, t in begun.module.state_dict().items()})
     policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    mesh = mesh_of(1 + world.size // 4, torch.device("cpu"), world)
     for block in (*model.blocks, model):
-        fully_shard(block, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.SGD(model.parameters(), lr=run.config.optimizer.lr, momentum=0.9)
     for epoch in range(run.config.trainer.epochs):
         cursor = 0
@@ -116,9 +124,10 @@ def resumed(world: World) -> dict[str, Any]:
                 shutil.copytree(self.folder, "resumed_killed")
             return super().stop_asked()
 
-    run, whole = finished("resumed", *EVERYTHING, FSDP, world=world, cls=Copying)
+    given = (*EVERYTHING, *divided(world), f"data.batch_size={8 // world.size}")
+    run, whole = finished("resumed", *given, world=world, cls=Copying)
     world.barrier()
-    again = trainer(Path("resumed_killed"), *EVERYTHING, FSDP, world=world)
+    again = trainer(Path("resumed_killed"), *given, world=world)
     again.config = replace(again.config, resume="resumed_killed")
     again.run()
     return {"whole": result(run, whole, "resumed"), "resumed": result(again, again.whole(), "resumed_killed")}

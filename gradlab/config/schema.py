@@ -63,7 +63,7 @@ class Config:
     pretrain: Optional[str] = None
     """An experiment whose final weights this run begins with; it is run once, and kept under outputs/pretrained/."""
     init_from: Optional[str] = None
-    """A run's folder or checkpoint whose weights this run begins with."""
+    """A run's folder or checkpoint, or a state_dict as torch.save writes it, whose weights this run begins with."""
     resume: Optional[str] = None
     """A run's folder to continue, in its own configuration and in place."""
     fix: bool = False

@@ -147,6 +147,7 @@ def kill(
     forks: Commands, name: str, draw: random.Random, number: int, folder: Path, counts: Counter[str], faults: list[str]
 ) -> None:
     folder.mkdir()
+    forks.python("-c", "", cwd=folder).wait()  # the server has imported all by then, which is not of the run's time
     kind, began = KINDS[name], time.monotonic()
     whole = kind.start(forks, kind.first("whole"), folder)
     if code := ended(whole, 300):

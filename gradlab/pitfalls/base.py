@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from gradlab.update.loss import Loss
     from gradlab.update.precision import PrecisionOption
     from gradlab.update.schedule import Schedule
-    from gradlab.update.step import Update
+    from gradlab.update.step import MicroBatch, Update
+
+    Window = Sequence[MicroBatch]
+    Backward = Callable[[Window, int, torch.Tensor], torch.Tensor]
+    """`Update.backward`: window, i, weight -> sum of losses."""
 
 
 class Setting(NamedTuple):
@@ -82,14 +86,22 @@ class Pitfall:
         for need in self.needs:
             if not need.met(setting):
                 raise Invalid("pitfall", name_of("pitfall", self), f"needs {need.text}")
-        self.prepare(update, setting)
+        self.setting = setting
+        self.prepare(update)
         setattr(update, self.replaces, partial(self.wrong, update, getattr(update, self.replaces)))
 
-    def prepare(self, update: Update, setting: Setting) -> None:
+    def prepare(self, update: Update) -> None:
         """Prepare what `wrong` needs."""
 
     def wrong(self, update: Update, right: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+
+@dataclass
+class WrongBackward(Pitfall):
+    """Base of those in the backward pass of one micro-batch: `wrong(update, right, window, i, weight)`."""
+
+    replaces = "backward"
 
 
 class Deferred:

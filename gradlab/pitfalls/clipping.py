@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradlab.base.option import option, require
-from gradlab.pitfalls.base import CLIPPED, UNCLIPPED, Deferred, Pitfall, Setting
+from gradlab.pitfalls.base import CLIPPED, UNCLIPPED, Deferred, Pitfall
 from gradlab.update.clip import Clipped, NoClip, NormClip, ValueClip
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class ClipAfterStep(Pitfall):
     replaces = "clip_"
     needs = (CLIPPED,)
 
-    def prepare(self, update: Update, setting: Setting) -> None:
+    def prepare(self, update: Update) -> None:
         self.later = Deferred(update.optimizer.register_step_post_hook)
 
     def wrong(self, update: Update, right: Clipping, gradients: Gradients) -> Clipped:
@@ -124,7 +124,7 @@ class ClipBeforeBackward(Pitfall):
     replaces = "clip_"
     needs = (CLIPPED,)
 
-    def prepare(self, update: Update, setting: Setting) -> None:
+    def prepare(self, update: Update) -> None:
         self.later = Deferred(update.model.register_forward_pre_hook)
 
     def wrong(self, update: Update, right: Clipping, gradients: Gradients) -> Clipped:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradlab.base.option import option
-from gradlab.pitfalls.base import CLIPPED, SCALED, Deferred, Pitfall, Setting
+from gradlab.pitfalls.base import CLIPPED, SCALED, Deferred, Pitfall
 
 if TYPE_CHECKING:
     from gradlab.update.step import Update
@@ -27,7 +27,7 @@ class ClipBeforeUnscale(Pitfall):
     replaces = "unscale"
     needs = (SCALED, CLIPPED)
 
-    def prepare(self, update: Update, setting: Setting) -> None:
+    def prepare(self, update: Update) -> None:
         self.later = Deferred(update.optimizer.register_step_pre_hook)
 
     def wrong(self, update: Update, right: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class UnscaleTwice(Pitfall):
     replaces = "unscale"
     needs = (SCALED,)
 
-    def prepare(self, update: Update, setting: Setting) -> None:
+    def prepare(self, update: Update) -> None:
         self.later = Deferred(update.optimizer.register_step_pre_hook)
 
     def wrong(self, update: Update, right: Callable[[], None]) -> None:

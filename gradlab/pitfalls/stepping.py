@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradlab.base.option import option
-from gradlab.pitfalls.base import CONSTANT, MOVING, SEVERAL, Pitfall, Setting
+from gradlab.pitfalls.base import CONSTANT, MOVING, SEVERAL, Pitfall
 
 if TYPE_CHECKING:
     from gradlab.update.gradients import Gradients
@@ -50,9 +50,6 @@ class SchedulePerMicroBatch(Pitfall):
 
     replaces = "lr"
     needs = (SEVERAL, CONSTANT, MOVING)
-
-    def prepare(self, update: Update, setting: Setting) -> None:
-        self.setting = setting
 
     def wrong(self, update: Update, right: Callable[[], torch.Tensor]) -> torch.Tensor:
         steps = scheduler_steps(update.attempts, self.setting.steps, self.setting.micro_batches)

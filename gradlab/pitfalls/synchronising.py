@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,50 +9,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradlab.base.option import option
-from gradlab.pitfalls.base import CONSTANT, RANKS, REMAINDER, SEVERAL, Pitfall, Setting
+from gradlab.pitfalls.base import CONSTANT, RANKS, REMAINDER, SEVERAL, WrongBackward
 
 if TYPE_CHECKING:
-    from gradlab.update.step import MicroBatch, Update
+    from gradlab.pitfalls.base import Backward, Window
+    from gradlab.update.step import Update
 
-Backward = Callable[["Sequence[MicroBatch]", int, "torch.Tensor"], "torch.Tensor"]
 
-
-def synchronised(right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
+def synchronised(right: Backward, window: Window, i: int, weight: torch.Tensor) -> torch.Tensor:
     """Run micro-batch i as if it were the last of its window, with the all-reduce."""
     return right(window[i : i + 1], 0, weight)
 
 
 @option("pitfall", "ddp_sync_every_micro_batch")
 @dataclass
-class SyncEveryMicroBatch(Pitfall):
+class SyncEveryMicroBatch(WrongBackward):
     """Accumulation under DDP without no_sync: the same gradient, all-reduced n times an update instead of once.
 
     Pitfall 9 of source "GM" in experiments/README.md.
     """
 
-    replaces = "backward"
     needs = (RANKS, SEVERAL)
 
-    def wrong(
-        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
-    ) -> torch.Tensor:
+    def wrong(self, update: Update, right: Backward, window: Window, i: int, weight: torch.Tensor) -> torch.Tensor:
         return synchronised(right, window, i, weight)
 
 
 @option("pitfall", "no_sync_around_backward_only")
 @dataclass
-class NoSyncAroundBackwardOnly(Pitfall):
+class NoSyncAroundBackwardOnly(WrongBackward):
     """no_sync is entered after the forward pass, in which DDP has already decided to all-reduce.
 
     The same gradient, all-reduced n times: no result shows it.
     """
 
-    replaces = "backward"
     needs = (RANKS, SEVERAL)
 
-    def wrong(
-        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
-    ) -> torch.Tensor:
+    def wrong(self, update: Update, right: Backward, window: Window, i: int, weight: torch.Tensor) -> torch.Tensor:
         with ExitStack() as stack:
 
             def enter(*args: Any) -> None:
@@ -66,40 +58,30 @@ class NoSyncAroundBackwardOnly(Pitfall):
 
 @option("pitfall", "no_sync_off_by_one")
 @dataclass
-class NoSyncOffByOne(Pitfall):
+class NoSyncOffByOne(WrongBackward):
     """no_sync where i % n, step where (i + 1) % n: only the first micro-batch is reduced, the others stay local.
 
     Seen in a public recipe.
     """
 
-    replaces = "backward"
     needs = (RANKS, SEVERAL)
 
-    def wrong(
-        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
-    ) -> torch.Tensor:
+    def wrong(self, update: Update, right: Backward, window: Window, i: int, weight: torch.Tensor) -> torch.Tensor:
         with update.model.no_sync() if i % len(window) else nullcontext():
             return synchronised(right, window, i, weight)
 
 
 @option("pitfall", "remainder_unsynchronised")
 @dataclass
-class RemainderUnsynchronised(Pitfall):
+class RemainderUnsynchronised(WrongBackward):
     """The last, shorter window of an epoch ends inside no_sync: each rank steps with its own gradient.
 
     The ranks' weights then differ. Common recipes do so.
     """
 
     measure_every: int = 1  # of the remainder too, wherever it falls
-
-    replaces = "backward"
     needs = (RANKS, SEVERAL, CONSTANT, REMAINDER)
 
-    def prepare(self, update: Update, setting: Setting) -> None:
-        self.steps = setting.steps
-
-    def wrong(
-        self, update: Update, right: Backward, window: Sequence[MicroBatch], i: int, weight: torch.Tensor
-    ) -> torch.Tensor:
-        with update.model.no_sync() if len(window) < self.steps else nullcontext():
+    def wrong(self, update: Update, right: Backward, window: Window, i: int, weight: torch.Tensor) -> torch.Tensor:
+        with update.model.no_sync() if len(window) < self.setting.steps else nullcontext():
             return right(window, i, weight)

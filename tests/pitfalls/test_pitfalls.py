@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from gradlab.data.order import epoch_order, window
 from gradlab.pitfalls.impact import compare
 from gradlab.pitfalls.stepping import scheduler_steps
 from gradlab.train.trainer import Trainer
-from gradlab.update.clip import NormClip, norm_coefficient
+from gradlab.update.clip import NormClip
 from gradlab.update.step import Update
 
 TINY = ("model=custom", "model.target=nets:Tiny", "data.batch_size=8", "data.samples=96", "trainer.evaluate_every=0")
@@ -439,32 +438,10 @@ def test_every_pitfall_is_tried_here_or_on_two_ranks() -> None:
     assert set(EACH) | RANKS == set(options("pitfall")) and not set(EACH) & RANKS
 
 
-@pytest.fixture(scope="module")
-def correct(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[set[str], Any]]:
-    """Runs without a pitfall, each once: the attributes of the update, and the final state."""
-
-    @cache
-    def ended(*overrides: str) -> tuple[set[str], Any]:
-        folder = tmp_path_factory.mktemp("correct")
-        run = fallen(folder, None, *overrides)
-        attributes = set(vars(run.update))
-        run.run()
-        return attributes, of_the_run(load(folder))
-
-    return lambda *overrides: ended(*(o for o in overrides if "pitfall" not in o))
-
-
 @pytest.mark.parametrize("name", EACH)
-def test_each_replaces_one_function_and_differs_from_the_correct_run(
-    tmp_path: Path, name: str, correct: Callable[..., tuple[set[str], Any]]
-) -> None:
-    wrong, (attributes, right) = fallen(tmp_path, name, *EACH[name], *SGD), correct(*EACH[name], *SGD)
-    assert vars(wrong.update).keys() & vars(Update).keys() == {OPTIONS["pitfall", name].replaces}  # type: ignore
-    assert vars(wrong.update).keys() - attributes == {OPTIONS["pitfall", name].replaces}  # type: ignore
-    if name == "no_monitoring":
-        return  # without a NaN there is nothing to see
-    wrong.run()
-    assert differences(of_the_run(load(tmp_path)), right), "the mistake shows"
+def test_each_replaces_one_function(tmp_path: Path, name: str) -> None:
+    plain, wrong = (vars(fallen(tmp_path, one, *EACH[name]).update).keys() for one in (None, name))
+    assert wrong - plain == wrong & vars(Update).keys() == {OPTIONS["pitfall", name].replaces}  # type: ignore
 
 
 IDLE = {
@@ -508,10 +485,6 @@ def test_thresholds_are_checked() -> None:
     for name, field in (("value_clip", "max_value"), ("clip_too_tight", "max_norm"), ("no_clip", "measure_every")):
         with pytest.raises(Invalid, match=field):
             OPTIONS["pitfall", name](**{field: -1})
-
-
-def test_the_clip_by_hand_is_the_shipped_one() -> None:
-    assert norm_coefficient(torch.tensor(0.2), 0.05).item() == pytest.approx(0.25)
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,11 @@ class Parser(argparse.ArgumentParser):
         raise errors.Usage(f"{message}; see {self.prog} --help")
 
 
-def exit_code(work: Callable[[], int]) -> int:
-    """Do the work; a mistake of the user is reported in a line."""
+def exit_code(work: Callable[[list[str]], int], arguments: list[str] | None = None) -> int:
+    """Do the work with these arguments, or the command's own; a mistake of the user is reported in a line."""
     printable()
     try:
-        return work()
+        return work(sys.argv[1:] if arguments is None else arguments)
     except Exception as error:
         message = errors.explain(error)
         if message is None:
@@ -50,6 +50,11 @@ def identity(overrides: list[str]) -> list[str]:
 def command(overrides: list[str], module: str = "gradlab") -> str:
     """To be pasted into a shell."""
     return shlex.join(["python", "-m", module, *overrides])
+
+
+def quoted(folder: object) -> str:
+    """A path as the value of an override: between single quotes, as Hydra reads it."""
+    return "'" + str(folder).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def kept(overrides: list[str], replacing: list[str]) -> list[str]:

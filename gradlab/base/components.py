@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gradlab.base.conf import conf_dir, yaml_names
+from gradlab.base.importing import search_here
 from gradlab.base.option import Invalid
 
 PACKAGES = ("config", "data", "diagnosis", "loggers", "measure", "models", "pitfalls", "update")
@@ -72,8 +73,7 @@ def modules(package: str) -> Iterator[tuple[str, Path]]:
     if package.startswith("gradlab."):
         folders = [str(Path(__file__).parents[1] / package.partition(".")[2])]
     else:
-        if os.getcwd() not in sys.path and "" not in sys.path:
-            sys.path.insert(0, os.getcwd())  # a console script, unlike `python -m`, does not search it
+        search_here()
         try:
             spec = find_spec(package)
         except (ImportError, ValueError):

@@ -34,8 +34,7 @@ def load_object(field: str, target: str) -> Any:
         if attribute not in GIVEN.get():
             raise Invalid(field, target, f"a program gave it: gradlab.run(..., {attribute}=...)")
         return GIVEN.get()[attribute]
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a console script, unlike `python -m`, does not search it
+    search_here()
     importlib.invalidate_caches()  # the file may be seconds old
     found = _import(field, target, module_name)
     for name in names:
@@ -44,6 +43,12 @@ def load_object(field: str, target: str) -> Any:
         except AttributeError:
             raise Invalid(field, target, f"{module_name} has no {attribute}") from None
     return found
+
+
+def search_here() -> None:
+    """Search the working directory for modules, as `python -m` does, and a console script does not."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 @contextmanager

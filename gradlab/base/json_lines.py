@@ -1,4 +1,4 @@
-"""Files of JSON lines, and numbers that JSON has no signs for."""
+"""Files of JSON and of JSON lines, and numbers that JSON has no signs for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from gradlab.base.regular import regular
 
 FLUSH_BYTES = 1 << 16
 FLUSH_SECONDS = 1.0
@@ -43,6 +45,22 @@ def write_whole(path: Path, text: str | bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
+    """Write a file of JSON, whole or not at all. indent: None for one line without blanks."""
+    separators = (",", ":") if indent is None else None
+    write_whole(path, json.dumps(plain(content), indent=indent, separators=separators, allow_nan=False) + "\n")
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The object in a file of JSON; None where there is none that can be read."""
+    try:
+        with open(regular(path), encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def number(value: Any) -> Any:

@@ -40,14 +40,10 @@ def show(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], least:
         console.print(f"(no room for {', '.join(name for name in names if name not in kept)})")
 
 
-def lines(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line a row, and one for the names."""
+def lines(names: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str] | None = None) -> list[str]:
+    """A line a row, and one for the names. words: the columns that begin at the left; else the first two."""
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-    aligned = [
-        [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in (names, *rows)
-    ]
+    left = names[:2] if words is None else words
+    sides = [str.ljust if name in left else str.rjust for name in names]
+    aligned = ([s(c, w) for s, c, w in zip(sides, row, widths, strict=True)] for row in (names, *rows))
     return ["  ".join(row).rstrip() for row in aligned]

@@ -7,14 +7,12 @@ are strings, as in metrics.jsonl.
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from gradlab.base.command import Parser, exit_code
-from gradlab.base.json_lines import plain
+from gradlab.base.json_lines import write_json
 from gradlab.base.option import require
 from gradlab.base.visible import visible
 from gradlab.diagnosis.advice.accumulation import batch_advice
@@ -74,9 +72,7 @@ def write(run: RunRecord, found: list[Advice]) -> None:
         "failed_at": failed_at(run),
     }
     content = {"advice": [asdict(a) for a in found], "run": seen | {"architecture": architecture(run)}}
-    (run.path / "advice.json").write_text(
-        json.dumps(plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    write_json(run.path / "advice.json", content)
 
 
 def summary(run: RunRecord, found: list[Advice]) -> list[str]:
@@ -91,7 +87,7 @@ def summary(run: RunRecord, found: list[Advice]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
-    return exit_code(lambda: work(sys.argv[1:] if arguments is None else arguments))
+    return exit_code(work, arguments)
 
 
 def work(arguments: list[str]) -> int:

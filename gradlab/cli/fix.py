@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from gradlab.base.command import INTERRUPTED, Parser, exit_code
+from gradlab.base.command import INTERRUPTED, Parser, exit_code, quoted
 from gradlab.base.errors import Usage
-from gradlab.base.json_lines import plain, write_whole
+from gradlab.base.json_lines import write_json
 from gradlab.base.option import require
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
@@ -36,7 +37,7 @@ def main(run: Run, arguments: list[str] | None = None) -> int:
 
     if "torch" not in sys.modules:
         lazy_import("torch")  # a wrong command is refused without
-    return exit_code(lambda: work(run, sys.argv[1:] if arguments is None else arguments))
+    return exit_code(partial(work, run), arguments)
 
 
 def work(run: Run, arguments: list[str]) -> int:
@@ -94,8 +95,8 @@ def fix(
         return 1
     place.mkdir(parents=True, exist_ok=True)
     refuse_links("FOLDER", place)
-    content = {"run": str(folder.absolute()), "plan": fix_plan.as_dict(plan), "code": [vars(t) for t in code]}
-    write_whole(place / fix_plan.NAME, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    content = {"run": str(folder.absolute()), "plan": asdict(plan), "code": [vars(t) for t in code]}
+    write_json(place / fix_plan.NAME, content)
     ended = run(command(record, plan.overrides, place, seconds))
     if ended in (2, INTERRUPTED):
         return ended
@@ -111,9 +112,8 @@ def after_run(run: Run, folder: Path, code: int) -> int:
 
 def command(run: RunRecord, overrides: tuple[str, ...], place: Path, seconds: float | None) -> list[str]:
     """The arguments of `python -m gradlab` that search."""
-    quoted = str(place).replace("\\", "\\\\").replace("'", "\\'")
     name = (run.hydra.get("job") or {}).get("config_name") or "config"
     flags = ["--multirun", f"--config-name={name}", *(f"--config-dir={path}" for path in run.config_dirs)]
     more = [] if seconds is None else [f"hydra.sweeper.seconds={seconds}"]
-    sweeper = ["hydra/sweeper=fix", "hydra/launcher=vectorized", f"hydra.sweep.dir='{quoted}'", *more]
+    sweeper = ["hydra/sweeper=fix", "hydra/launcher=vectorized", f"hydra.sweep.dir={quoted(place)}", *more]
     return [*flags, *overrides, *sweeper]

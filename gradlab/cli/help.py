@@ -72,9 +72,5 @@ def described(columns: int) -> Iterator[str]:
 def wrapped(line: str, columns: int, indent: int = 2) -> list[str]:
     """Lines no wider than the terminal; words are not cut."""
     return textwrap.wrap(
-        line,
-        max(columns, 40),
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        line, max(columns, 40), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if refined_map.asks_for_runs(given):
         return refined_map.run(given)
-    return exit_code(lambda: work(given))
+    return exit_code(work, given)
 
 
 def work(arguments: list[str]) -> int:

@@ -48,4 +48,4 @@ def run(arguments: list[str]) -> int:
 
     if "RANK" not in os.environ:
         lazy_import("torch")  # a wrong command is refused without
-    return exit_code(lambda: main.run(overrides(arguments)))
+    return exit_code(lambda given: main.run(overrides(given)), arguments)

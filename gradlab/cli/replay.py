@@ -21,7 +21,7 @@ EPILOG = "Exit code: 0 the failure was found again, 1 the replayed update is fin
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
-    return exit_code(lambda: replay(sys.argv[1:] if arguments is None else arguments))
+    return exit_code(replay, arguments)
 
 
 def replay(arguments: list[str]) -> int:

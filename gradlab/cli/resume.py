@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.command import key, text
+from gradlab.base.command import key, quoted, text
 from gradlab.base.fields import dotted
 from gradlab.base.option import Invalid
 from gradlab.cli.arguments import parse
@@ -42,12 +42,7 @@ def again(args: argparse.Namespace, folder: Path) -> None:
     """Resume what ranks before these began, which holds what was typed."""
     if os.environ.get("RANK") == "0":
         print(f"gradlab: torchrun has started the ranks again: {folder} goes on", file=sys.stderr)
-    args.overrides, args.multirun, args.trust = [f"resume='{quoted(folder)}'"], False, True
-
-
-def quoted(folder: Path) -> str:
-    """Between single quotes, as Hydra reads it."""
-    return str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    args.overrides, args.multirun, args.trust = [f"resume={quoted(folder)}"], False, True
 
 
 def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None:
@@ -72,7 +67,7 @@ def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None
     if anew:
         args.overrides = [o for o in args.overrides if key(o) != "resume"]
     before = [o for o in run.typed if not given & {key(o), key(o).split(".")[0]}]
-    args.overrides = [*before, *args.overrides, f"hydra.run.dir='{quoted(folder)}'", "hydra.mode=RUN"]
+    args.overrides = [*before, *args.overrides, f"hydra.run.dir={quoted(folder)}", "hydra.mode=RUN"]
     args.config_dir = args.config_dir or next(reversed(run.config_dirs), None)
     wait_for_ranks()
 

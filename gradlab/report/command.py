@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from gradlab.base.command import Parser, exit_code
@@ -31,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     from gradlab.base.lazy import lazy_import
 
     lazy_import("torch")  # nothing here needs it
-    return exit_code(lambda: report(sys.argv[1:] if arguments is None else arguments))
+    return exit_code(report, arguments)
 
 
 def parser() -> Parser:

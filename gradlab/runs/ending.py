@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gradlab.base.command import command, pasted
-from gradlab.base.json_lines import plain, write_whole
+from gradlab.base.json_lines import plain, write_json
 from gradlab.base.visible import visible
 from gradlab.diagnosis.diagnose import remaining
 from gradlab.diagnosis.finding import Diagnosis
@@ -38,20 +37,16 @@ def content(
 
 def write(folder: Path, content: dict[str, Any]) -> None:
     """Write diagnosis.json."""
-    write_whole(folder / "diagnosis.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_json(folder / "diagnosis.json", content)
 
 
 def write_error(
-    folder: Path,
-    message: str,
-    exit_code: int,
-    remedy: dict[str, Any] | None = None,
-    overrides: list[str] | None = None,
+    folder: Path, message: str, exit_code: int, remedy: dict[str, Any] | None = None, overrides: list[str] | None = None
 ) -> None:
     """diagnosis.json of a job of a sweep without a measurement: no verdict, and the reason."""
     content = {"verdict": None, "sentence": message, "exit_code": exit_code, "remedy": remedy, "overrides": overrides}
     with suppress(OSError):  # reported already, and the folder may be the fault
-        write_whole(folder / "diagnosis.json", json.dumps(content, indent=2) + "\n")
+        write(folder, content)
 
 
 def summary_lines(

@@ -8,11 +8,17 @@ from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord, made
 
 
+def diagnosis_of(run: RunRecord) -> Diagnosis:
+    """What a run's diagnosis.json holds, as an object."""
+    content = number(run.diagnosis)
+    diagnosis = made(Diagnosis, content)
+    diagnosis.findings = [made(Finding, f) for f in content.get("findings") or []]
+    return diagnosis
+
+
 def judged(run: RunRecord) -> tuple[int, str]:
-    """The same of a run's record, as it was printed when the run ended."""
-    diagnosis = made(Diagnosis, number(run.diagnosis))
-    diagnosis.findings = [made(Finding, f) for f in run.diagnosis.get("findings") or []]
-    return judge(run.config.get("expect"), diagnosis)
+    """As `judge`, of a run's record, as it was printed when the run ended."""
+    return judge(run.config.get("expect"), diagnosis_of(run))
 
 
 def judge(expect: str | list[str] | None, diagnosis: Diagnosis) -> tuple[int, str]:

@@ -16,12 +16,11 @@ Numbers that are not finite are strings, as in metrics.jsonl.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.base.json_lines import plain
+from gradlab.base.json_lines import write_json
 from gradlab.base.option import Invalid
 from gradlab.base.visible import one_line
 from gradlab.runs.record import RunRecord
@@ -95,7 +94,7 @@ def run(folder: Path, limit: float | None, everything: bool) -> int:
         "modules": table(found, everything),
         "notes": notes,
     }
-    (folder / "replay.json").write_text(json.dumps(plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(folder / "replay.json", content)
     print(*summary_lines(found, content, everything), f"replay: {one_line(str(folder / 'replay.json'))}", sep="\n")
     return int(found.finite or found.first is None)
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from gradlab.base.command import command, untreated
 from gradlab.base.json_lines import number
 from gradlab.base.lock import locked
-from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.remedies.candidates import Try
 from gradlab.runs import ending, expectation
 from gradlab.runs.record import BROKEN, KILLED, PRETRAINED, RUNNING, RunRecord, made
@@ -47,15 +46,13 @@ def summarise(run: RunRecord) -> Summary:
 def ended(run: RunRecord) -> Summary:
     """As it was printed when the run ended."""
     content = number(run.diagnosis)
-    diagnosis = made(Diagnosis, content)
-    diagnosis.findings = [made(Finding, f) for f in content.get("findings") or []]
     watch = content.get("watch")  # a watched loop has a report of its own
     if isinstance(watch, dict):
         lines = [*watch["report"], f"folder: {run.path}"]
     else:
         precision = SimpleNamespace(check_every=run.fields.get("precision.check_every", 1))
         lines = ending.summary_lines(
-            diagnosis,
+            expectation.diagnosis_of(run),
             made(Outcome, content.get("outcome") or {}),
             run.first_overflow,
             SimpleNamespace(precision=precision),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base import table
-from gradlab.base.command import Parser, key
+from gradlab.base.command import Parser, exit_code, key
 from gradlab.base.json_lines import plain
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import Invalid, require
@@ -36,6 +36,11 @@ LEAST = ("verdict", "updates", "loss", "skipped", "eval loss", "max norm", "seco
 """Columns that a narrow terminal leaves out, the last first."""
 ROOM = 24
 """Characters that the overrides are worth having."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    return exit_code(work, arguments)
 
 
 def work(arguments: list[str]) -> int:
@@ -129,7 +134,7 @@ def show(entries: Sequence[Entry]) -> None:
     """A table in a terminal, as wide as it is; aligned lines elsewhere."""
     rows = [[one_line(cell) for cell in cells(entry)] for entry in entries]
     if not sys.stdout.isatty():
-        print(*aligned([list(COLUMNS), *rows]), sep="\n")
+        print(*table.lines(COLUMNS, rows, WORDS), sep="\n")
         return
     from rich.console import Console
     from rich.table import Table
@@ -150,10 +155,3 @@ def show(entries: Sequence[Entry]) -> None:
         styles = {"verdict": colour(entry), "when": "dim", "overrides": "dim"}
         drawn.add_row(*(Text(row[i], style=styles.get(n, "")) for i, n in enumerate(COLUMNS) if n in kept))
     console.print(drawn)
-
-
-def aligned(rows: list[list[str]]) -> list[str]:
-    """Lines of cells: words to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = [str.ljust if name in WORDS else str.rjust for name in COLUMNS]
-    return ["  ".join(s(cell, w) for cell, w, s in zip(row, widths, sides, strict=True)).rstrip() for row in rows]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.command import Parser
+from gradlab.base.command import Parser, exit_code
 from gradlab.base.lazy import lazy_import
 from gradlab.base.option import require
 from gradlab.base.visible import visible
@@ -22,6 +22,11 @@ nothing."""
 STYLES = {"curve": "cyan", "level": "yellow", "point": "bold magenta", "mark": "bold red", "label": "dim"}
 SECONDS = 1.0
 """Between two drawings of a run that is followed."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    return exit_code(work, arguments)
 
 
 def work(arguments: list[str]) -> int:
@@ -46,7 +51,7 @@ def work(arguments: list[str]) -> int:
         if args.follow and sys.stdout.isatty():
             follow(args)
             run = read(args.folder)
-        summary, curves = summarise(run), drawn(run, args, width())
+        summary, curves = summarise(run), drawn(run, args, shutil.get_terminal_size().columns)
         ending.show(f"{'verdict: ' * (run.state not in STATES)}{run.state}", summary.lines, summary.good)
         out(curves)
     return 0
@@ -80,13 +85,6 @@ def follow(args: Any) -> None:
                 time.sleep(SECONDS)
     except KeyboardInterrupt:
         pass
-
-
-def width() -> int:
-    """Of the terminal, or of COLUMNS; 80 elsewhere."""
-    from rich.console import Console
-
-    return Console().width if sys.stdout.isatty() or os.environ.get("COLUMNS") else 80
 
 
 def drawn(run: RunRecord, args: Any, wide: int) -> list[Any]:

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradlab.base.command import INTERRUPTED, WRONG, command, identity
+from gradlab.base.command import INTERRUPTED, WRONG, command, identity, quoted
 from gradlab.base.option import Invalid
 from gradlab.config.compose import SILENT
 from gradlab.runs.record import RunRecord
@@ -122,5 +122,4 @@ def original_command(folder: Path, given: list[str]) -> tuple[list[str], list[st
     ]
     flags = ["--multirun", f"--config-name={name}"]
     flags += [f"--config-dir={source['path']}" for source in sources if source["provider"] == "command-line"]
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return flags, [*task, *kept], [f"hydra.sweep.dir='{quoted}'", "hydra.callbacks.gradlab.goes_on=true"]
+    return flags, [*task, *kept], [f"hydra.sweep.dir={quoted(folder)}", "hydra.callbacks.gradlab.goes_on=true"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradlab.base import table
 from gradlab.base.command import command, key
-from gradlab.base.json_lines import plain
+from gradlab.base.json_lines import write_json
 from gradlab.base.visible import one_line
 from gradlab.runs.outcome_class import NAMES
 from gradlab.runs.record import RunRecord
@@ -75,13 +74,12 @@ def make(
     from gradlab.sweep.maps import figure
 
     made = drawn(rows, x, y, margin)
-    slices, results = made.slices, made.results
-    one = slices[0]
-    write_json(folder / "map.json", folder, slices, results)
-    figures = [f for g in slices for f in figure.draw(g, folder / "figures" / f"map{suffix(g)}", metric)]
-    if one.x.numeric and len(one.y.values) <= SHOWN and (not one.y.numeric):
-        figures += figure.curves(slices, folder / "figures" / "curves")
-    for grid, (lines, best) in zip(slices, results, strict=True):
+    one = made.slices[0]
+    write(folder, made)
+    figures = [f for g in made.slices for f in figure.draw(g, folder / "figures" / f"map{suffix(g)}", metric)]
+    if one.x.numeric and len(one.y.values) <= SHOWN and not one.y.numeric:
+        figures += figure.curves(made.slices, folder / "figures" / "curves")
+    for grid, (lines, best) in zip(made.slices, made.results, strict=True):
         print_slice(folder, grid, lines, best)
     print(f"map: {', '.join(one_line(str(f)) for f in figures if f.suffix == '.png')}", flush=True)
     return made
@@ -110,11 +108,9 @@ def paste(folder: Path, best: Recommendation) -> str | None:
     return command([*(o for o in typed if key(o) not in (*REPEATS, "expect")), "expect=healthy"])
 
 
-def write_json(
-    path: Path, folder: Path, slices: list[Grid], results: list[tuple[list[RowSummary], Recommendation | None]]
-) -> None:
+def write(folder: Path, made: SweepMap) -> None:
     """map.json: axes; of every slice its points, rows (edge, sensitivity) and recommendation."""
-    one = slices[0]
+    one = made.slices[0]
     content = {
         "x": {"name": one.x.name, "values": one.x.values, "log": one.x.log},
         "y": {"name": one.y.name, "values": one.y.values, "log": one.y.log} if one.y.name else None,
@@ -129,10 +125,10 @@ def write_json(
                 "rows": [asdict(line) | {"edge": asdict(line.edge) | {"value": line.edge.value}} for line in lines],
                 "recommendation": best and {"says": best.says, "values": best.values, "command": paste(folder, best)},
             }
-            for grid, (lines, best) in zip(slices, results, strict=True)
+            for grid, (lines, best) in zip(made.slices, made.results, strict=True)
         ],
     }
-    path.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(folder / "map.json", content, indent=1)
 
 
 def print_slice(folder: Path, grid: Grid, lines: list[RowSummary], best: Recommendation | None) -> None:

@@ -61,19 +61,18 @@ def paired_effect(pairs: Sequence[tuple[float, float, int]], on: Lattice) -> Edg
         return None
     steps = [((end if isinf(b) else b) - a) * on.size for a, b, end in pairs]
     mean, wide = statistics.fmean(steps), abs(on.size)
-    low = high = None
+    bound, low, high = "", None, None
     if beyond:
         larger = (inf in beyond) == (on.size > 0)
         bound, low, high = ("at least", min(steps), None) if larger else ("at most", None, max(steps))
         direction = all(s > wide for s in steps) - all(s < -wide for s in steps)
-        return EdgeEffect(unit(mean, on), unit(low, on), unit(high, on), len(steps), bound, direction)
-    if len(steps) >= SEEDS:
+    elif len(steps) >= SEEDS:
         margin = half_width(steps) + wide
         low, high = mean - margin, mean + margin
         direction = (low > TINY) - (high < -TINY)
     else:
         direction = all(s > wide + TINY for s in steps) - all(s < -wide - TINY for s in steps)
-    return EdgeEffect(unit(mean, on), unit(low, on), unit(high, on), len(steps), "", direction)
+    return EdgeEffect(unit(mean, on), unit(low, on), unit(high, on), len(steps), bound, direction)
 
 
 def unit(step: Any, on: Lattice) -> Any:
@@ -118,13 +117,17 @@ def effects(search: BoundarySearch) -> list[dict[str, Any]]:
 
 
 def effect_row(effect: dict[str, Any], linear: bool) -> list[str]:
-    """An effect as it is printed."""
+    """An effect as it is printed: field, values, by how much, interval, seeds, and what that says."""
+    of = [
+        effect["axis"] + f" ({effect['point']})" * (effect["point"] != "-"),
+        f"{effect['value']} / {effect['against']}",
+    ]
     if effect["mean"] is None:
-        return ["-", "-", "0", "not comparable: an edge lies beyond the values tried, or there is none"]
+        return [*of, "-", "-", "0", "not comparable: an edge lies beyond the values tried, or there is none"]
 
     def form(value: float) -> str:
         return f"{value:+.3g}" if linear else f"x{value:.3g}"
 
     interval = "-" if None in (effect["low"], effect["high"]) else f"[{form(effect['low'])}, {form(effect['high'])}]"
     words = {1: "moves it up", -1: "moves it down", 0: "not shown"}[effect["direction"]]
-    return [f"{effect['bound']} {form(effect['mean'])}".strip(), interval, str(effect["seeds"]), words]
+    return [*of, f"{effect['bound']} {form(effect['mean'])}".strip(), interval, str(effect["seeds"]), words]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isinf
@@ -12,7 +11,7 @@ from typing import Any
 
 from gradlab.base import table
 from gradlab.base.command import command
-from gradlab.base.json_lines import plain, write_whole
+from gradlab.base.json_lines import write_json
 from gradlab.sweep.search.boundary_search import BoundarySearch, SearchLine
 from gradlab.sweep.search.edge_effects import edge_position, effect_row, effects, furthest, judged, median
 from gradlab.sweep.search.lattice import Lattice
@@ -45,7 +44,7 @@ def remarks(line: SearchLine, on: Lattice) -> list[str]:
     if tried and e.stable is None:
         found.append(f"not stable at any value tried, {values([min(tried), max(tried)])} and between")
     elif tried and e.lost is None:
-        found.append(f"stable up to at least {values([max(tried)])}" if on.size > 0 else at_least(max(tried), on))
+        found.append(f"stable {'up' if on.size > 0 else 'down'} to at least {values([max(tried)])}")
     elif e.stable is not None and e.lost is not None and e.lost - e.stable > 1:
         found.append(f"known only to be between {values([e.stable, e.lost])}")
     if e.again:
@@ -58,10 +57,6 @@ def remarks(line: SearchLine, on: Lattice) -> list[str]:
     if unjudged:
         found.append(f"no verdict at {values(unjudged)}: {line.seen[unjudged[0]].why}")
     return found
-
-
-def at_least(position: int, on: Lattice) -> str:
-    return f"stable down to at least {number(on.value(position))}"
 
 
 def row(search: BoundarySearch, lines: list[SearchLine]) -> dict[str, Any]:
@@ -112,7 +107,7 @@ def report(folder: Path, search: BoundarySearch, ended: str | None) -> None:
     moves = effects(search)
     settings = {k: v for k, v in asdict(option).items() if k != "_target_"} | {"step": on.step, "origin": on.origin}
     content = {"settings": settings, "ended": ended, "points": rows, "effects": moves}
-    write_whole(folder / "edges.json", json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    write_json(folder / "edges.json", content)
     with (folder / "edges.csv").open("w", newline="", encoding="utf-8") as file:
         names = ["point", "edge", "lowest", "highest", "seeds", "runs", "says"]
         writer = csv.DictWriter(file, names, extrasaction="ignore")
@@ -131,16 +126,8 @@ def report(folder: Path, search: BoundarySearch, ended: str | None) -> None:
     if moves:
         names = ["field", "value", "edge moves by", "95% interval", "seeds", ""]
         title = "what moves the edge, under the same seed; intervals are widened by the tolerance"
-        cells = [
-            [
-                m["axis"] + f" ({m['point']})" * (m["point"] != "-"),
-                f"{m['value']} / {m['against']}",
-                *effect_row(m, on.linear),
-            ]
-            for m in moves
-        ]
         print()
-        table.show(title, names, cells)
+        table.show(title, names, [effect_row(m, on.linear) for m in moves])
     if ended:
         print(f"the search is not complete: {ended}; resume it with {command([f'resume={folder}'])}")
     print(f"edges: {folder / 'edges.csv'}", flush=True)

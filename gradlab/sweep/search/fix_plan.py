@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gradlab.base.command import key, pasted, untreated
-from gradlab.base.json_lines import number
+from gradlab.base.json_lines import number, read_object
 from gradlab.base.option import Invalid
-from gradlab.base.regular import regular
 from gradlab.config.schema import Config
 from gradlab.remedies.candidates import Try, remedies
 from gradlab.remedies.evidence import evidence
@@ -59,7 +56,9 @@ def make(run: RunRecord, config: Config) -> tuple[Plan, list[Try]]:
         seed=config.seed,
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
         died_at=len(run.updates) if ended else None,
-        changes=[change(t, config) for t in tries if t.overrides],
+        changes=[
+            Change(t.name, tuple(t.overrides), t.why, shrinkable(t.overrides, config)) for t in tries if t.overrides
+        ],
     )
     return plan, [t for t in tries if t.lines]
 
@@ -72,10 +71,6 @@ def one_process(run: RunRecord, config: Config) -> list[str]:
     if hasattr(config.accumulation, "steps"):
         return [f"accumulation.steps={config.accumulation.steps * size}"]
     return []  # of a wanted global batch the micro-batches follow
-
-
-def change(t: Try, config: Config) -> Change:
-    return Change(t.name, tuple(t.overrides), t.why, shrinkable(t.overrides, config))
 
 
 def shrinkable(overrides: list[str], config: Config) -> Number | None:
@@ -104,20 +99,12 @@ def again(plan: Plan, change: Change | None) -> list[str]:
 
 def kept(folder: Path) -> dict[str, Any]:
     """What fix.json in a folder holds; empty where there is none."""
-    try:
-        with open(regular(folder / NAME), encoding="utf-8") as file:
-            found = number(json.load(file))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def as_dict(plan: Plan) -> dict[str, Any]:
-    return asdict(plan)
+    found: dict[str, Any] = number(read_object(folder / NAME) or {})
+    return found
 
 
 def from_dict(content: dict[str, Any]) -> Plan:
-    """The inverse of `as_dict`."""
+    """The inverse of `asdict`."""
 
     def made(c: dict[str, Any]) -> Change:
         number = Number(**c["number"]) if c["number"] else None

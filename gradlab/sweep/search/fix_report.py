@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gradlab.base.command import command, key
-from gradlab.base.json_lines import plain, write_whole
+from gradlab.base.json_lines import write_json
 from gradlab.remedies.compared_job import ComparedJob, compared_job
 from gradlab.remedies.comparison_rows import row
 from gradlab.sweep.search import fix_plan
@@ -35,7 +34,7 @@ def report(folder: Path, search: FixSearch, ended: str | None) -> None:
     """Write the results into fix.json, and print them."""
     content = fix_plan.kept(folder)
     content |= result(folder, Path(content["run"]), search, ended) | {"trials": [told(t) for t in search.trials]}
-    write_whole(folder / fix_plan.NAME, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    write_json(folder / fix_plan.NAME, content)
     print(*lines(content), sep="\n", flush=True)
 
 
@@ -47,7 +46,7 @@ def told(t: Trial) -> dict[str, Any]:
 def result(folder: Path, run: Path, search: FixSearch, ended: str | None) -> dict[str, Any]:
     """proven, command, effect, cost, ...: see docs/fix.md."""
     change = search.proven or search.cure
-    found: dict[str, Any] = {
+    return {
         "proven": search.proven is not None,
         "cure": None if change is None else list(change.overrides),
         "why": "" if change is None else change.why,
@@ -56,11 +55,9 @@ def result(folder: Path, run: Path, search: FixSearch, ended: str | None) -> dic
         "edge": edge(search, change),
         "did_not_help": failures(search, change),
         "ruled_out": ruled_out(search, change),
+        "effect": None if change is None else effect(folder, run, search, change),
+        "cost": None if change is None else cost(change),
     }
-    compared = None if change is None else effect(folder, run, search, change)
-    found["effect"] = compared
-    found["cost"] = None if change is None else cost(change)
-    return found
 
 
 def effect(folder: Path, run: Path, search: FixSearch, change: Change) -> dict[str, Any] | None:
@@ -73,12 +70,8 @@ def effect(folder: Path, run: Path, search: FixSearch, change: Change) -> dict[s
     if not after:
         return None
     made = row(change.name, after, baseline)
-    seen = {"seeds": made["seeds"], "judgement": made["judgement"], "verdicts": made["verdicts"]}
-    seen |= {"without": {seed: job.verdict for seed, job in baseline.items()}}
-    return seen | {
-        "survived": made["survived"],
-        "improved": made["improved"],
-    }
+    kept = {name: made[name] for name in ("seeds", "judgement", "verdicts", "survived", "improved")}
+    return kept | {"without": {seed: job.verdict for seed, job in baseline.items()}}
 
 
 def compared(folder: Path, job: str, remedy: str, seed: int) -> ComparedJob:
@@ -114,8 +107,7 @@ def failures(search: FixSearch, change: Change | None) -> list[dict[str, Any]]:
     """Changes that did not cure, with what they ended as."""
     found = {}
     for t in search.trials:
-        judged = t.purpose == "full" or (t.purpose == "part" and t.lost)
-        judged = judged and t.verdict != ERROR
+        judged = t.verdict != ERROR and (t.purpose == "full" or (t.purpose == "part" and t.lost))
         if t.change is not None and judged and not t.cured and t.change != change:
             found[t.change.overrides] = {
                 "overrides": list(t.change.overrides),

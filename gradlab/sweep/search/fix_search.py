@@ -34,6 +34,14 @@ NEAR = 2.0
 """Values nearer than this factor are not told apart."""
 FOLLOWED = 5
 """Times, at half of the budget, that the samples which a trial is lost by are left out as well."""
+PURPOSES = {
+    "full": "at full length",
+    "part": "for a part of the updates",
+    "shrink": "smaller changes",
+    "seed": "further seeds",
+    "without": "further seeds",
+}
+"""What the trials of a round are for."""
 SAMPLES = "data.without"
 LOOSER = 64.0
 """By how much a bound that cures is loosened at most, where the run had none."""
@@ -175,15 +183,12 @@ class FixSearch:
             trial.follow = next((Change(SAMPLES, tuple(r["overrides"]), r["why"]) for r in more), None)
 
     def progress(self) -> str:
-        what = {"full": "at full length", "part": "for a part of the updates", "shrink": "smaller changes"}
-        what |= {"seed": "further seeds", "without": "further seeds"}
-        return what[self.asked[0].purpose]
+        return PURPOSES[self.asked[0].purpose]
 
     # --- the course --------------------------------------------------------------------------------------------------
 
     def search(self) -> Rounds:
-        tried: list[Change] = []
-        for source in (self.singles(tried), self.pairs()):
+        for source in (self.singles(), self.pairs()):
             for change in source:
                 if isinstance(change, list):
                     yield change
@@ -192,9 +197,9 @@ class FixSearch:
                 for again in range(FOLLOWED):
                     if following is None or (again and 2 * self.spent >= self.plan.budget):
                         break
-                    if not self.afford(1.0):
+                    if self.spent + 1 > self.plan.budget + 1e-9:
+                        self.ended = self.ended or f"the budget of {self.plan.budget:g} runs is spent"
                         return
-                    tried.append(following)
                     trial = Trial("full", following, self.plan.seed, None)
                     yield [trial]
                     self.spent += trial.attempts / max(self.plan.planned, 1)
@@ -208,44 +213,32 @@ class FixSearch:
                     following = trial.follow
         self.ended = self.ended or "nothing else is left to try"
 
-    def afford(self, cost: float) -> bool:
-        if self.spent + cost <= self.plan.budget + 1e-9:
-            return True
-        self.ended = self.ended or f"the budget of {self.plan.budget:g} runs is spent"
-        return False
-
     @property
     def part(self) -> int | None:
         """Updates of a trial: past the failure where that was early; None where trials are not worth it."""
         p = self.plan
-        least = SHORTEST if p.died_at is None else max(SHORTEST, 2 * p.died_at)
-        updates = max(SHORTEST, min(least, p.planned // PART)) if p.died_at else max(SHORTEST, p.planned // PART)
+        updates = max(SHORTEST, p.planned // PART)
+        if p.died_at:
+            updates = min(updates, max(SHORTEST, 2 * p.died_at))
         return updates if 2 * updates <= p.planned else None
 
-    def singles(self, tried: list[Change]) -> Iterator[Change | list[Trial]]:
+    def singles(self) -> Iterator[Change | list[Trial]]:
         """The likeliest; then trials of the others; then the others, the best first."""
         first, *others = self.plan.changes
         yield first
-        if self.part is None:
-            yield from others
-            return
         yield from self.screened(others)
 
     def pairs(self) -> Iterator[Change | list[Trial]]:
         """Of the best that change different fields."""
         done = {trial.change: trial for trial in self.trials if trial.change and trial.purpose in ("full", "part")}
         best = sorted(done, key=lambda change: merit(done[change]))[:BEST]
-        made = [both(a, b) for a, b in combinations(best, 2) if not groups(a) & groups(b)]
-        if self.part is None:
-            yield from made
-            return
-        yield from self.screened(made)
+        yield from self.screened([both(a, b) for a, b in combinations(best, 2) if not groups(a) & groups(b)])
 
     def screened(self, changes: list[Change]) -> Iterator[Change | list[Trial]]:
         """Trials of as many as leave room for a run to its end; then those that were not lost, the best first."""
-        assert self.part is not None
-        room = int((self.plan.budget - self.spent - 1) * self.plan.planned / self.part + 1e-9)
-        trials = [Trial("part", change, self.plan.seed, self.part) for change in changes[: max(room, 0)]]
+        part = self.part
+        room = 0 if part is None else int((self.plan.budget - self.spent - 1) * self.plan.planned / part + 1e-9)
+        trials = [Trial("part", change, self.plan.seed, part) for change in changes[: max(room, 0)]]
         if not trials:
             yield from changes
             return
@@ -288,18 +281,17 @@ class FixSearch:
             if not max(good / bad, bad / good) > NEAR:
                 return
             step = (bad / good) ** (1 / (STEPS + 1))
-            values = [good * step**i for i in range(1, STEPS + 1) if max(step, 1 / step) > NEAR**0.5]
-            trials = [Trial("shrink", cure.at(value), self.plan.seed, None) for value in values]
-            if not trials:
+            if not max(step, 1 / step) > NEAR**0.5:
                 return
+            changes = [cure.at(good * step**i) for i in range(1, STEPS + 1)]
+            trials = [Trial("shrink", change, self.plan.seed, None) for change in changes]
             yield trials
-            for trial in trials:
+            for change, trial in zip(changes, trials, strict=True):
                 if not trial.cured:
-                    bad = trial.change.value if trial.change else bad
+                    bad = change.value
                     break
-                if trial.change:
-                    found.append(trial.change)
-                    good = trial.change.value
+                found.append(change)
+                good = change.value
 
     @property
     def seeds(self) -> list[int]:

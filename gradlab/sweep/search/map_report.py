@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gradlab.base.command import command
-from gradlab.base.json_lines import plain, write_whole
+from gradlab.base.json_lines import write_json
 from gradlab.sweep.search.map_search import MapSearch, RefinedMap
 from gradlab.sweep.search.quadtree import Cell, Corner, at_most, leaves
 
@@ -80,7 +79,7 @@ def report(folder: Path, search: MapSearch, ended: str | None) -> None:
     maps = [of_map(search, one) for one in search.maps]
     settings = {"resolution": o.resolution, "coarse": o.coarse, "judge": o.judge, "ended": ended}
     content = settings | {"x": asdict(search.x), "y": asdict(search.y), "maps": maps}
-    write_whole(folder / "cells.json", json.dumps(plain(content), separators=(",", ":"), allow_nan=False) + "\n")
+    write_json(folder / "cells.json", content, indent=None)
     print(f"\n{search.x.field} x {search.y.field}, refined to {o.resolution} x {o.resolution} cells, by {o.judge}")
     for found in maps:
         for text in sentences(found):

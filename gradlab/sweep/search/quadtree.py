@@ -90,21 +90,8 @@ def sample(places: Sequence[Corner], count: int, seed: int = 0) -> list[Corner]:
     return sorted(Random(seed).sample(sorted(places), min(count, len(places))))
 
 
-def at_most(wrong: int, count: int, doubt: float = 0.05) -> float:
+def at_most(wrong: int, count: int) -> float:
     """Upper 95% bound of a share of which `wrong` in `count` were seen: Clopper and Pearson's, one-sided."""
-    if wrong >= count:
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(60):  # the share at which so few are seen once in 20 times
-        middle = (low + high) / 2
-        low, high = (middle, high) if binomial(wrong, count, middle) > doubt else (low, middle)
-    return high
+    from scipy.special import betaincinv
 
-
-def binomial(wrong: int, count: int, share: float) -> float:
-    """Probability of at most so many."""
-    term = total = (1 - share) ** count
-    for k in range(wrong):
-        term *= (count - k) / (k + 1) * share / (1 - share)
-        total += term
-    return total
+    return float(betaincinv(wrong + 1, count - wrong, 0.95)) if wrong < count else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gradlab.sweep.grid.axes import Point
@@ -40,8 +40,9 @@ def conduct(
 
     check: raises if jobs of the first round cannot be run, before anything is printed.
     """
-    made = 0
-    for number, jobs in enumerate(rounds(search), 1):
+    made = number = 0
+    while jobs := search.ask():
+        number += 1
         room = len(jobs) if max_runs is None else max_runs - made
         if room <= 0:
             return f"max_runs={max_runs} was reached"
@@ -55,8 +56,3 @@ def conduct(
             return "it was interrupted"
         made += len(jobs)
     return None
-
-
-def rounds(search: Search) -> Iterator[list[Point]]:
-    while jobs := search.ask():
-        yield jobs

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 
 from gradlab.base import randomness
 from gradlab.measure.activations import tensor_of
-from gradlab.sweep.vectorized.lane_rules import lane_rules
+from gradlab.sweep.vectorized.lane_rules import LaneRules
 from gradlab.update.loss import Loss
 
 NEAR = 1e-2
@@ -95,7 +95,7 @@ def same_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, names: S
         own = {k: v.clone().expand(2, *v.shape).clone() if lanes else v.clone() for k, v in state.items()}
         trained = {k: own.pop(k).requires_grad_() for k in names}
         if lanes:
-            with lane_rules():
+            with LaneRules():
                 value = vmap(total, randomness="error")(trained, own).sum()
         else:
             value = total(trained, own)

@@ -1,6 +1,6 @@
 """Operations whose weights differ from lane to lane, where `torch.func.vmap` has no rule for them, or a slow one.
 
-Inside `lane_rules()` a model under vmap calls these instead. They get every tensor with its lanes first, and are plain
+Inside `LaneRules()` a model under vmap calls these instead. They get every tensor with its lanes first, and are plain
 differentiable PyTorch.
 
 L lanes, B batch, T time steps, F features of a step, D width, H heads, K and N inputs and outputs of a linear layer
@@ -8,8 +8,7 @@ L lanes, B batch, T time steps, F features of a step, D width, H heads, K and N 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,13 +93,6 @@ class LaneRules(TorchFunctionMode):
         if (rule := RULES.get(func)) is not None and (out := rule(self.taps, *args, **kwargs)) is not None:
             return out
         return func(*args, **kwargs)
-
-
-@contextmanager
-def lane_rules(taps: Taps | None = None) -> Iterator[None]:
-    """Use the rules of this file inside."""
-    with LaneRules(taps):
-        yield
 
 
 def linear_rule(taps: Taps | None, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:

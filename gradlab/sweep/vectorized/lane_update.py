@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 from gradlab.base.randomness import mix
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.lane_gradients import LaneGradients, lane_norms
-from gradlab.sweep.vectorized.lane_rules import lane_rules
+from gradlab.sweep.vectorized.lane_rules import LaneRules
 from gradlab.sweep.vectorized.recurrent_rule import Taps
 from gradlab.sweep.vectorized.stacked_state import StackedState
 from gradlab.update.gradients import Gradients, total_norm
@@ -65,7 +65,7 @@ class StackedUpdate(StackedState):
         params = dict(zip(self.names, self.weights.cut(weights), strict=True))
         buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
         inputs, targets = (t[rows] if batch.own else t for t in (batch.inputs, batch.targets))
-        with lane_rules(self.taps):
+        with LaneRules(self.taps):
             each = vmap(one, in_dims=(0, 0, batch.dim, batch.dim), randomness="error")
             return each(params, buffers, inputs, targets)
 

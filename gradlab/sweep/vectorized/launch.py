@@ -179,21 +179,16 @@ class Launch:
 
         try:
             if number:
-                self.in_workers(chunks, number, ended, progress.made)
+                workers = Workers(self.work, min(number, len(chunks)))
+                try:
+                    workers.run(chunks, ended, progress.made, self.lost)
+                finally:
+                    workers.end()
             else:
                 for chunk in chunks:
                     self.in_this_process(chunk, ended, progress.made)
         finally:
             progress.finish()
-
-    def in_workers(
-        self, chunks: list[Chunk], number: int, ended: Callable[[Chunk, int, int], None], beat: Callable[[int], None]
-    ) -> None:
-        workers = Workers(self.work, min(number, len(chunks)))
-        try:
-            workers.run(chunks, ended, beat, self.lost)
-        finally:
-            workers.end()
 
     def in_this_process(
         self, chunk: Chunk, ended: Callable[[Chunk, int, int], None], beat: Callable[[int], None]

@@ -18,7 +18,7 @@ from gradlab.runs.job import Job
 from gradlab.sweep.vectorized import sharing
 from gradlab.sweep.vectorized.lane import HostValues, Lane
 from gradlab.sweep.vectorized.lane_records import LaneRecord, RowRecord
-from gradlab.sweep.vectorized.lane_rules import lane_rules
+from gradlab.sweep.vectorized.lane_rules import LaneRules
 from gradlab.sweep.vectorized.lane_update import Batch, StackedUpdate
 from gradlab.train import build
 from gradlab.update.recorder import Recorder
@@ -63,15 +63,14 @@ class Stack:
         """Until the last lane has ended."""
         for lane in self.lanes:
             lane.begin()
+        self.close()
         while self.lanes:
-            self.close()
-            if not self.lanes:
-                return
             looking = [i for i, lane in enumerate(self.lanes) if lane.ask == lane.evaluate]
             if looking:
                 self.evaluate(looking)
             else:
                 self.one_update()
+            self.close()
 
     def close(self) -> None:
         """Finish the jobs whose lanes have ended, and keep the others."""
@@ -184,7 +183,7 @@ class Stack:
         with update.precision.arithmetic():
             for part in torch.arange(len(split), device=update.device).split(lead.evaluation_batch)[:batches]:
                 inputs, targets = split.batch(part)
-                with lane_rules(), update.precision.autocast():
+                with LaneRules(), update.precision.autocast():
                     found = vmap(one, in_dims=(0, 0, None, None))(params, buffers, inputs, targets)
                 counted += int(loss.count(targets))
                 sums = (

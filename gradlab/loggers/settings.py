@@ -59,6 +59,12 @@ class WandbSettings(LoggerOption):
         for tag in self.tags:
             require(0 < len(tag) <= 64, "tags", repr(tag), "of 1 to 64 characters each")
 
+    @property
+    def of_code(self) -> dict[str, bool]:
+        """W&B's own settings for the state of the code."""
+        off = self.code == "none"
+        return {"disable_git": off, "disable_code": off, "save_code": not off}
+
     def check(self) -> None:
         given = os.environ.get("WANDB_MODE")
         if self.mode == "auto" and given:

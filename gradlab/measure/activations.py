@@ -25,10 +25,15 @@ FLAT = 0.05
 def saturated(module: torch.nn.Module, y: torch.Tensor) -> torch.Tensor | None:
     """Where a bounded activation is saturated, by its slope, computed from its output; None for other modules."""
     if isinstance(module, torch.nn.Sigmoid):
-        return y * (1 - y) < FLAT / 4
+        return flat("sigmoid", y)
     if isinstance(module, torch.nn.Tanh) or (isinstance(module, torch.nn.RNN) and module.nonlinearity == "tanh"):
-        return 1 - y.square() < FLAT
+        return flat("tanh", y)
     return None
+
+
+def flat(operation: str, y: torch.Tensor) -> torch.Tensor:
+    """Where a sigmoid or tanh is flat, from its output, as its slope is."""
+    return y * (1 - y) < FLAT / 4 if operation == "sigmoid" else 1 - y.square() < FLAT
 
 
 def tensor_of(output: Any) -> torch.Tensor | None:
@@ -48,8 +53,8 @@ def statistics(module: torch.nn.Module, y: torch.Tensor, before: Layout | None =
     norm = torch.linalg.vector_norm(y)
     values = [norm / max(y.numel(), 1) ** 0.5, largest(y) if y.numel() else norm]
     nothing = torch.full_like(norm, torch.nan)
-    flat = saturated(module, y)
-    values.append(nothing if flat is None else flat.float().mean())
+    at = saturated(module, y)
+    values.append(nothing if at is None else at.float().mean())
     silent = y.dim() > 1 and not any(True for _ in module.parameters(recurse=False))
     return torch.stack([v.double() for v in [*values, dead_fraction(y, before) if silent and y.numel() else nothing]])
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradlab.measure.activations import FLAT, tensor_of
+from gradlab.measure.activations import flat, tensor_of
 from gradlab.measure.units import Layout, layout, places_units, unit_dim
 
 SMOOTH = ("sigmoid", "tanh")
@@ -111,8 +111,8 @@ class FlatUnits(TorchDispatchMode):
     def note(self, operation: str, ends: tuple[float, ...], y: torch.Tensor) -> None:
         (name, module), y = self.stack[-1], y.detach().float()
         number = 1 + sum((c.module, c.operation) == (name, operation) for c in self.at)
-        flat, low = piecewise(ends, y, unit_dim(y, self.before)) if ends else (smooth(operation, y),) * 2
-        self.at.append(FlatCall(name, type(module).__name__, operation, ends, flat, low, number))
+        both = piecewise(ends, y, unit_dim(y, self.before)) if ends else (flat(operation, y).double().mean(),) * 2
+        self.at.append(FlatCall(name, type(module).__name__, operation, ends, *both, number))
 
 
 def ends(operation: str, args: Sequence[Any]) -> tuple[float, ...] | None:
@@ -135,12 +135,6 @@ def piecewise(ends: tuple[float, ...], y: torch.Tensor, unit: int) -> tuple[torc
     rows = y.movedim(unit, -1).flatten(0, -2)  # (B * positions, units)
     at = torch.stack([rows == end for end in ends])
     return at.any(0).all(0), at[0].all(0)
-
-
-def smooth(operation: str, y: torch.Tensor) -> torch.Tensor:
-    """() float64, the share of elements where an activation is flat, whose slope follows from its output."""
-    flat = y * (1 - y) < FLAT / 4 if operation == "sigmoid" else 1 - y.square() < FLAT
-    return flat.double().mean()
 
 
 def called(call: FlatCall) -> tuple[Any, ...]:

@@ -17,6 +17,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6
 DASHES = ("-", "--", ":")
 WIDTH = 6.4
 """Inches."""
+DPI = 250
+"""Fine enough to be printed."""
 
 
 def opened(path: Path) -> RunRecord:
@@ -50,7 +52,7 @@ def of_several(paths: Sequence[Path], file: Path) -> list[Path]:
 
 def curves(runs: Sequence[RunRecord], names: Sequence[str], title: str, path: Path) -> list[Path]:
     """Loss, gradient norm, loss scale where there is one, and learning rate, one above the other."""
-    from gradlab.sweep.maps.figure import pyplot
+    from gradlab.sweep.maps.figure import pyplot, save
 
     scaled = any((column(run, "amp/scale") != 1).any() for run in runs)
     panels = [
@@ -81,7 +83,7 @@ def curves(runs: Sequence[RunRecord], names: Sequence[str], title: str, path: Pa
         figure.legend(
             *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", fontsize=7, ncols=1, frameon=False
         )
-    return save(figure, path)
+    return save(figure, path, DPI)
 
 
 def marks(panel: Any, x: np.ndarray, y: np.ndarray, run: RunRecord, name: str, colour: str) -> None:
@@ -125,7 +127,7 @@ def flow(run: RunRecord, title: str, path: Path) -> list[Path]:
     """Gradient norms, layer by update, and their profile by depth in the first and the last record."""
     from matplotlib.colors import LogNorm
 
-    from gradlab.sweep.maps.figure import pyplot
+    from gradlab.sweep.maps.figure import pyplot, save
 
     layers, norms = table(run)  # (L,), (L, R)
     x = np.array([record["attempt"] for record in run.layer_records])
@@ -166,7 +168,7 @@ def flow(run: RunRecord, title: str, path: Path) -> list[Path]:
     lower.set_ylabel("gradient norm")
     lower.legend(frameon=False, fontsize=7)
     figure.suptitle(title, fontsize=10)
-    return save(figure, path)
+    return save(figure, path, DPI)
 
 
 def table(run: RunRecord) -> tuple[list[str], np.ndarray]:
@@ -174,16 +176,3 @@ def table(run: RunRecord) -> tuple[list[str], np.ndarray]:
     names, order = run.layer_header["names"], run.layer_header["order"]
     rows = [by_layer(names, order, record["grad/layer"]) for record in run.layer_records]
     return list(rows[0]), np.array([[math.nan if v is None else v for v in row.values()] for row in rows]).T
-
-
-def save(figure: Any, path: Path) -> list[Path]:
-    """As PNG, fine enough to be printed, and SVG; the same runs give the same files."""
-    import matplotlib.pyplot as plt
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    done = [path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".svg")]
-    with plt.rc_context({"svg.hashsalt": "gradlab"}):
-        figure.savefig(done[0], dpi=250)
-        figure.savefig(done[1], metadata={"Date": None})
-    plt.close(figure)
-    return done

@@ -94,15 +94,8 @@ class WandbLogger:
 
     def settings(self) -> dict[str, Any]:
         """The code's state or not; of a run that is over nothing of the machine, which takes longer than its lines."""
-        off = self.option.code == "none"
-        over = not self.about.live
-        return {
-            "disable_git": off,
-            "disable_code": off,
-            "save_code": not off,
-            "x_disable_stats": over,
-            "x_save_requirements": not over,
-        }
+        live = self.about.live
+        return self.option.of_code | {"x_disable_stats": not live, "x_save_requirements": live}
 
     def log(self, metrics: dict[str, Any], layers: Layers | None) -> None:
         if self.fault is not None:

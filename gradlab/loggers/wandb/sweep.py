@@ -56,11 +56,10 @@ def log(folder: Path, rows: Sequence[dict[str, Any]], option: WandbSettings, exp
     wanted = service.mode(option.mode)
     if wanted == "online" and any(map(run_folder.waits, parts)):
         wanted = "offline"
-    off = option.code == "none"
     run = service.begin(
         wanted,
         option.timeout,
-        {"disable_git": off, "disable_code": off, "save_code": not off, "x_disable_stats": True},
+        option.of_code | {"x_disable_stats": True},
         project=option.project,
         entity=option.entity,
         group=option.group or run_folder.group_in(folder, experiment),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from gradlab.base.fields import dotted
 from gradlab.base.json_lines import write_whole
-from gradlab.report.pages.page_template import embedded, filled, joined, part
+from gradlab.report.pages.page_template import page
 from gradlab.report.pages.run_facts import facts, text_of
 from gradlab.report.pages.run_page import NAME
 from gradlab.runs.record import RunRecord
@@ -26,20 +25,17 @@ OF_NO_RUN = ("story", "resume", "expect", "trainer.progress", "trainer.threads")
 def write(paths: Sequence[Path], file: Path) -> Path:
     """Write the page of several runs."""
     runs = [RunRecord(path) for path in paths]
-    style, program = (joined(names) for names in (STYLES, PROGRAMS))
-    title = html.escape(f"{len(runs)} runs compared")
+    contents = [content_of(run, file, max(BYTES // len(runs), 20_000)) for run in runs]
+    data = {"runs": contents, "fields": differing(runs)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    data = embedded(
-        {"runs": [content_of(run, file, max(BYTES // len(runs), 20_000)) for run in runs], "fields": differing(runs)}
-    )
-    write_whole(file, filled(part("compare.html"), title=title, style=style, program=program, data=data))
+    write_whole(file, page("compare.html", f"{len(runs)} runs compared", STYLES, PROGRAMS, data=data))
     return file
 
 
 def content_of(run: RunRecord, file: Path, most: int) -> dict[str, Any]:
     """What the page in a file holds of a run, with at most so many bytes of metrics, and without layers."""
-    page, (metrics, thinned) = run.path / NAME, text_of(run, "metrics", most)
-    link = Path(os.path.relpath(page, file.parent)).as_posix() if page.is_file() else None
+    own, (metrics, thinned) = run.path / NAME, text_of(run, "metrics", most)
+    link = Path(os.path.relpath(own, file.parent)).as_posix() if own.is_file() else None
     return facts(run) | {"metrics": metrics, "thinned": thinned, "link": link, "config": {}}
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradlab.report.pages.short_numbers import short
+from gradlab.report.pages.page_template import short
 from gradlab.sweep.maps.grid import METRICS, SHARES, Grid, limits
 from gradlab.sweep.maps.stability import boundary
 

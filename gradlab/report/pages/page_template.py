@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -56,3 +57,13 @@ def safe(text: str) -> str:
     These characters stand in JSON's strings alone, which read the same when they are escaped.
     """
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def short(value: Any, digits: int = 4) -> Any:
+    """A number in few bytes; what JSON cannot hold as a string, and nothing for what is no number."""
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    value = float(f"{value:.{digits}g}")
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value

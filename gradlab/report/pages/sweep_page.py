@@ -13,8 +13,7 @@ from gradlab.base.option import Invalid
 from gradlab.base.visible import one_line, visible
 from gradlab.config.compose import SILENT
 from gradlab.report.pages import map_section, sweep_sections
-from gradlab.report.pages.page_template import page
-from gradlab.report.pages.short_numbers import short
+from gradlab.report.pages.page_template import page, short
 from gradlab.runs.curve import curve
 from gradlab.runs.outcome_class import NAMES, OUTCOMES, UNENDED
 from gradlab.runs.record import REFUSED, RunRecord

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradlab.base.json_lines import number
-from gradlab.base.regular import regular
-from gradlab.report.pages.short_numbers import short
+from gradlab.base.json_lines import number, read_object
+from gradlab.report.pages.page_template import short
 
 
 def remedies(
@@ -56,7 +54,7 @@ def effect(found: dict[str, Any] | None) -> list[Any] | None:
 
 def edges(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
     """The content of edges.json, as it is printed; None if there is none."""
-    content = loaded(folder / "edges.json")
+    content = read_object(folder / "edges.json")
     if content is None:
         return None
     from gradlab.sweep.search.edge_effects import effect_row
@@ -75,14 +73,7 @@ def edges(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
             | {"lanes": [lane(e, index) for e in p["edges"]]}
             for p in content["points"]
         ],
-        "effects": [
-            [
-                e["axis"] + f" ({e['point']})" * (e["point"] != "-"),
-                f"{e['value']} / {e['against']}",
-                *effect_row(e, linear),
-            ]
-            for e in ({k: number(v) for k, v in found.items()} for found in content["effects"])
-        ],
+        "effects": [effect_row(number(found), linear) for found in content["effects"]],
     }
 
 
@@ -94,7 +85,7 @@ def lane(found: dict[str, Any], index: dict[str, int]) -> dict[str, Any]:
 
 def cells(folder: Path) -> list[str]:
     """The sentences about a refined map."""
-    content = loaded(folder / "cells.json")
+    content = read_object(folder / "cells.json")
     if content is None:
         return []
     from gradlab.sweep.search.map_report import sentences
@@ -109,7 +100,7 @@ PURPOSES = {"full": "to its end", "part": "a part", "shrink": "smaller", "seed":
 
 def fix(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
     """What came of a search for a cure, as it is printed, and its trials; None of any other sweep."""
-    content = loaded(folder / "fix.json")
+    content = read_object(folder / "fix.json")
     if content is None or "trials" not in content:
         return None
     from gradlab.sweep.search.fix_report import lines
@@ -128,13 +119,3 @@ def fix(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
     ]
     said = [line for line in said if line != content["command"]]
     return {"title": title.removeprefix("== "), "says": said, "command": content["command"], "trials": trials}
-
-
-def loaded(path: Path) -> dict[str, Any] | None:
-    """What a file holds; None where there is none that can be read."""
-    try:
-        with open(regular(path), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

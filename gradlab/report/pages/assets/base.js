@@ -126,6 +126,16 @@ const lab = (() => {
     });
   }
 
+  /** The objects in JSON lines. */
+  const lines = (text) =>
+    text
+      .split("\n")
+      .filter(Boolean)
+      .map((line) => JSON.parse(line));
+
+  /** A number, which may be a string where it is not finite; null of none. */
+  const value = (v) => (v === null || v === undefined ? null : Number(v));
+
   /** Copy a text; pages from disk may have no clipboard, then by a selection. */
   async function copy(text) {
     try {
@@ -155,6 +165,8 @@ const lab = (() => {
     byId,
     css,
     json,
+    lines,
+    value,
     element,
     reach,
     scroll,

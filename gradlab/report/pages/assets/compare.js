@@ -1,16 +1,10 @@
 "use strict";
 /* Several runs: a table of them, the fields in which they differ, and their curves over each other. */
 (() => {
-  const { byId, element, number } = lab;
+  const { byId, element, lines, number, value } = lab;
   const data = lab.json("data"),
     COLOURS = ["--blue", "--orange", "--green", "--pink", "--amber", "--sky", "--grey"],
     DASHES = ["solid", "dashed", "dotted"];
-  const value = (v) => (v === null || v === undefined ? null : Number(v));
-  const lines = (text) =>
-    text
-      .split("\n")
-      .filter(Boolean)
-      .map((line) => JSON.parse(line));
 
   const runs = data.runs.map((run, i) => {
     const all = lines(run.metrics),

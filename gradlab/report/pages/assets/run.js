@@ -1,7 +1,7 @@
 "use strict";
 /* The page of a run: reads the lines of its files, draws, and where it is served, follows the run. */
 (() => {
-  const { byId, element, number } = lab;
+  const { byId, element, lines, number, value } = lab;
   let facts = lab.json("data");
 
   const KNOWN = new Set([
@@ -21,13 +21,6 @@
   ]);
 
   // --- the run, read -------------------------------------------------------------------------------------------
-
-  const lines = (text) =>
-    text
-      .split("\n")
-      .filter(Boolean)
-      .map((line) => JSON.parse(line));
-  const value = (v) => (v === null || v === undefined ? null : Number(v));
 
   /** Columns of the lines of updates, the lines of evaluations, and the records of layers. */
   function read(metrics, records) {

@@ -1,6 +1,6 @@
 /* What the parts of a sweep's page share: its jobs, which of them are shown and which chosen. */
 const sweep = (() => {
-  const { element, number, percent } = lab;
+  const { element, number, percent, value } = lab;
   const data = lab.json("data"),
     jobs = data.jobs;
   const state = { chosen: [], shown: jobs.map(() => true) };
@@ -8,7 +8,6 @@ const sweep = (() => {
     filters = [],
     kept = new Map();
   const at = (name) => data.numbers.indexOf(name);
-  const value = (v) => (v === null || v === undefined ? null : Number(v));
   const share = (part, whole) => (job) => {
     const [a, b] = [job.numbers[at(part)], whole && job.numbers[at(whole)]].map(value);
     return a === null || (whole && !b) ? null : whole ? a / b : a;

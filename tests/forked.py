@@ -141,9 +141,6 @@ def torchrun_environment(ranks: int, port: int) -> dict[str, str]:
     return size | where | elastic | {"TORCHELASTIC_USE_AGENT_STORE": "True", "GROUP_RANK": "0"}
 
 
-SHORT = ("trainer.epochs=1", "data.samples=64", "model.layers=2", "model.width=8", "trainer.progress=none")
-
-
 def runs(cwd: Path) -> list[Path]:
     """Folders of runs and sweeps that a command left."""
     return sorted(p for p in cwd.glob("outputs/*/*"))

@@ -112,6 +112,26 @@ def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=environment(), stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
+def children(process: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(processes: Iterable[int], seconds: float = 20) -> bool:
+    """Whether all of them have ended, or do so in time."""
+    processes, end = list(processes), time.monotonic() + seconds
+    while any(map(alive, processes)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(map(alive, processes))
+
+
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], timeout: float = 120) -> None:
     """Poll until the condition holds; fail if the process ends first."""
     end = time.monotonic() + timeout

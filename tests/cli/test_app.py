@@ -7,14 +7,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from forked import SHORT, Commands, Result, runs, told
-from helpers import sampled
 
 from gradlab.base import errors
 from gradlab.base.conf import conf_dir
@@ -24,80 +22,6 @@ from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.options import VERDICTS
 from gradlab.runs import expectation
 from gradlab.sweep.results import read
-
-WRONG = {
-    # what is given: what the answer names
-    "clip=norm clip.max_norm=-1": "clip.max_norm=-1.0: must be > 0",
-    "trainer.threads=0": "trainer.threads=0: must be null or in [1, 1024]",
-    "loss.reduction=max": "loss.reduction=max: must be one of mean, sum",
-    "accumulation.steps=0": "accumulation.steps=0: must be >= 1",
-    "precision=fp17": "precision=fp17: did you mean fp16? It must be one of bf16, fp16, ",
-    "data=imagenet": "data=imagenet: must be one of adding, cifar10, custom, digits",
-    "data=digts": "mnist, synthetic, text, tokens; your own: data=custom data.target=",
-    "lr=1": "lr: no such field; did you mean optimizer.lr?",
-    "+epochs=1": "epochs=1: no such field; did you mean trainer.epochs?",
-    "batch_size=1": "batch_size: no such field; did you mean data.batch_size?",
-    "learning_rate=1": "learning_rate: no such field; did you mean optimizer.lr?",
-    "max_norm=1": "max_norm: no such field; did you mean clip.max_norm (with clip=norm or clip=per_layer)?",
-    "optimizer.learning_rate=1": "optimizer.learning_rate: no such field (did you mean lr?); optimizer has lr,",
-    "mode=online": "mode: no such field; did you mean logger.wandb.mode?",
-    "model.layers=abc": "model.layers=abc: must be a whole number",
-    "model.layers=null": "model.layers=null: must not be null",
-    "model=transformer data.path=/nope": "data.path=/nope: there is no such file or folder",
-    "init_from=/nope": "init_from=/nope: no such file",
-    "resume=/nope": "resume=/nope: must be the folder of a run",
-    "-m resume=/nope": "resume=/nope: one run at a time",
-    "model=custom model.target=nope:Net": "model.target=nope:Net: there is no module nope",
-    "model=custom": "model.target=: must be of the form",
-    "sed=1": "sed: no such field (did you mean seed?)",
-    "clp=norm": "clp: no such field (did you mean clip?)",
-    "clip=norm clip.maxnorm=1": "clip.maxnorm: no such field (did you mean max_norm?); clip has max_norm",
-    "diagnosis.vanishin.ratio=1": "diagnosis.vanishin.ratio: no such field (did you mean vanishing?); diagnosis has",
-    "+foo=1": "foo=1: no such field; gradlab has model,",
-    "clip=norm +clip.foo=1": "clip.foo=1: no such field; there are max_norm",
-    "+experiment=nope": "experiment=nope: must be one of ",
-    "+experiment=explodin": "experiment=explodin: did you mean exploding? It must be one of dead_relu,",
-    "experiment=vanishing": "experiment: is appended, so it needs a plus: +experiment=",
-    "expect=foo": "expect=foo: must be null, any, or one or a list of healthy,",
-    "expect=[healthy,foo]": "must be null, any, or one or a list of healthy,",
-    "a=[1,": "a=[1,: must be group=option or group.field=value",
-    "=3": "=3: must be group=option or group.field=value",
-    "seed": "seed: must be group=option or group.field=value",
-    "clip=null": "clip=null: must be one of agc,",
-    "~clip": "clip=???: must be chosen: none, norm,",
-    "clip=norm clip=none": "clip=norm and clip=none: one option of a group can be chosen",
-    "clip=norm,none": "clip=norm,none: several values need --multirun",
-    "optimizer.lr=1,2": "optimizer.lr=1,2: several values need --multirun",
-    "--foo": "--foo: no such flag",
-    "--cfg foo": "argument --cfg/-c: invalid choice: 'foo' (choose from",
-    "--cfg job -m": "--multirun and --cfg cannot be given together",
-    "--resolve": "--resolve goes with --cfg only",
-    "--config-dir /nope": "'/nope' not found",
-    "--config-name nope": "--config-name nope: there is no such file",
-    "--cfg job clip=norm clip.max_norm=-1": "clip.max_norm=-1.0: must be > 0",
-    "--cfg=job expect=foo": "expect=foo: must be",
-    "--cfg job --package foo": "--package foo",
-    "seed=-1": "seed=-1: must be in [0, 2^31)",
-    "seed=1.5": "seed=1.5: must be a whole number",
-    "trainer.device=gpu": "trainer.device=gpu: must be one of auto, cpu, cuda",
-    "data.batch_size=100000": "data.batch_size=100000: must be at most 1437",
-    "model=resnet data=text": "model=resnet: needs images, but the data provides tokens",
-    "optimizer.lr=nan": "optimizer.lr=nan: must be > 0 and finite",
-    "optimizer.lr=inf": "optimizer.lr=inf: must be > 0 and finite",
-    "optimizer.lr=": "optimizer.lr=: must be a number",
-    "clip=norm clip.max_norm=${nope}": "Interpolation key 'nope' not found",
-    "pretrain=nope": "pretrain=nope: must be one of the experiments",
-    "-m clip=norm clip.max_norm=1,abc": "clip.max_norm=abc: must be a number",
-    "-m clip=norm,foo": "clip=foo: must be one of",
-}
-
-
-@pytest.mark.parametrize("arguments", sampled(WRONG, 3))
-def test_wrong_command_is_told_in_two_lines_and_leaves_nothing(
-    gradlab: Commands, tmp_path: Path, arguments: str
-) -> None:
-    assert WRONG[arguments] in told(gradlab(*arguments.split(" "), cwd=tmp_path))
-    assert runs(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -246,12 +170,7 @@ def test_a_killed_job_counts_as_failed(tmp_path: Path) -> None:
         (tmp_path / job / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
         if content:
             (tmp_path / job / "diagnosis.json").write_text(content)
-    assert [(row["job"], row["exit_code"]) for row in read(tmp_path)] == [
-        ("0", 0),
-        ("1", 1),
-        ("2", 0),
-        ("10", 1),
-    ]
+    assert [(row["job"], row["exit_code"]) for row in read(tmp_path)] == [("0", 0), ("1", 1), ("2", 0), ("10", 1)]
 
 
 def weights(run: Path) -> torch.Tensor:
@@ -383,55 +302,3 @@ def test_under_torchrun_an_error_is_said_once_and_a_bad_job_does_not_end_the_swe
     rows = list(csv.DictReader((runs(tmp_path)[0] / "results.csv").read_text().splitlines(True)))
     assert [row["exit_code"] for row in rows] == ["0", "2", "0"] and len(runs(tmp_path)) == 1
     assert "Traceback" not in result.err
-
-
-PROBE = """
-import atexit, sys
-sys.argv = ["gradlab", *{arguments!r}]
-from gradlab.cli.main import main
-atexit.register(lambda: print("torch loaded:", "torch.nn" in sys.modules, "wandb" in sys.modules))
-main()
-"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--help"], 0),
-        (["clip=norm", "clip.max_norm=-1"], 2),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((["clip.maxnorm=1"], 2), (["--cfg", "job"], 0), (["expect=foo"], 2))
-        ),
-    ],
-)
-def test_help_and_wrong_commands_do_not_import_torch(tmp_path: Path, arguments: list[str], code: int) -> None:
-    probe = [sys.executable, "-c", PROBE.format(arguments=arguments)]
-    result = subprocess.run(probe, cwd=tmp_path, capture_output=True, text=True)
-    assert "torch loaded: False False" in result.stdout and result.returncode == code, result
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        "from torch import nn",
-        *(pytest.param(f, marks=pytest.mark.slow) for f in ("import torch", "import torch.nn.functional as F")),
-    ],
-)
-def test_lazy_torch_serves_every_way_to_import_it(first: str) -> None:
-    code = f"""
-import sys
-from gradlab.base.lazy import lazy_import
-lazy_import("torch")
-{first}
-import torch
-assert ("torch.nn" in sys.modules) == ({first!r} != "import torch")
-assert torch.tensor([1.0]).sum() == 1
-import torch.nn.functional as F
-from torch import nn
-import torch.utils.data
-assert F.relu(torch.tensor(-1.0)) == 0 and nn.Linear(2, 3).weight.shape == (3, 2)
-assert sys.modules["torch"].Tensor is torch.Tensor and torch.nn is nn and torch.utils.data.Dataset
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr

@@ -1,6 +1,5 @@
 """Every option composes to its dataclass, every file to a variant of one."""
 
-from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from gradlab.base import components
@@ -16,7 +14,7 @@ from gradlab.base.conf import conf_dir
 from gradlab.base.errors import APPENDED
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config import schema
-from gradlab.config.compose import check, compose, register
+from gradlab.config.compose import check, compose
 from gradlab.diagnosis.options import VERDICTS
 from gradlab.models.base import ModelOption
 
@@ -33,15 +31,7 @@ TARGET = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def hydra_session() -> Iterator[None]:
-    """One Hydra for the module: composing is fast once its parsers are warm."""
-    import hydra
-
-    register()
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        yield
+pytestmark = pytest.mark.usefixtures("hydra_session")
 
 
 @cache

@@ -20,7 +20,6 @@ from helpers import run as run_command
 from helpers import wait_for
 from wandb_server import Service
 
-from gradlab.base import errors
 from gradlab.base.json_lines import read_lines
 from gradlab.base.option import Invalid
 from gradlab.config.compose import compose
@@ -419,12 +418,6 @@ def test_lanes_are_one_w_and_b_run_each_and_the_sweep_one_more(
         ("none", "sgd", "lstm"),
         ("norm", "sgd", "lstm"),
     }
-
-
-def test_a_logger_that_is_not_chosen_has_no_fields() -> None:
-    with pytest.raises(Exception) as raised:
-        compose(["logger.wandb.project=x"])
-    assert "it names none" in str(errors.explain(raised.value))
 
 
 def test_a_home_that_cannot_be_written_costs_no_line(gradlab: Commands, tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked import Commands
-from helpers import environment, wait_for
+from helpers import wait_for
 
 from gradlab.base.fields import fields_of_yaml
 from gradlab.base.json_lines import Lines, read_lines
@@ -259,13 +257,6 @@ def test_lines_can_be_read_after_a_moment(tmp_path: Path, monkeypatch: pytest.Mo
     lines.write({"update": 2})
     assert [line["update"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1, 2]
     lines.close()
-
-
-def test_torch_is_not_imported(root: Path) -> None:
-    code = "import sys; from gradlab.list import main; main(sys.argv[1:]); t = sys.modules.get('torch'); "
-    code += "sys.exit(hasattr(t, '__dict__') and 'Tensor' in vars(t))"
-    command = [sys.executable, "-c", code, str(root), "--filter", "verdict=exploding"]
-    assert subprocess.run(command, env=environment(), capture_output=True).returncode == 0
 
 
 def test_fields_of_yaml_reads_what_omegaconf_writes() -> None:

@@ -6,13 +6,12 @@ import math
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import made
 import pytest
-from forked import Commands
+from forked import SHORT, Commands
 
 from gradlab.loggers import thinning
 from gradlab.report import figures
@@ -23,14 +22,6 @@ from gradlab.runs.record import RunRecord
 from gradlab.show import main as show
 from gradlab.train import environment
 
-SHORT = (
-    "trainer.epochs=1",
-    "data.samples=64",
-    "model.layers=2",
-    "model.width=8",
-    "trainer.progress=none",
-    "expect=any",
-)
 HOSTILE = "</script><img src=x onerror=alert(1)><!--{{data}}"
 
 
@@ -193,7 +184,7 @@ def test_environment_of_a_resumed_run_keeps_the_first(tmp_path: Path) -> None:
 
 
 def test_run_leaves_its_page(gradlab: Commands, tmp_path: Path) -> None:
-    assert gradlab(*SHORT, "clip=norm", cwd=tmp_path).code == 0
+    assert gradlab(*SHORT, "expect=any", "clip=norm", cwd=tmp_path).code == 0
     (folder,) = (tmp_path / "outputs" / "run").iterdir()
     facts = json.loads(held(folder / "report.html", "data"))
     assert facts["diagnosis"] == json.loads((folder / "diagnosis.json").read_text())
@@ -206,7 +197,7 @@ def test_run_leaves_its_page(gradlab: Commands, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", [pytest.param("basic", marks=pytest.mark.slow), "vectorized"])
 def test_pages_of_a_sweeps_jobs_share_what_is_alike(gradlab: Commands, tmp_path: Path, launcher: str) -> None:
-    given = ("-m", *SHORT, "optimizer.lr=0.1,0.2", f"hydra/launcher={launcher}")
+    given = ("-m", *SHORT, "expect=any", "optimizer.lr=0.1,0.2", f"hydra/launcher={launcher}")
     result = gradlab(*given, cwd=tmp_path)
     assert result.code == 0, result
     (sweep,) = (tmp_path / "outputs" / "run").iterdir()
@@ -263,17 +254,6 @@ def test_wrong_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "unrecognized" in said(capsys, job, "--figure-s")
     (job / "diagnosis.json").write_text('{"verdict": ')
     assert "cannot be read" in said(capsys, job)
-
-
-def test_command_says_what_it_wrote_and_imports_no_torch(tmp_path: Path) -> None:
-    job = made.collapse(tmp_path / "one")
-    code = (
-        "import sys; from gradlab.report.command import main; code = main(sys.argv[1:]);"
-        "assert type(sys.modules['torch']).__name__ == '_Lazy'; sys.exit(code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{job / 'report.html'}\n" and (job / "report.html").is_file()
 
 
 def test_several_runs_make_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

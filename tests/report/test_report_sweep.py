@@ -16,7 +16,7 @@ from helpers import sampled
 
 from gradlab.cli.map import main
 from gradlab.report.pages import sweep_page as report
-from gradlab.report.pages.short_numbers import short
+from gradlab.report.pages.page_template import short
 from gradlab.report.pages.sweep_page import NUMBERS
 from gradlab.sweep.maps.grid import METRICS
 from gradlab.sweep.results import read

@@ -151,15 +151,6 @@ def test_whatever_the_values_the_picture_has_its_size(
 
 def test_no_colour_and_no_terminal_are_plain(ran: tuple[Path, str]) -> None:
     command = [sys.executable, "-m", "gradlab.show", str(ran[0])]
-    for env in ({}, {"PYTHONIOENCODING": "ascii"}):
-        made = subprocess.run(command, env=environment() | env, capture_output=True, timeout=100)
-        assert made.returncode == 0, made.stderr
-        assert b"\x1b" not in made.stdout
-    assert made.stdout.isascii()
-
-
-def test_torch_is_not_imported(ran: tuple[Path, str]) -> None:
-    code = "import sys; from gradlab.show import main; main(sys.argv[1:]); "
-    code += "sys.exit('Tensor' in vars(sys.modules['torch']))"
-    command = [sys.executable, "-c", code, str(ran[0])]
-    assert subprocess.run(command, env=environment(), capture_output=True).returncode == 0
+    shown = subprocess.run(command, env=environment() | {"PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=100)
+    assert shown.returncode == 0, shown.stderr
+    assert b"\x1b" not in shown.stdout and shown.stdout.isascii()

@@ -4,7 +4,7 @@ import json
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ def test_it_depends_on_the_results_alone() -> None:
     def world(v: dict[str, str]) -> bool:
         return rate(v) <= 0.3 and v["seed"] != "5"
 
-    assert run(world, plan())[1] == run(world, fix_plan.from_dict(json.loads(json.dumps(fix_plan.as_dict(plan())))))[1]
+    assert run(world, plan())[1] == run(world, fix_plan.from_dict(json.loads(json.dumps(asdict(plan())))))[1]
 
 
 def test_raised_rates_and_loosened_bounds_are_not_shrunk() -> None:

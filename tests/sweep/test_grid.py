@@ -7,7 +7,6 @@ from pathlib import Path
 import hydra
 import pytest
 from forked import SHORT, Commands, runs, told
-from helpers import sampled
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,35 +90,6 @@ def test_every_ready_sweep_is_tested() -> None:
     assert {f"+sweep={name}" for name in yaml_names(conf_dir() / "sweep")} <= tested | chosen_by_optuna
 
 
-WRONG = {
-    "+sweep=lr_max_nrom": "did you mean lr_max_norm? It must be one of depth_init, lr_max_norm, optuna, precision_lr",
-    "sweep=seeds": "sweep: is appended, so it needs a plus",
-    "+sweep=seeds,depth_init": "+sweep=seeds,depth_init: one sweep at a time",
-    "+sweep=seeds --run": "+sweep=seeds: a sweep is not a single run",
-    "+sweep=lr_max_norm clip=value": "clip.max_norm: no such field; clip has max_value",
-    "+sweep=depth_init model=resnet": "model=resnet: must be one of sigmoid_mlp, transformer, lstm for this sweep",
-    "-m optimizer.lr=logspace(0,1,3)": "both ends must be > 0 and finite",
-    "-m optimizer.lr=logspace(1,2,0)": "there must be at least one point",
-    "-m optimizer.lr=logspace(1,2)": "missing a required argument: 'num'",
-    "optimizer.lr=logspace(1,2,3)": "several values need --multirun",
-    "-m seed=range(0,1000000000)": "seed=range(0,1000000000): must hold at most 100,000 values",
-    "-m seed=shuffle(range(0,1000000000)) hydra/launcher=vectorized": "must hold at most 100,000 values",
-    "hydra/sweeper=boundary seed=range(0,1000000000)": "must hold at most 100,000 values",
-    "-m seed=range(0,999) clip.max_norm=range(0,999)": "there would be 998,001 jobs with seed, clip.max_norm",
-    "-m optimizer.lr=logspace(1,2,100000000)": "there must be at most 100,000 points",
-    "trainer.threads=100000": "trainer.threads=100000: must be null or in [1, 1024]",
-    "hydra/launcher=jobib": "hydra/launcher=jobib: did you mean joblib? It must be one of ",
-}
-
-
-@pytest.mark.parametrize("arguments", sampled(WRONG, 3))
-def test_a_wrong_sweep_is_told_in_two_lines_and_leaves_nothing(
-    gradlab: Commands, tmp_path: Path, arguments: str
-) -> None:
-    assert WRONG[arguments] in told(gradlab(*arguments.split(" "), cwd=tmp_path))
-    assert runs(tmp_path) == []
-
-
 @pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_ready_sweep_needs_no_flag_and_expects_anything_wherever_it_stands(
     gradlab: Commands, tmp_path: Path, order: int
@@ -148,20 +118,10 @@ def test_help_names_the_sweeps_and_where_they_run() -> None:
     assert "hydra/launcher=basic,vectorized,joblib,submitit_local,submitit_slurm" in said
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["-m", "seed=range(0,0)"],
-        ["-m", "optimizer.lr=1,2", "seed=range(0,0)", "hydra/launcher=vectorized"],
-        ["hydra/sweeper=boundary", "seed=range(0,0)"],
-        ["+sweep=of_none", "--config-dir=conf"],
-    ],
-)
-def test_an_axis_without_a_value_is_a_wrong_command(gradlab: Commands, tmp_path: Path, arguments: list[str]) -> None:
+def test_an_axis_of_a_file_without_a_value_is_a_wrong_command(gradlab: Commands, tmp_path: Path) -> None:
     (tmp_path / "conf" / "sweep").mkdir(parents=True)
     params = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: 'range(0,0)'}}}"
     (tmp_path / "conf" / "sweep" / "of_none.yaml").write_text(f"# @package _global_\n{params}\n")
-    result = gradlab(*arguments, cwd=tmp_path)
-    assert result.code == 2, result
-    assert result.err == "gradlab: seed=range(0,0): must hold a value: there would be no job\n"
+    said = told(gradlab("+sweep=of_none", "--config-dir=conf", cwd=tmp_path))
+    assert said == "gradlab: seed=range(0,0): must hold a value: there would be no job\n"
     assert not list(tmp_path.rglob("multirun.yaml"))

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from gradlab.measure.record import late_to_early
 from gradlab.sweep.vectorized import lane_rules as lane_rules_module
 from gradlab.sweep.vectorized.lane_gradients import lane_norms
-from gradlab.sweep.vectorized.lane_rules import SHORT, lane_rules
+from gradlab.sweep.vectorized.lane_rules import SHORT, LaneRules
 from gradlab.sweep.vectorized.recurrent import lstm
 from gradlab.sweep.vectorized.recurrent_rule import Taps, recurrent_rule
 from gradlab.update.fp16_cpu import _lstm_runs, context, without_onednn
@@ -73,7 +73,7 @@ def compare(
         def one(own: dict[str, Tensor], *x: Tensor) -> tuple[Tensor, ...]:
             return tuple(flat(functional_call(modules[0], own, x)))
 
-        with lane_rules(taps):
+        with LaneRules(taps):
             return vmap(one, randomness="error")(weights, *given)
 
     outputs, gradients = passed(lanes, stacked, inputs, dtype)
@@ -208,7 +208,7 @@ def test_linear_of_lanes_under_autocast(dtype: torch.dtype) -> None:
     eps = torch.finfo(dtype).eps
     assert max(compare(modules, [torch.randn(LANES, BATCH, STEPS, FEATURES)], dtype)) < eps
     huge = torch.full((LANES, FEATURES), 6e4)  # products over 65504 are infinite in fp16, and only there
-    with rounding(dtype), autocast(dtype), lane_rules():
+    with rounding(dtype), autocast(dtype), LaneRules():
         weights = torch.full((LANES, WIDTH, FEATURES), 1.0)
         out = vmap(F.linear)(huge, weights)
     assert out.dtype == dtype and bool(out.isinf().all()) == (dtype == torch.float16)
@@ -220,7 +220,7 @@ def test_linear_where_lanes_share_one_side(which: str) -> None:
     x, w, b = torch.randn(LANES, BATCH, FEATURES), torch.randn(LANES, WIDTH, FEATURES), torch.randn(LANES, WIDTH)
     dims = (None, 0, 0) if which == "inputs" else (0, None, None)
     given = tuple(t if d == 0 else t[0] for t, d in zip((x, w, b), dims, strict=True))
-    with lane_rules():
+    with LaneRules():
         out = vmap(F.linear, in_dims=dims)(*given)
     for lane in range(LANES):
         own = [t if d is None else t[lane] for t, d in zip(given, dims, strict=True)]
@@ -229,7 +229,7 @@ def test_linear_where_lanes_share_one_side(which: str) -> None:
 
 def test_what_is_the_same_for_all_lanes_is_left_to_pytorch() -> None:
     x, w = torch.randn(BATCH, FEATURES), torch.randn(WIDTH, FEATURES)
-    with lane_rules():
+    with LaneRules():
         out = vmap(lambda a: F.linear(x, w) * a)(torch.arange(LANES))
     for lane in range(LANES):
         assert torch.equal(out[lane], F.linear(x, w) * lane)
@@ -326,7 +326,7 @@ def test_statistics_of_batch_norm_are_kept_lane_by_lane() -> None:
     buffers = {k: torch.stack([b.clone() for _ in modules]) for k, b in modules[0].named_buffers()}
     for _ in range(3):
         x = torch.randn(LANES, 4, 5, 3, 3) * torch.arange(1.0, LANES + 1).reshape(-1, 1, 1, 1, 1)
-        with lane_rules():
+        with LaneRules():
             vmap(lambda b, x: functional_call(modules[0], b, (x,)))(buffers, x)
         for lane, module in enumerate(modules):
             functional_call(module, {}, (x[lane],))
@@ -336,7 +336,7 @@ def test_statistics_of_batch_norm_are_kept_lane_by_lane() -> None:
     buffers["running_var"][1] = 100.0  # in evaluation they are read, and not written
     modules[0].eval()
     x, before = torch.randn(4, 5, 3, 3), {k: v.clone() for k, v in buffers.items()}
-    with lane_rules():
+    with LaneRules():
         out = vmap(lambda b: functional_call(modules[0], b, (x,)))(buffers)
     for lane in range(LANES):
         alone = functional_call(modules[0], {k: v[lane] for k, v in before.items()}, (x,))
@@ -385,7 +385,7 @@ def test_autocast_chooses_the_precision_that_it_chooses_alone(name: str, dtype: 
     tensors = [torch.rand(LANES, *shape) for shape in shapes]
     tensors = tensors if name in FUNCTIONS else [t.to(dtype) for t in tensors]
     with rounding(dtype), autocast(dtype):
-        with lane_rules():
+        with LaneRules():
             out = vmap(function)(*tensors)
         for lane in range(LANES):
             alone = function(*(t[lane] for t in tensors))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import composed
+from test_vectorized_jobs import described
 
 from gradlab.base.option import OPTIONS
 from gradlab.config.schema import Config, to_config
@@ -491,15 +492,6 @@ def test_what_is_handed_back_is_what_the_update_alone_would_hold(optimizer: str)
                 assert torch.allclose(held["optimizer"]["state"][i][k], v, rtol=0.05, atol=1e-3), k
         assert torch.equal(held["precision"]["scale"], wanted["precision"]["scale"])
         assert held["applied"] == wanted["applied"] == 2 and held["attempts"] == wanted["attempts"]
-
-
-def described(value: Any) -> Any:
-    """A nested structure with the kinds of its tensors for their values."""
-    if isinstance(value, torch.Tensor):
-        return str(value.dtype), tuple(value.shape)
-    if isinstance(value, dict):
-        return {k: described(v) for k, v in value.items()}
-    return [described(v) for v in value] if isinstance(value, list | tuple) else type(value)
 
 
 def test_a_seed_gives_a_lane_the_weights_and_the_samples_that_it_gives_alone() -> None:

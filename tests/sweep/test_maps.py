@@ -1,5 +1,6 @@
 """Maps: edges, boundaries, sensitivity and recommendation on grids whose answers are known."""
 
+import csv
 import json
 import math
 import shlex
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from gradlab.base.option import Invalid
 from gradlab.cli.map import main
+from gradlab.runs.outcome_class import STABLE
+from gradlab.runs.record import RunRecord
 from gradlab.sweep.maps import sweep_map
 from gradlab.sweep.maps.axis import axis_of, choose_axes
 from gradlab.sweep.maps.grid import CAP, Grid, grids, limits
@@ -287,7 +290,7 @@ def test_figures_show_each_point_in_the_colour_of_its_class(tmp_path: Path) -> N
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = sweeps.sweep(tmp_path / "s", LRS, [1, 10], lambda y, seed: 0.5, seeds=2)
-    assert main([str(folder), "--margin", "4"]) == 0
+    assert main([str(folder), "--margin", "4", "--metric", "loss/final"]) == 0
     said = capsys.readouterr().out
     assert "map of optimizer.lr (8) x clip.max_norm (2): 4 learnt" in said
     assert "no value that learns under all 2 repeats keeps a factor 4; this one is 3.5 below" in said
@@ -329,9 +332,11 @@ def test_folders_and_flags_that_are_wrong(tmp_path: Path, capsys: pytest.Capture
         assert says in error and error.count("\n") == 1
 
 
-def test_a_sweep_ends_with_its_map_and_what_it_recommends_is_healthy(gradlab: Commands, tmp_path: Path) -> None:
+def test_a_sweep_ends_with_its_table_its_map_and_a_recommendation_that_is_healthy(
+    gradlab: Commands, tmp_path: Path
+) -> None:
     short = ["model.layers=1", "model.width=16", "data.samples=256", "trainer.epochs=10", "trainer.progress=none"]
-    swept = ["optimizer=sgd", "optimizer.lr=0.1,1,10,1e4", "clip=norm", "clip.max_norm=0.1,10", "expect=any"]
+    swept = ["optimizer=sgd", "optimizer.lr=0.1,1,1e4", "clip=norm", "clip.max_norm=0.1,10", "expect=any"]
     lanes = ["hydra/launcher=vectorized", "hydra.launcher.workers=0"]
     result = gradlab("-m", *short, *swept, *lanes, cwd=tmp_path)
     assert result.code == 0, result
@@ -342,6 +347,22 @@ def test_a_sweep_ends_with_its_map_and_what_it_recommends_is_healthy(gradlab: Co
     again = gradlab(*command[3:], cwd=tmp_path)
     assert command[:3] == ["python", "-m", "gradlab"] and again.code == 0, again
     assert f"report: {folder.relative_to(tmp_path)}/report.html\n" in result.out
+    table = list(csv.DictReader((folder / "results.csv").read_text().splitlines(True)))
+    assert [row["job"] for row in table] == [*"012345"]
+    values = [(float(row["optimizer.lr"]), float(row["clip.max_norm"])) for row in table]
+    assert values == [(lr, bound) for lr in (0.1, 1.0, 1e4) for bound in (0.1, 10.0)]
+    assert {"overrides", "verdict", "eval/loss", "exit_code", "outcome", "loss/final", "why"} <= set(table[0])
+    rows = read(folder)
+    assert rows[0]["outcome"] in STABLE and rows[5]["outcome"] not in STABLE
+    losses = [line["train/loss"] for line in RunRecord(folder / "0").updates]
+    assert rows[0]["updates"] == rows[0]["planned"] == len(losses)
+    assert rows[0]["loss/final"] == np.median(losses[-len(losses) // 5 :]) == float(table[0]["loss/final"])
+    for row in rows:  # written when a run ends; the same from its metrics, as of a run of an older version
+        path = folder / row["job"] / "diagnosis.json"
+        told = json.loads(path.read_text())
+        del told["measured"]
+        path.write_text(json.dumps(told))
+    assert read(folder) == rows
 
 
 def test_a_sweep_over_seeds_or_two_rates_draws_none(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import composed
+from helpers import children, composed, gone
 from omegaconf import OmegaConf
 from test_vectorized_jobs import planned
 
@@ -294,17 +294,8 @@ def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
     while not list(tmp_path.iterdir()):
         assert time.monotonic() < end
         time.sleep(0.05)
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    assert len(children) == 2
+    workers_of = children(parent)
+    assert len(workers_of) == 2
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    while any(running(int(child)) for child in children):
-        assert time.monotonic() < end, "orphans"
-        time.sleep(0.05)
-
-
-def running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert gone(workers_of), "orphans"

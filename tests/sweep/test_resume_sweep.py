@@ -210,11 +210,11 @@ def need(launcher: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [HERE, JOBLIB])
 def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
-    gradlab: Commands, tmp_path: Path, whole: tuple[Path, int], launcher: str
+    gradlab: Commands, tmp_path: Path, whole: tuple[Path, int]
 ) -> None:
-    code, _ = stopped(gradlab, tmp_path, [*SWEEP, need(launcher)], 2, signal.SIGKILL, group=False)
+    """Under other launchers: tests/faults/test_kills.py."""
+    code, _ = stopped(gradlab, tmp_path, SWEEP, 2, signal.SIGKILL, group=False)
     assert code == -signal.SIGKILL
     sweep = tmp_path / "stopped"
     done = answers(sweep)
@@ -530,7 +530,9 @@ except ImportError:
 """
 
 
-@pytest.mark.parametrize(("launcher", "extra"), [("joblib", "joblib"), ("submitit_slurm", "submitit")])
+@pytest.mark.parametrize(
+    ("launcher", "extra"), [pytest.param("joblib", "joblib", marks=pytest.mark.slow), ("submitit_slurm", "submitit")]
+)
 def test_a_missing_extra_is_told_with_the_command_that_installs_it(tmp_path: Path, launcher: str, extra: str) -> None:
     """Where it is installed, as in a complete environment, its plugin is hidden."""
     hidden = tmp_path / "hidden"

@@ -187,28 +187,6 @@ def test_a_remedy_that_does_not_apply_is_said_and_costs_its_first_runs(gradlab: 
     assert "lower_lr / none" in result.out and "remedies," not in result.out
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (["hydra.sweeper.field=clip.max_norm"], "hydra.sweeper.low=null"),
-        (["hydra.sweeper.field=clip.max_nrm", "hydra.sweeper.low=1"], "clip.max_nrm: no such field"),
-        (["hydra.sweeper.tolerance=0.5"], "hydra.sweeper.tolerance=0.5"),
-        (["hydra.sweeper.tolerence=2"], "did you mean tolerance?"),
-        (["optimizer.lr=1,2"], "optimizer.lr=1,2: is what is searched"),
-        (["hydra.sweeper.seeds=[0]", "seed=1"], "hydra.sweeper.seeds=[0]"),
-        (["clip=norms"], "clip=norms: did you mean norm? It must be one of"),
-        (["clip=norm,nrom"], "nrom"),
-    ],
-)
-def test_a_wrong_command_is_told_in_a_line_and_leaves_nothing(
-    gradlab: Commands, tmp_path: Path, overrides: list[str], says: str
-) -> None:
-    result = gradlab("hydra/sweeper=boundary", *overrides, cwd=tmp_path)
-    assert result.code == 2 and says in result.err and len(result.err.splitlines()) == 1, result
-    assert "round 1" not in result.out, "it is checked before it speaks"
-    assert not list(tmp_path.rglob("multirun.yaml"))
-
-
 LANES = ("hydra/launcher=vectorized", "hydra.launcher.workers=0")
 """Where what runs the jobs does not matter: in a tenth of the time."""
 MAP = (
@@ -246,20 +224,6 @@ def test_a_finer_map_in_the_same_folder_runs_what_is_new(gradlab: Commands, here
     assert {name: (here / "map" / name / "metrics.jsonl").stat().st_mtime_ns for name in before} == before
     told = json.loads((here / "map" / "cells.json").read_text())
     assert told["resolution"] == 8 and told["maps"][0]["runs"] <= 30 and len(jobs(here / "map")) > len(before)
-
-
-@pytest.mark.slow
-def test_a_search_that_was_killed_goes_on_to_the_same_end(gradlab: Commands, here: Path) -> None:
-    search = [*GD, "+data.kwargs.curvature=2", "trainer.updates=100", "hydra/sweeper=boundary", "seed=0,1"]
-    process = gradlab.start(*search, "hydra.sweep.dir=killed", cwd=here)
-    wait_for(lambda: len(list(here.glob("killed/*/diagnosis.json"))) >= 5, process)
-    process.kill()
-    process.communicate()
-    finished_before = len(list(here.glob("killed/*/diagnosis.json")))
-    for name in ("killed", "whole"):
-        assert gradlab(*search, f"hydra.sweep.dir={name}", cwd=here, timeout=200).code == 0
-    assert 5 <= finished_before < len(jobs(here / "whole"))
-    assert edges(here / "killed") == edges(here / "whole")
 
 
 @pytest.mark.slow

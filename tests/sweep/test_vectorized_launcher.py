@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from forked import Commands, Result
-from helpers import HERE, wait_for
+from helpers import HERE, children, gone, wait_for
 from test_vectorized_jobs import Left, same_states
 
 from gradlab.cli.replay import main as replay
@@ -209,28 +209,9 @@ LONG = ("model=sigmoid_mlp", "data.batch_size=16", "expect=any", "trainer.epochs
 SWEEP = ("-m", *LONG, "optimizer.lr=0.001,0.01", "seed=0,1", "hydra/launcher=vectorized", "hydra.sweep.dir=sweep")
 
 
-def children(process: int) -> list[int]:
-    found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [int(child) for child in found]
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def begun(folder: Path, jobs: int) -> bool:
     """Whether so many jobs have begun to train."""
     return len(list(folder.glob("sweep/*/metrics.jsonl"))) >= jobs
-
-
-def gone(processes: list[int], seconds: float = 20) -> bool:
-    end = time.monotonic() + seconds
-    while any(map(alive, processes)) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not any(map(alive, processes))
 
 
 @pytest.mark.slow
@@ -268,25 +249,3 @@ def test_ctrl_c_ends_at_once_and_resuming_goes_on(gradlab: Commands, tmp_path: P
     assert process.returncode == 130 and time.monotonic() - began < 20
     assert "0 of 4 jobs have finished; the others run with: python -m gradlab resume=sweep" in said
     assert "Traceback" not in said and gone(workers)
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_killed_leaves_no_process_and_goes_on(gradlab: Commands, tmp_path: Path) -> None:
-    """kill -9 of the one that launches, after some chunks have ended; finished jobs are not run again."""
-    typed = [
-        a.replace("trainer.epochs=100000", "trainer.epochs=5").replace("seed=0,1", "seed=range(0,6)") for a in SWEEP
-    ]
-    process = gradlab.start(*typed, "hydra.launcher.workers=2", "hydra.launcher.lanes=2", cwd=tmp_path, joined=True)
-    wait_for(lambda: len(list(tmp_path.glob("sweep/*/diagnosis.json"))) >= 4, process)
-    workers = children(process.pid)
-    process.kill()
-    process.communicate(timeout=60)
-    assert gone(workers), "orphans"
-    done = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("sweep/*/diagnosis.json")}
-    assert 4 <= len(done) < 12
-    again = gradlab("resume=sweep", cwd=tmp_path, timeout=200)
-    assert again.code == 0, again.err
-    assert f"{12 - len(done)} jobs as lanes" in again.out
-    assert [row["exit_code"] for row in rows(tmp_path / "sweep")] == ["0"] * 12
-    for name, then in done.items():
-        assert (tmp_path / "sweep" / name / "diagnosis.json").stat().st_mtime_ns == then

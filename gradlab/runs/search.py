@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gradlab.base.command import key
 from gradlab.base.fields import value
 from gradlab.runs.record import NUMBERS, RunRecord
 from gradlab.runs.sweep_record import swept
@@ -144,8 +145,6 @@ def natural(name: str) -> list[Any]:
 def differing(jobs: Sequence[Sequence[str]]) -> list[str]:
     """Of the overrides of jobs: each swept field with the number of its values, then what all jobs have."""
     names = swept(jobs)
-    values = {
-        n: {o.partition("=")[2] for job in jobs for o in job if o.lstrip("+~").startswith(f"{n}=")} for n in names
-    }
-    same = [o for o in (jobs[0] if jobs else []) if o.lstrip("+~").partition("=")[0] not in names]
+    values = {n: {o.partition("=")[2] for job in jobs for o in job if key(o) == n} for n in names}
+    same = [o for o in (jobs[0] if jobs else []) if key(o) not in names]
     return [f"{name}=({len(given)})" for name, given in values.items()] + same

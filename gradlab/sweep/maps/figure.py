@@ -168,15 +168,9 @@ def curves(grids: list[Grid], path: Path) -> list[Path]:
                 top = np.nanmax(np.where(np.isfinite(values), values, np.nan)) if np.isfinite(values).any() else 1.0
                 for j in np.flatnonzero(~np.isnan(outcome[i])):
                     o, y = OUTCOMES[int(outcome[i, j])], values[i, j]
-                    marker = "o" if np.isfinite(y) else "x"
-                    axis.plot(x[j], y if np.isfinite(y) else top, marker, color=o.colour, markersize=6, zorder=3)
-                    axis.annotate(
-                        o.letter,
-                        (x[j], y if np.isfinite(y) else top),
-                        fontsize=6,
-                        xytext=(3, 3),
-                        textcoords="offset points",
-                    )
+                    at, marker = ((x[j], y), "o") if np.isfinite(y) else ((x[j], top), "x")
+                    axis.plot(*at, marker, color=o.colour, markersize=6, zorder=3)
+                    axis.annotate(o.letter, at, fontsize=6, xytext=(3, 3), textcoords="offset points")
         axis.set(
             xlabel=grids[0].x.name, title=METRICS[name], xscale="log" if grids[0].x.log else "linear", yscale="log"
         )

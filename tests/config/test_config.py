@@ -141,22 +141,6 @@ def test_what_does_not_compose_raises_hydras_own_error(wrong: str) -> None:
     assert messages[0] == messages[1]
 
 
-def combine(model: str, precision: str, clip: str) -> None:
-    overrides = [*chosen("model", model), f"precision={precision}", f"clip={clip}", "accumulation.steps=3"]
-    made = schema.to_config(composed(*overrides))
-    assert type(made.model) is OPTIONS["model", model]
-    assert type(made.precision) is OPTIONS["precision", precision]
-    assert type(made.clip) is OPTIONS["clip", clip]
-    assert made.accumulation.steps == 3  # type: ignore[attr-defined]
-
-
-def test_every_clip_composes_with_a_precision_and_a_model() -> None:
-    """Each with each is run by tests/train/test_combinations.py."""
-    precisions = schema.options("precision")
-    for i, clip in enumerate(schema.options("clip")):
-        combine(MODELS[i % len(MODELS)], precisions[i % len(precisions)], clip)
-
-
 def composes(kind: str) -> list[str]:
     return sorted(p.stem for p in (CONF / kind).glob("*.yaml"))
 

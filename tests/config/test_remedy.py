@@ -1,7 +1,6 @@
 """Remedies: what they make of a configuration wherever they stand, what does not apply, and what a run suggests."""
 
 import json
-import shlex
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -273,18 +272,6 @@ def test_a_remedy_of_ones_own(gradlab: Commands, tmp_path: Path) -> None:
         "clip.norm_type": [None, 2.0],
         "optimizer.lr": [0.001, 0.5],
     }
-
-
-@pytest.mark.slow
-def test_suggested_commands_of_a_treated_run_keep_its_remedy_and_can_be_pasted(
-    gradlab: Commands, tmp_path: Path
-) -> None:
-    lost = [*SHORT, "optimizer=sgd", "optimizer.lr=1e30", "model.activation=relu", "+remedy=noise"]
-    result = gradlab(*lost, cwd=tmp_path)
-    commands = [line.strip().split("   #")[0] for line in result.out.splitlines() if line.startswith("  python -m")]
-    assert commands and all("noise=gaussian" in pasted for pasted in commands), result
-    for again in commands:
-        assert gradlab("--cfg", "job", *shlex.split(again)[3:], cwd=tmp_path).code == 0
 
 
 def test_a_run_is_composed_again_with_its_remedies(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from forked import SHORT, Commands, Result
 
 from gradlab.base.json_lines import Lines, read_lines
 from gradlab.loggers.base import About
@@ -20,15 +18,6 @@ from gradlab.loggers.options import WandbOption
 from gradlab.loggers.progress import Progress
 from gradlab.loggers.wandb import folder as run_folder
 from gradlab.loggers.wandb import service
-
-
-def run(gradlab: Commands, cwd: Path, *overrides: str, **env: str) -> tuple[Result, Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [n for n in os.environ if n.startswith("WANDB_") or n == "CI"]:
-            patch.delenv(name)
-        result = gradlab(*SHORT, "expect=any", *overrides, cwd=cwd, HOME=str(cwd), **env)
-    assert result.code == 0, result.err
-    return result, max((cwd / "outputs" / "run").iterdir(), key=lambda p: p.stat().st_mtime)
 
 
 def test_mode_is_offline_without_an_account_and_disabled_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,22 +108,6 @@ def test_a_server_that_never_answers_costs_no_more_than_the_timeout(tmp_path: Pa
         assert online < 2 * offline + 3 + 2, (answered, online, offline)
         (path,) = (tmp_path / folder).glob("wandb/offline-run-*")
         assert run_folder.logged([path]) == 1
-
-
-@pytest.mark.slow
-def test_a_server_that_never_answers_changes_nothing_in_the_training(gradlab: Commands, tmp_path: Path) -> None:
-    server = Silent()
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "lost").mkdir()
-    reference, plain = run(gradlab, tmp_path / "plain")
-    result, lost = run(gradlab, tmp_path / "lost", "logger=wandb", "logger.wandb.timeout=3", **server.environment)
-    server.close()
-    assert server.connections and "written offline" in result.out
-    models = [torch.load(folder / "checkpoint.pt", weights_only=True)["model"] for folder in (plain, lost)]
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
-    own = (str(tmp_path), "WARNING", "  python -m gradlab")  # commands repeat what was typed
-    spoken = [[line for line in r.out.splitlines() if not any(o in line for o in own)] for r in (reference, result)]
-    assert spoken[0] == spoken[1]
 
 
 def test_lines_say_what_is_not_finite_and_lose_at_most_the_line_that_a_kill_cut(tmp_path: Path) -> None:

@@ -150,14 +150,6 @@ def test_jobs_that_are_wrong_by_themselves_are_told_apart_and_not_advised_to_run
     assert remaining(tmp_path, jobs[:1]) is None
 
 
-@pytest.mark.slow
-def test_resuming_is_not_offered_for_a_job_that_was_refused(gradlab: Commands, tmp_path: Path) -> None:
-    given = ["-m", *SHORT, "expect=any", "clip=norm", "clip.max_norm=-1,1", "hydra.sweep.dir=sweep"]
-    result = gradlab(*given, cwd=tmp_path)
-    assert result.code == 2 and "resume=" not in result.out, result
-    assert "1 of 2 jobs have finished; 1 job has an invalid command and would fail again" in result.out
-
-
 def test_the_command_of_a_sweep_is_found_again_but_for_where_and_how_its_jobs_ran(tmp_path: Path) -> None:
     task = ["+sweep=seeds", "optimizer.lr=0.1,1"]
     mine = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.subdir=job_${hydra.job.num}"]

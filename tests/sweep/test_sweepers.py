@@ -215,18 +215,6 @@ def test_a_map_of_gradient_descent_has_its_boundary_where_it_is(gradlab: Command
 
 
 @pytest.mark.slow
-def test_a_finer_map_in_the_same_folder_runs_what_is_new(gradlab: Commands, here: Path) -> None:
-    command = [*GD, *MAP, "hydra.sweeper.checks=0", "hydra.sweep.dir=map"]
-    assert gradlab(*command, "hydra.sweeper.resolution=4", cwd=here).code == 0
-    # twice the resolution in the same folder: what was run is not run again
-    before = {name: (here / "map" / name / "metrics.jsonl").stat().st_mtime_ns for name in jobs(here / "map")}
-    assert gradlab(*command, "hydra.sweeper.resolution=8", "hydra.sweeper.max_runs=30", cwd=here).code == 0
-    assert {name: (here / "map" / name / "metrics.jsonl").stat().st_mtime_ns for name in before} == before
-    told = json.loads((here / "map" / "cells.json").read_text())
-    assert told["resolution"] == 8 and told["maps"][0]["runs"] <= 30 and len(jobs(here / "map")) > len(before)
-
-
-@pytest.mark.slow
 def test_ctrl_c_ends_the_search_with_what_is_known(gradlab: Commands, here: Path) -> None:
     search = [*GD, "trainer.updates=2000", "hydra/sweeper=boundary", "hydra.sweep.dir=edge"]
     process = gradlab.start(*search, cwd=here, joined=True)

@@ -116,17 +116,6 @@ def test_what_cannot_be_lanes_is_run_one_by_one_and_counted(gradlab: Commands, t
 
 
 @pytest.mark.slow
-def test_a_group_that_is_refused_is_refused_job_by_job(gradlab: Commands, tmp_path: Path) -> None:
-    alone, lanes = both(
-        gradlab, tmp_path, "data.batch_size=100000,64", "optimizer.lr=0.1,0.2", "trainer.updates=2", "expect=any"
-    )
-    assert alone.code == lanes.code == 2
-    assert lanes.err.count("data.batch_size=100000") == alone.err.count("data.batch_size=100000") == 2
-    codes = [[row["exit_code"] for row in rows(tmp_path / name)] for name in ("vectorized", "basic")]
-    assert codes[0] == codes[1] == ["2", "2", "0", "0"]
-
-
-@pytest.mark.slow
 def test_remedies_are_compared_as_by_hydras_launcher(gradlab: Commands, tmp_path: Path) -> None:
     """Lane values, another model, and one that does not apply."""
     remedies = "+remedy=none,clip_norm,lower_lr,gated,batch_norm"

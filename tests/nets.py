@@ -291,6 +291,14 @@ def relative(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs - targets) / targets).abs().mean()
 
 
+class Vectors(torch.optim.SGD):
+    """Steps no matrix, as an optimizer does whose arithmetic of matrices DTensors do not have."""
+
+    def step(self, closure: Any = None) -> None:
+        if any(p.dim() > 1 for group in self.param_groups for p in group["params"]):
+            raise RuntimeError("no matrices")
+
+
 class Counting(torch.optim.SGD):
     """State of its own in its group, as schedule-free optimizers have it."""
 

@@ -396,14 +396,16 @@ class CustomOptimizer(OptimizerOption):
         return optimizer
 
     def try_step(self, found: Any, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> None:
-        """Raise `Invalid` where it cannot step as others do, tried on a copy of the smallest parameter."""
+        """Raise `Invalid` where it cannot step as others do, tried on a copy of the smallest parameter of each kind."""
         every = [p for group in optimizer.param_groups for p in group["params"] if p.numel()]
-        copied = torch.nn.Parameter(min(every, key=torch.Tensor.numel).detach().clone())
-        copied.grad = torch.zeros_like(copied)
+        smallest = {p.dim(): p for p in sorted(every, key=torch.Tensor.numel, reverse=True)}
+        copied = [torch.nn.Parameter(p.detach().clone()) for p in smallest.values()]
+        for p in copied:
+            p.grad = torch.zeros_like(p)
         try:
-            self.called(found, [copied], given).step()
+            self.called(found, copied, given).step()
         except Exception as error:
-            raise Invalid("target", self.target, f"cannot step: {' '.join(str(error).split())}") from error
+            raise Invalid("target", self.target, f"cannot step: {' '.join(str(error).split())[:200]}") from error
 
     def checked(self, settings: dict[str, Any]) -> dict[str, Any]:
         super().checked({k: v for k, v in settings.items() if k == "weight_decay"})

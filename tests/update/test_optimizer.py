@@ -208,6 +208,7 @@ WRONG = {
     (CUSTOM, "optimizer.target=torch.nn:Linear"): "optimizer.kwargs={}: torch.nn:Linear refuses:",
     (CUSTOM, "optimizer.target=torch.optim:LBFGS"): "optimizer.target=torch.optim:LBFGS: cannot step: .*closure",
     (CUSTOM, "optimizer.target=torch.optim:SparseAdam"): "optimizer.target=torch.optim:SparseAdam: cannot .*dense",
+    (CUSTOM, "optimizer.target=nets:Vectors"): "optimizer.target=nets:Vectors: cannot step: no matrices",
     (CUSTOM, "optimizer.target=torch.optim:Muon"): "optimizer.kwargs={}: torch.optim:Muon refuses: .*2D",
     (CUSTOM, "optimizer.target=torch.optim:Adam", "+optimizer.kwargs={lr: 1}"): "optimizer.kwargs.lr=1: is set by",
     (CUSTOM, "optimizer.target=torch.optim:Adam", "+optimizer.kwargs={beta: 1}"): "optimizer.kwargs={'beta': 1}: .*une",

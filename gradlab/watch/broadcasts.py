@@ -69,6 +69,7 @@ class Broadcasts:
             return
         nodes = above_the_model(roots)
         self.in_loss += [(site, shapes) for node, site, shapes in self.found if node in nodes]
+        self.found = []  # a node keeps its graph
 
     def end(self) -> Iterator[Violation]:
         for site, shapes in self.in_loss:

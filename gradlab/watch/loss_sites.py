@@ -38,6 +38,7 @@ class LossSites:
             self.tracker.loss_site = self.sites.get(node, self.tracker.loss_site)
             inputs = [each for each, _ in node.next_functions if each is not None]
             node = inputs[0] if node.name() in OUTER and len(inputs) == 1 else None
+        self.sites = {}  # a node keeps its graph
 
     def end(self) -> Iterator[Violation]:
         self.tracker, self.sites = None, {}

@@ -195,16 +195,17 @@ class NotFinite:
 
     def at_backward(self, roots: list[Tensor]) -> None:
         """The same way down this graph: the line of the node, or of the call that it is a part of."""
+        sites, self.sites = self.sites, {}  # a node keeps its graph
         if self.found is None or self.found.is_followed or len(roots) != 1 or roots[0].grad_fn is None:
             return
         node: Any = roots[0].grad_fn
-        site = self.sites.get(node)
+        site = sites.get(node)
         for i, name in self.found.path[1:]:
             inputs = node.next_functions
             if i >= len(inputs) or inputs[i][0] is None or inputs[i][0].name() != name:
                 return
             node = inputs[i][0]
-            site = self.sites.get(node, site)
+            site = sites.get(node, site)
         self.found.site, self.found.is_followed = site or self.found.site, True
 
     def end(self) -> Iterator[Violation]:

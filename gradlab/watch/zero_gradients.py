@@ -20,8 +20,11 @@ LEAST = 20
 """Updates in which they must not move."""
 MAX_KEPT = 4_000_000
 """Elements of weights that are copied."""
+NONE: Uses = frozenset()
 PRODUCTS = {"mul", "__mul__", "__rmul__"}
 
+Uses = frozenset[tuple[int, int]]
+"""Ids of weights, and the numbers of the calls that they are arguments of."""
 Zero = list[Tensor]
 """Whether each gradient that came was zero: () tensors, read when the update is over."""
 
@@ -31,8 +34,8 @@ class Call:
     """A call on the way from such weights to the loss."""
 
     site: CallSite | None
-    inputs: list[tuple[frozenset[int], Zero]]
-    """For each argument with a graph: the weights in it, and its gradients."""
+    inputs: list[tuple[Uses, Zero]]
+    """For each argument with a graph: the uses of weights in it, and its gradients."""
     outputs: list[Zero]
 
 
@@ -56,7 +59,7 @@ class ZeroGradients:
         self.handles = []
         self.weights: dict[int, Tensor] = {}
         self.reach: Any = WeakTensorKeyDictionary()
-        """Tensor -> ids of the weights in its graph."""
+        """Tensor -> uses of the weights in its graph."""
         self.zero: Any = WeakTensorKeyDictionary()
         """Tensor -> whether its gradients were zero."""
         self.calls: list[Call] = []
@@ -85,12 +88,13 @@ class ZeroGradients:
         off = name in PRODUCTS and any(isinstance(each, (int, float)) and each == 0 for each in args)  # switched off
         before = [(r, self.gradients_of(each)) for r, each in zip(reached, inputs, strict=True) if r]
         for each in outputs:
-            self.reach[each] = frozenset[int]() if off else frozenset[int]().union(*reached)
+            self.reach[each] = NONE if off else NONE.union(*reached)
         if not off:
             self.calls.append(Call(call_site(), before, [self.gradients_of(each) for each in outputs]))
 
-    def reached_by(self, tensor: Tensor) -> frozenset[int]:
-        return frozenset([id(tensor)]) if id(tensor) in self.weights else self.reach.get(tensor, frozenset())
+    def reached_by(self, tensor: Tensor) -> Uses:
+        own = id(tensor) in self.weights
+        return frozenset([(id(tensor), len(self.calls))]) if own else self.reach.get(tensor, NONE)
 
     def gradients_of(self, tensor: Tensor) -> Zero:
         if tensor not in self.zero:
@@ -103,16 +107,14 @@ class ZeroGradients:
 
     def end(self) -> Iterator[Violation]:
         """The latest call that gets a gradient which is not zero, and passes zero on to the weights."""
-        uses: dict[int, int] = {}
+        several: dict[int, int] = {}
         for call in self.calls:
             if any(is_zero(each) is False for each in call.outputs):
-                for ids, zero in call.inputs:
-                    if is_zero(zero):
-                        self.ends |= dict.fromkeys(ids, call.site)
-                        uses |= {key: uses.get(key, 0) + 1 for key in ids}
-        for key in [key for key, count in uses.items() if count > 1]:  # they cancel where both come together
-            both = [c for c in self.calls if sum(key in ids and is_zero(zero) is False for ids, zero in c.inputs) > 1]
-            self.ends[key] = both[0].site if both else self.ends[key]
+                for ids in ({key for key, _ in uses} for uses, zero in call.inputs if is_zero(zero)):
+                    self.ends |= dict.fromkeys(ids, call.site)
+                    several |= {key: several.get(key, 0) + 1 for key in ids}
+        for key in [key for key, count in several.items() if count > 1]:
+            self.ends[key] = next((call.site for call in self.calls if joins(call, key)), self.ends[key])
         self.forget()
         yield from ()
 
@@ -124,6 +126,13 @@ class ZeroGradients:
                 sites.setdefault(site, []).append(tracker.name_of(self.kept[key][0]))
         for site, names in sites.items():
             yield "zero-gradient", site, listed(names)
+
+
+def joins(call: Call, key: int) -> bool:
+    """Whether gradients of several uses of a weight, none of them zero, come from this call: they cancel."""
+    each = [{use for use in uses if use[0] == key} for uses, zero in call.inputs if is_zero(zero) is False]
+    whole = set[tuple[int, int]]().union(*each)
+    return len(whole) > 1 and all(part != whole for part in each)
 
 
 def is_zero(gradients: Zero) -> bool | None:

@@ -30,10 +30,9 @@ def dead(m, x, y, i):
 
 
 def cancelled(m, x, y, i):
-    old = m.whole(x)
-    new = m.whole(x)
+    old, new = (torch.distributions.Categorical(logits=m.whole(x)).log_prob(y) for _ in range(2))
     ratio = (new - old).exp()  # here
-    return (ratio * x[:, :4]).mean()
+    return torch.minimum(ratio * x[:, 0], ratio.clamp(0.8, 1.2) * x[:, 0]).mean()
 
 
 def behind_a_gate(m, x, y, i):

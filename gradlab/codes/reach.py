@@ -56,7 +56,6 @@ for x, y in loader:
     first.step()
     second.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL703",
@@ -335,7 +334,8 @@ for x, y in loader:
 first = torch.optim.SGD(model[0].parameters(), lr=0.1)
 second = torch.optim.SGD(model[-1].parameters(), lr=0.1)
 for x, y in loader:
-    model.zero_grad()
+    first.zero_grad()
+    second.zero_grad()
     criterion(model(x), y).backward()
     second.step()
 """.strip(),
@@ -349,7 +349,6 @@ for x, y in loader:
     first.step()
     second.step()
 """.strip(),
-        found_by=("watch",),
     ),
     Code(
         code="GL714",

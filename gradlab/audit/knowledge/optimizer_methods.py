@@ -26,7 +26,7 @@ def optimizer_method(call: CallSite, owner: Value) -> Value:
     elif name == "add_param_group":
         owner.some = True
     elif name in ("zero_grad", "clear_grad"):
-        call.emit("zero", owner)
+        call.emit("zero", owner, module=call.engine.module)
     elif name in ("first_step", "second_step"):  # SAM's: to where the loss is worst nearby, and the update from there
         if name == "second_step":
             call.emit("step", owner)

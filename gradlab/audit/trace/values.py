@@ -289,7 +289,7 @@ class Event:
     elsewhere: bool = False  # step: another method of the class updates the scaler
     in_place: str = ""  # scale: div_, mul_
     arguments: int = 0  # schedule: how many its step() has
-    module: Module | None = None  # schedule: of its text
+    module: Module | None = None  # schedule, zero: of its text
     wrapped: bool = False  # forward: the model is wrapped by then
     casts: bool = False  # forward: the file uses autocast
     parted: bool = False  # forward: its result is taken apart

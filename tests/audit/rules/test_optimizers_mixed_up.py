@@ -1,0 +1,84 @@
+"""Optimizers that never step, and weights that two of them step on."""
+
+from __future__ import annotations
+
+import pytest
+from audited_snippets import assert_faults
+
+MADE = """
+maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(maker.parameters(), lr=0.1)
+"""
+GAN = """
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+    def fit(self):
+        for x, y in loader:
+            self.first.zero_grad()
+            judge(maker(x).detach()).mean().backward()
+            self.first.step()
+            self.second.zero_grad()  {mark}
+            (-judge(maker(x))).mean().backward()
+            self.{stepped}.step()
+"""
+CASES = {
+    "another one steps": MADE + GAN.format(mark="# expect: GL713", stepped="first"),
+    "each steps": MADE + GAN.format(mark="", stepped="second"),
+    "another method steps": MADE
+    + GAN.format(mark="", stepped="first")
+    + """
+    def last(self):
+        self.second.step()
+""",
+    "it is given away": MADE
+    + GAN.format(mark="", stepped="first")
+    + """
+    def both(self):
+        return [self.first, self.second]
+""",
+    "two steps on one gradient": """
+other = torch.optim.Adam(model.parameters(), lr=0.1)
+for x, y in loader:
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    other.step()  # expect: GL702
+""",
+    "two steps, each on a gradient of its own": """
+other = torch.optim.Adam(model.parameters(), lr=0.1)
+for x, y in loader:
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    model.zero_grad()
+    model(x).square().mean().backward()
+    other.step()
+""",
+    "two steps of two parts": """
+one = torch.optim.SGD([p for p in model.parameters() if p.dim() > 1], lr=0.1)
+two = torch.optim.SGD([p for p in model.parameters() if p.dim() <= 1], lr=0.1)
+for x, y in loader:
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    one.step()
+    two.step()
+""",
+    "one model twice, the other never": MADE.replace("judge.parameters", "maker.parameters")
+    + """
+judge.train()
+for x, y in loader:
+    first.zero_grad()
+    judge(maker(x)).mean().backward()
+    first.step()
+    second.zero_grad()
+    (-judge(maker(x))).mean().backward()
+    second.step()  # expect: GL702
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_optimizer_has_weights_and_steps_of_its_own(name, tmp_path):
+    assert_faults(CASES[name], tmp_path)

@@ -111,7 +111,7 @@ def binary(engine: Engine, node: ast.BinOp) -> Value:
         known = is_traced(left) and is_traced(right)
         if known and "detached" in (left.kind, right.kind):
             return Value("detached", **provenance(engine, node, [left, right]))
-        return engine.results.setdefault(engine.canonical(node), Value(traced=known))
+        return engine.results.setdefault(engine.canonical(node), Value(**provenance(engine, node, [left, right])))
     return combined(engine, node.op, left, right, node.right, node.left)
 
 

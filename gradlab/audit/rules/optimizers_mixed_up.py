@@ -11,7 +11,6 @@ from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.provenance import sources
-from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop, same
 from gradlab.audit.trace.values import Event, Value
@@ -54,10 +53,15 @@ def weights_twice(scenario: Scenario) -> Iterator[Hit]:
                 continue
             at = scenario.places
             between = scenario.steps[at[id(first)] + 1 : at[id(second)]]
-            if all(s.kind not in ("backward", "zero", "opaque", "given") for s in between) or left_out(
-                scenario, second
-            ):
+            if all(s.kind not in ("backward", "zero", "opaque", "given") for s in between):
                 yield Hit(second, (first,))
+            elif left_out(scenario):
+                made = [o.call for o in (one, two) if o is not None and o.path == second.event.path]
+                yield Hit(second, (first,), max(made, key=line, default=None))
+
+
+def line(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
 
 
 def whole(optimizer: Value | None) -> Value | None:
@@ -69,7 +73,7 @@ def whole(optimizer: Value | None) -> Value | None:
     )
 
 
-def left_out(scenario: Scenario, step: Occurrence) -> bool:
+def left_out(scenario: Scenario) -> bool:
     """Whether a loss comes from a network that is put into train() here, and that none of the optimizers holds."""
     loop = scenario.loop
     held = [model for optimizer in loop.optimizers() for model in optimizer.trained]

@@ -59,6 +59,13 @@ for x, y in loader:
     F.cross_entropy(out, y).backward()
     optimizer.step()
 """,
+    "a loss of detached outputs, shifted": """
+for x, y in loader:
+    optimizer.zero_grad()
+    shares = F.log_softmax(model(x).detach(), dim=-1) + 1e-8  # expect: GL712
+    F.nll_loss(shares, y).backward()
+    optimizer.step()
+""",
     "a network that is not known, in no_grad": """
 from somewhere import make
 net = make()

@@ -65,7 +65,10 @@ for x, y in loader:
     one.step()
     two.step()
 """,
-    "one model twice, the other never": MADE.replace("judge.parameters", "maker.parameters")
+    "one model twice, the other never": MADE.replace("judge.parameters", "maker.parameters").replace(
+        "second = torch.optim.SGD(maker.parameters(), lr=0.1)",
+        "second = torch.optim.SGD(maker.parameters(), lr=0.1)  # expect: GL702",
+    )
     + """
 judge.train()
 for x, y in loader:
@@ -74,7 +77,7 @@ for x, y in loader:
     first.step()
     second.zero_grad()
     (-judge(maker(x))).mean().backward()
-    second.step()  # expect: GL702
+    second.step()
 """,
 }
 

@@ -6,7 +6,6 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Sequence
 
 
 class Samples:
@@ -15,6 +14,8 @@ class Samples:
     def __init__(self, size: int = 256) -> None:
         self.size, self.stride, self.count = size, 1, 0
         self.values: list[float] = []
+        self.largest = -math.inf
+        """Of all values."""
 
     def add(self, value: float) -> None:
         if self.count % self.stride == 0:
@@ -22,6 +23,7 @@ class Samples:
             if len(self.values) == 2 * self.size:
                 self.values, self.stride = self.values[::2], 2 * self.stride
         self.count += 1
+        self.largest = max(self.largest, value)
 
     @property
     def median(self) -> float:
@@ -88,13 +90,12 @@ def median(ordered: list[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def moves(ratios: Sequence[float], full: bool = False) -> str:
+def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
     """How far the updates that were measured moved the weights, or would have at the full rate; not all of them are."""
     at, moved = ("at the full learning rate ", "would have moved") if full else ("", "moved")
-    if len(ratios) == 1:
-        return f"{at}the one update that was measured {moved} the weights by {ratios[0]:.2g} times their norm"
-    usual, largest = statistics.median(ratios), max(ratios)
-    said = f"{at}updates {moved} the weights by {usual:.2g} times their norm, the median of {len(ratios)}"
+    if count == 1:
+        return f"{at}the one update that was measured {moved} the weights by {largest:.2g} times their norm"
+    said = f"{at}updates {moved} the weights by {usual:.2g} times their norm, the median of {count}"
     return f"{said} that were measured, and by {largest:.2g} at most"
 
 

@@ -54,6 +54,7 @@ class Observed:
             "names": self.names,
             "shapes": [list(p.shape) for p in self.wholes or self.params],
             "order": self.order,
+            "summed": [summed(self.model, name) for name in self.names],
         }
         return columns | {k: [] if self.compiled else v for k, v in hooked.items()}
 
@@ -65,6 +66,17 @@ class Observed:
         cost = m.cost and not self.compiled  # counting tensors would run the model uncompiled
         counted = cost and update == 1 and not self.wholes  # what autograd keeps would include gathered weights
         return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=counted, times=cost)
+
+
+def summed(model: torch.nn.Module, name: str) -> bool:
+    """Whether a parameter's module takes sums over its rows: a leaf that looks none up, or attention.
+
+    Those of containers, such as learnt positions, are added to something.
+    """
+    owner = model.get_submodule(name.rpartition(".")[0])
+    if isinstance(owner, torch.nn.Embedding | torch.nn.EmbeddingBag):
+        return False
+    return isinstance(owner, torch.nn.MultiheadAttention) or not any(owner.children())
 
 
 class Record(Recorder):

@@ -70,6 +70,8 @@ def evidence(run: RunRecord) -> Evidence:
     rate = float((run.config.get("optimizer") or {}).get("lr") or math.nan)
     norms = [line["grad/norm"] for line in lines if math.isfinite(line["grad/norm"]) and line["grad/norm"] > 0]
     at = failed_at(run)
+    if run.updates and (run.verdict or "").startswith("nan_") and not math.isfinite(run.updates[0]["train/loss"]):
+        at = 1
     applied = [line for line in run.updates if not line.get("update/skipped")]
     steady = steady_norms([line["grad/norm"] for line in lines], at is not None)
     coefficients = [c for line in lines if math.isfinite(c := line.get("clip/coefficient", 1.0))]
@@ -103,18 +105,19 @@ def at_full_rate(line: Mapping[str, Any], rate: float) -> float:
 
 
 def initial_sizes(run: RunRecord) -> tuple[dict[str, float], dict[str, float]]:
-    """`Evidence.sizes` and `Evidence.biases`. Embeddings are left out: a row of theirs is no sum over a fan-in."""
+    """`Evidence.sizes` and `Evidence.biases`. Weights of embeddings, and of containers, are no factors of a sum."""
     header = run.layer_header
     first = next((line for line in run.layer_records if "param/norm" in line), None)
     shapes = header.get("shapes") or []
     sizes, biases = dict[str, float](), dict[str, float]()
     if first is None or first.get("attempt") != 1 or len(shapes) != len(header["names"]):
         return sizes, biases
-    for name, shape, norm in zip(header["names"], shapes, first["param/norm"], strict=True):
+    sums = header.get("summed") or [True] * len(shapes)
+    for name, shape, norm, factor in zip(header["names"], shapes, first["param/norm"], sums, strict=True):
         if norm is None or not math.isfinite(norm):
             continue
         if len(shape) == 1 and name.split(".")[-1].startswith("bias"):
             biases[name] = norm / math.sqrt(shape[0])
-        elif len(shape) >= 2 and "emb" not in name.lower():
+        elif len(shape) >= 2 and factor:
             sizes[name] = norm / math.sqrt(shape[0])
     return sizes, biases

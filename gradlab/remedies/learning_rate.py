@@ -46,6 +46,11 @@ def scheduled(c: Config) -> bool:
     return not isinstance(c.schedule, Constant)
 
 
+def moved(e: Evidence, c: Config) -> str:
+    """How far updates moved the weights."""
+    return moves(e.usual_ratio, e.largest_ratio, len(e.ratios), scheduled(c))
+
+
 def rate(e: Evidence, c: Config, factor: float, why: str) -> Proposal:
     return values("optimizer.lr", why, optimizer__lr=two_digits(c.optimizer.lr * factor, up=False))
 
@@ -59,7 +64,7 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
         yield rate(e, c, lasts, why)
     elif over > TOO_LARGE:
         usual = f"a median of {TYPICAL_RATIO:g} and {LARGE_RATIO:g} at most are usual"
-        yield rate(e, c, max(1 / over, LEAST), f"{moves(e.ratios, scheduled(c))}; {usual}")
+        yield rate(e, c, max(1 / over, LEAST), f"{moved(e, c)}; {usual}")
 
 
 def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -74,9 +79,7 @@ def lower_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
 def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """In place of a sum, which makes an update of SGD as many times larger as a window has samples."""
     if c.loss.reduction == "sum" and isinstance(c.optimizer, SGD) and excess(e) > TOO_LARGE:
-        yield values(
-            "loss.reduction", f"{moves(e.ratios, scheduled(c))}: it is summed over the samples", loss__reduction="mean"
-        )
+        yield values("loss.reduction", f"{moved(e, c)}: it is summed over the samples", loss__reduction="mean")
 
 
 def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -88,7 +91,7 @@ def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
 def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Never where clipping is what makes updates small."""
     if 0 < e.usual_ratio < SMALL_RATIO and not e.coefficient < 0.5:
-        why = f"{moves(e.ratios, scheduled(c))}: this rate makes the median {TYPICAL_RATIO:g}"
+        why = f"{moved(e, c)}: this rate makes the median {TYPICAL_RATIO:g}"
         yield rate(e, c, TYPICAL_RATIO / e.usual_ratio, why)
 
 
@@ -114,7 +117,7 @@ def warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     if e.failed_at == 1:
         return
     updates = max(10, e.planned // 10)
-    first = moves(e.ratios[:1], scheduled(c)).replace("the one", "the first") if e.ratios else ""
+    first = moves(e.ratios[0], e.ratios[0], 1, scheduled(c)).replace("the one", "the first") if e.ratios else ""
     why = ": ".join(filter(None, (first, "a tenth of the run to reach the rate")))
     if isinstance(c.schedule, Constant):
         yield values("schedule=warmup", why, schedule="warmup", schedule__warmup=updates)

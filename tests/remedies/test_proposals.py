@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import torch
 from helpers import composed
 
 from gradlab.config.schema import Config, to_config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.measure.record import summed
 from gradlab.remedies.candidates import SHOWN, Try, remedies
 from gradlab.remedies.evidence import Evidence
 
@@ -232,3 +234,32 @@ def test_what_an_update_would_have_done_at_the_full_rate_is_not_said_to_have_hap
     for found, said in ((plain, " moved the weights by 1.2"), (warmed, "would have moved the weights by 1.2")):
         reasons = [t.why for t in found if "1.2" in t.why]
         assert len(reasons) == 2 and all(said in why for why in reasons)
+
+
+@pytest.mark.parametrize(
+    ("missing", "lines"),
+    [
+        ([], []),
+        (["normalisation"], ["normalise each layer"]),
+        (["residual connections", "normalisation"], ["add residual connections, or normalise each layer"]),
+    ],
+)
+def test_a_model_is_not_told_to_add_what_it_has(missing: list[str], lines: list[str]) -> None:
+    found = tries(Evidence("vanishing", found={"vanishing": {"missing": missing}}, planned=500), *CUSTOM)
+    assert [t.lines for t in found if "layer" in t.lines or "residual" in t.lines] == lines
+
+
+def test_what_is_added_to_something_has_no_fan_in() -> None:
+    """By the module that a weight is of, whatever its name is."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte, self.emb = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4)
+            self.places = torch.nn.Parameter(torch.zeros(1, 7, 4))
+            self.mix = torch.nn.MultiheadAttention(4, 2)
+
+    model = Net()
+    assert {n for n, p in model.named_parameters() if p.dim() > 1 and summed(model, n)} == {
+        *("emb.weight", "mix.in_proj_weight", "mix.out_proj.weight"),
+    }

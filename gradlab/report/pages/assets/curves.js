@@ -522,9 +522,11 @@ const curves = (() => {
     ranged() {
       const [low, high] = this.axis.range.map(Math.round),
         [from, to] = this.axis.full;
-      this.state.textContent = this.axis.whole
-        ? `updates ${from} to ${to}; drag to zoom`
-        : `updates ${low} to ${high} of ${from} to ${to}; double click shows all`;
+      this.state.textContent = !this.axis.whole
+        ? `updates ${low} to ${high} of ${from} to ${to}; double click shows all`
+        : from === to
+          ? `update ${from}`
+          : `updates ${from} to ${to}; drag to zoom`;
       this.host.setAttribute("aria-valuemin", from);
       this.host.setAttribute("aria-valuemax", to);
       this.host.setAttribute("aria-valuenow", this.axis.at ?? to);

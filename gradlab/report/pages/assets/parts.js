@@ -17,8 +17,12 @@ const parts = (() => {
     usual_update_ratio: "usual update ÷ weights",
   };
 
+  /** Of several losses; it is infinite where half of them are NaN or infinite. */
+  const level = (value) => (Number(value) === Infinity ? "not finite" : number(value));
+
   function shown(key, value) {
     if (value === null || value === undefined) return "-";
+    if (key.startsWith("loss_")) return level(value);
     if (Array.isArray(value) && !value.length) return "none";
     if (Array.isArray(value))
       return value.length > 12
@@ -112,7 +116,7 @@ const parts = (() => {
       ["epochs", o.epochs_completed ?? (run.n ? run.epoch[run.n - 1] : 0)],
       [
         "loss/final" in m ? "loss, first and last (median)" : "loss, first and last update",
-        `${number(m["loss/initial"] ?? run.loss[0])} → ${number(m["loss/final"] ?? run.loss[run.n - 1])}`,
+        `${number(m["loss/initial"] ?? run.loss[0])} → ${level(m["loss/final"] ?? run.loss[run.n - 1])}`,
       ],
       [
         "evaluation",

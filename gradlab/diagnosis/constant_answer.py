@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+
+from gradlab.data.tree import leaves, mapped, samples
 
 STEPS = 30
 FLAT = 0.1
@@ -13,35 +16,45 @@ FLAT = 0.1
 
 
 def constant_answer(
-    loss: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
-    shape: Sequence[int],
-    batches: Sequence[torch.Tensor],
+    loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]], like: Any, batches: Sequence[Any]
 ) -> float | None:
     """Mean loss of the output, the same for every sample, that has the lowest one found by L-BFGS from near zero.
 
-    loss: (outputs, targets) -> their sum and number. shape: of one sample's output. batches: targets, (B, ...) each.
+    loss: (outputs, targets) -> their sum and number. like: outputs, (B, ...) each. batches: targets, (B, ...) each.
     None where no minimum is found, as where there is none, or the loss cannot be differentiated.
     """
     draw = torch.Generator().manual_seed(0)
-    answer = 0.01 * torch.randn(1, *shape, generator=draw).to(batches[0].device)
-    answer.requires_grad_()
-    optimizer = torch.optim.LBFGS([answer], max_iter=STEPS, line_search_fn="strong_wolfe")
+    answer = [(0.01 * torch.randn(1, *t.shape[1:], generator=draw)).to(t.device) for t in leaves(like)]
+    for part in answer:
+        part.requires_grad_()
+    optimizer = torch.optim.LBFGS(answer, max_iter=STEPS, line_search_fn="strong_wolfe")
     steep: list[float] = []
+
+    def to_all(number: int) -> Any:
+        each = iter(answer)
+        return mapped(lambda t: next(each).expand(number, *t.shape[1:]), like)
 
     def mean() -> torch.Tensor:
         optimizer.zero_grad()
-        parts = [loss(answer.expand(len(targets), *shape), targets) for targets in batches]
+        parts = [loss(to_all(samples(targets)), targets) for targets in batches]
         total = torch.stack([part for part, _ in parts]).sum() / torch.stack([count for _, count in parts]).sum()
         total.backward()
-        assert answer.grad is not None
-        steep.append(answer.grad.norm().item())
+        steep.append(math.hypot(*(a.grad.norm().item() for a in answer if a.grad is not None)))
         return total
 
     try:
         with torch.enable_grad():
             optimizer.step(mean)  # type: ignore[no-untyped-call]
             lowest = mean().item()
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+    except (RuntimeError, ValueError, TypeError, IndexError):
         return None
     found = math.isfinite(lowest) and all(map(math.isfinite, steep)) and steep[-1] <= FLAT * steep[0] + 1e-6
     return lowest if found else None
+
+
+def depends(loss: Callable[[Any, Any], tuple[torch.Tensor, torch.Tensor]], like: Any, targets: Any) -> bool:
+    """Whether a loss changes with the targets: of outputs drawn at random, and those of the sample before."""
+    draw = torch.Generator().manual_seed(0)
+    outputs = mapped(lambda t: torch.randn(t.shape, generator=draw).to(t.device), like)
+    (own, _), (other, _) = loss(outputs, targets), loss(outputs, mapped(lambda t: t.roll(1, 0), targets))
+    return bool((own - other).abs() > 1e-6 * own.abs())

@@ -64,6 +64,8 @@ class FinishedRun:
     Under WHOLE those of the training set that stand out, where some of these attempts do."""
     eval_constant: float | None = None
     """The same on the data of the evaluations; None: as on the training data."""
+    constants_of_terms: Mapping[str, float] = field(default_factory=dict)
+    """Loss of the best constant answer to single terms of the loss, where it was found."""
     constant_found: bool = False
     """Whether these were found by minimising a loss of which nothing else is known, such as where its zero is."""
     window: int = 20
@@ -114,6 +116,14 @@ class FinishedRun:
         """What the loss came to: the median of the last ones, of a run that failed the very last."""
         losses = self.history.losses
         return losses.latest[-1] if self.status == "failed" and losses.count else losses.final
+
+    @property
+    def loss_at_end(self) -> str:
+        """That in words that follow "to"."""
+        finite = self.history.finite_losses
+        if math.isfinite(self.last_loss) or not finite:
+            return f"{self.last_loss:.3g}"
+        return f"{finite[-1]:.3g}, its last finite value"
 
     def rose(self, factor: float) -> bool:
         """Whether the final loss is more than `factor` times the first, or that of the best constant answer.

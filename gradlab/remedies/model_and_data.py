@@ -112,13 +112,18 @@ def units(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Samples that did the damage are left out, besides those that were."""
-    found = (e.found.get(code, {}).get("samples") for code in BY_SAMPLES)
-    indices = next((sorted(map(int, samples)) for samples in found if samples), [])
+    found = ((code, e.found.get(code, {}).get("samples")) for code in BY_SAMPLES)
+    by, indices = next(((by, sorted(map(int, samples))) for by, samples in found if samples), ("", []))
     if indices:
         shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
-        why = f"sample{'s' * (len(indices) > 1)} {shown} of the training set did it"
+        many, stands = len(indices) > 1, by == "bad_batch"
+        what = ("stand out" if many else "stands out") if stands else f"{'are' if many else 'is'} not finite"
+        why = f"sample{'s' * many} {shown} of the training set {what}"
         yield values("data.without", why, data__without=sorted({*c.data.without, *indices}))
-        yield code("data", f"look at sample {shown} of the training set; drop or repair it", why)
+        what = f"samples {shown} of the training set; drop or repair them"
+        if len(indices) == 1:
+            what = f"sample {shown} of the training set; drop or repair it"
+        yield code("data", f"look at {what}", why)
 
 
 def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -135,6 +140,13 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
         "and that outputs and targets have one shape in the loss",
         f"after {e.attempts} updates{ordinary} {better}",
     )
+
+
+def terms(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """A larger weight for those that are not learnt."""
+    names = listed(e.found.get("unlearnt_term", {}).get("terms", []))
+    lines = f"raise the weight of {names} (loss.weights), or lower those of the other terms"
+    yield code("weights", lines, "it is not learnt, and the loss is")
 
 
 def bounded(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -41,6 +41,7 @@ from gradlab.remedies.model_and_data import (
     samples,
     stable_loss,
     targets,
+    terms,
     units,
     windows,
 )
@@ -89,7 +90,9 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
     yield from structural("relu+he_init", "residual", "layer_norm", "batch_norm", "gated")(e, c)
     yield from adaptive(e, c)
     yield from lower_rate(e, c)
-    yield code("depth", "add residual connections, or normalise each layer", "early layers get next to no gradient")
+    lines = {"residual connections": "add residual connections", "normalisation": "normalise each layer"}
+    if missing := [lines[name] for name in e.found.get("vanishing", {}).get("missing", lines)]:
+        yield code("depth", ", or ".join(missing), "early layers get next to no gradient")
 
 
 def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
@@ -190,6 +193,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "stalled": (stalled,),
     "loss_spike_recovered": (spike,),
     "not_learning": (not_learning,),
+    "unlearnt_term": (terms,),
     "memorising": (structural("smaller_model"), targets),
     "unbounded_loss": (bounded,),
     "too_short": (shorter_warmup, longer),

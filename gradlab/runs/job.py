@@ -34,7 +34,7 @@ from gradlab.runs.summary import ended
 from gradlab.runs.trust import mark_run
 from gradlab.train import checkpoint, environment, snapshot
 from gradlab.train.inspection import (
-    find_constant_answer,
+    find_constant_answers,
     find_overflow,
     find_overflow_in_evaluation,
     inspect,
@@ -200,19 +200,19 @@ class Job(Sink):
             self.progress.say(f"single samples could not be measured: {' '.join(str(error).split())[:200]}")
             return {}
 
-    def constant(self, name: str) -> float | None:
-        """Loss of the best constant answer on a split of the data; None where that is not known."""
+    def constants(self, name: str) -> tuple[float | None, dict[str, float]]:
+        """Loss of the best constant answer on a split of the data, and of its terms; None where that is not known."""
         split = getattr(self.trainer.data, name)
         if split is None or not len(split) or isinstance(split, Loader):
-            return None
+            return None, {}
         run = self.trainer
         known = run.loss.best_constant(name, lambda: (targets for _, targets in pieces(split)))
         if known is not None or not run.loss.constant_sought or run.outcome.status != "completed":
-            return known
+            return known, {}
         try:
-            return find_constant_answer(run, split) if runs_alone(run) else None
+            return find_constant_answers(run, split) if runs_alone(run) else (None, {})
         except (RuntimeError, ValueError, TypeError, IndexError):
-            return None
+            return None, {}
 
     def diagnose(self, outcome: Outcome) -> tuple[Diagnosis, Overflow | None]:
         """From the stream, the failing update run again, and the inspection of the final model; rank 0's counts."""
@@ -225,6 +225,7 @@ class Job(Sink):
             inspection = self.inspection()
             if outcome.eval and not math.isfinite(outcome.eval[-1]["eval/loss"]):
                 overflow = find_overflow_in_evaluation(run)
+        (constant, of_terms), (eval_constant, _) = self.constants("train"), self.constants("test")
         diagnosis = diagnose(
             self.stream,
             outcome.status,
@@ -237,8 +238,9 @@ class Job(Sink):
             overflow=overflow,
             inspection=inspection,
             decay=self.config.optimizer.decays,
-            constant=self.constant("train"),
-            eval_constant=self.constant("test"),
+            constant=constant,
+            eval_constant=eval_constant,
+            constants_of_terms=of_terms,
             constant_found=run.loss.constant_sought,
         )
         return diagnosis, overflow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -13,14 +14,15 @@ from gradlab.base.distributed import World
 from gradlab.data.base import Split
 from gradlab.data.order import window
 from gradlab.data.stream import TOGETHER, by_batch, some, streamed
-from gradlab.data.tree import leaves
-from gradlab.diagnosis.constant_answer import constant_answer
+from gradlab.data.tree import leaves, samples
+from gradlab.diagnosis.constant_answer import constant_answer, depends
 from gradlab.diagnosis.inspection import Inspection, inspect_model
 from gradlab.diagnosis.replay.replay import Overflow, first_overflow, first_overflow_forward
 from gradlab.measure.attempt import Attempt
 from gradlab.train.evaluation import one_pass
 from gradlab.train.snapshot import copied
 from gradlab.train.state import TrainerState
+from gradlab.update.loss import Loss
 
 LOOKED = 128
 """Samples besides the last ones, on which a unit is judged to be dead."""
@@ -62,8 +64,11 @@ BATCHES = 32
 """Batches of the data over which the best constant answer is sought."""
 
 
-def find_constant_answer(trainer: TrainerState, split: Split) -> float | None:
-    """Loss of the best constant answer on a split, where the loss is a function of the user's own."""
+def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | None, dict[str, float]]:
+    """Loss of the best constant answer on a split, where the loss is a function of the user's own.
+
+    And of each of its terms that depends on the targets, by itself.
+    """
     size, after = trainer.config.data.batch_size, randomness.random_state()
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[: BATCHES * size]
     if streamed(split):
@@ -75,12 +80,22 @@ def find_constant_answer(trainer: TrainerState, split: Split) -> float | None:
     with torch.no_grad(), trainer.update.precision.arithmetic(), trainer.update.precision.autocast():
         outputs = trainer.module(batches[0][0])
     trainer.module.train()
-    found = None
-    tensors = isinstance(outputs, torch.Tensor) and isinstance(batches[0][1], torch.Tensor)
-    if tensors and outputs.shape[:1] == batches[0][1].shape[:1]:
-        found = constant_answer(trainer.loss, outputs.shape[1:], [targets for _, targets in batches])
+    found, of_terms, targets = None, dict[str, float](), [targets for _, targets in batches]
+    if all(t.is_floating_point() and len(t) == samples(targets[0]) for t in leaves(outputs) if t.dim()):
+        if isinstance(outputs, torch.Tensor) and isinstance(targets[0], torch.Tensor):
+            found = constant_answer(trainer.loss, outputs, targets)
+        for i, name in enumerate(trainer.loss.terms):
+            term = partial(of_term, trainer.loss, i)
+            if depends(term, outputs, targets[0]) and (least := constant_answer(term, outputs, targets)) is not None:
+                of_terms[name] = least
     randomness.set_random_state(after)
-    return found
+    return found, of_terms
+
+
+def of_term(loss: Loss, i: int, outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum and number of one term's losses."""
+    sums, counts = loss.parts(outputs, targets)
+    return sums[i], counts[i]
 
 
 def find_overflow(trainer: TrainerState) -> Overflow | None:

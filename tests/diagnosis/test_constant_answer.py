@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from helpers import composed
 from test_batches import NET, Regression
-from test_rules import FALLING, run
+from test_rules import FALLING, FLAT, run
 
 from gradlab.base.distributed import World
 from gradlab.config.schema import to_config
-from gradlab.diagnosis.constant_answer import constant_answer
+from gradlab.diagnosis.constant_answer import constant_answer, depends
 from gradlab.runs.job import Job
 from gradlab.update.loss import CrossEntropy, MeanSquaredError
 
@@ -27,7 +27,7 @@ def targets(values: bool) -> list[torch.Tensor]:
 @pytest.mark.parametrize(("loss", "shape"), [(MeanSquaredError(), (1,)), (CrossEntropy(), (3,))])
 def test_it_is_what_is_known_of_losses_that_are_known(loss, shape) -> None:  # type: ignore[no-untyped-def]
     batches = targets(loss.__class__ is MeanSquaredError)
-    assert constant_answer(loss, shape, batches) == pytest.approx(loss.constant(batches), rel=1e-3)
+    assert constant_answer(loss, torch.empty(1, *shape), batches) == pytest.approx(loss.constant(batches), rel=1e-3)
 
 
 def test_it_is_looked_for_where_a_shipped_loss_is_a_formula(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_it_is_looked_for_where_a_shipped_loss_is_a_formula(tmp_path: Path) -> N
     job.run()
     values = job.trainer.data.test.targets
     spread = (values - values.median()).abs().mean().item()  # of an absolute error the median is the best answer
-    assert job.constant("test") == pytest.approx(spread, rel=0.02)
+    assert job.constants("test")[0] == pytest.approx(spread, rel=0.02)
 
 
 def test_a_loss_without_a_floor_or_a_gradient_has_none() -> None:
@@ -47,8 +47,8 @@ def test_a_loss_without_a_floor_or_a_gradient_has_none() -> None:
     def counted(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return (outputs.argmax(-1) != labels).sum(), torch.tensor(len(labels))
 
-    assert constant_answer(negated, (3,), targets(False)) is None
-    assert constant_answer(counted, (3,), targets(False)) is None
+    assert constant_answer(negated, torch.empty(1, 3), targets(False)) is None
+    assert constant_answer(counted, torch.empty(1, 3), targets(False)) is None
 
 
 def test_of_a_loss_whose_zero_means_nothing_noise_is_the_measure() -> None:
@@ -94,3 +94,26 @@ def test_a_run_that_ends_in_losses_that_are_not_finite_is_judged_all_the_same() 
     """Applied, since their gradients are finite: there is no loss at its end to compare with."""
     ended = [*FALLING[:50], *[math.nan] * 150]
     assert run(ended, constant=1.0, constant_found=True)["nan_loss"] == "critical"
+
+
+def test_terms_have_constant_answers_of_their_own_where_targets_are_asked_for() -> None:
+    def fit(outputs: tuple[torch.Tensor, torch.Tensor], values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (outputs[0] - values).square().sum(), torch.tensor(len(values))
+
+    def size(outputs: tuple[torch.Tensor, torch.Tensor], values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return outputs[1].square().sum(), torch.tensor(len(values))
+
+    batches = targets(True)
+    like = torch.empty(16, 1), torch.empty(16, 3)
+    assert constant_answer(fit, like, batches) == pytest.approx(
+        torch.cat(batches).var(0, correction=0).item(), rel=1e-3
+    )
+    assert depends(fit, like, batches[0]) and not depends(size, like, batches[0])
+
+
+def test_a_term_is_not_learnt_only_where_the_rest_is_and_it_does_not_fall() -> None:
+    flat, told = {"terms": {"b": FLAT}, "constants_of_terms": {"b": 2.0}}, "unlearnt_term"
+    assert told not in run(FLAT, **flat) and told not in run(FALLING[:99], **{"terms": {"b": FLAT[:99]}})
+    falls = {"terms": {"b": [9.0 - i / 20 for i in range(100)]}, "constants_of_terms": {"b": 2.0}}
+    assert told not in run(FALLING, **falls), "it is on its way"
+    assert told not in run(FALLING, terms={"kl": [i / 100 for i in range(100)]}), "that asks for no targets"

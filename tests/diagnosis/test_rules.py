@@ -157,6 +157,7 @@ def run(
     empty: int = 0,
     lost: tuple[float, float] | None = None,
     evals: list[float] | None = None,
+    terms: dict[str, list[float]] | None = None,
     **rest,
 ) -> dict[str, str]:
     """Code -> severity of whatever is found in a run of these losses."""
@@ -166,6 +167,7 @@ def run(
         one = line(i + 1, loss, norm, bool(skipped and skipped[i]), scales[i] if scales else 1.0)
         one["clip/coefficient"] = coefficients[i] if coefficients else 1.0
         one |= {"train/loss": math.nan, "update/skipped": True, "update/empty": True} if i < empty else {}
+        one |= {f"train/loss/{name}": values[i] for name, values in (terms or {}).items()}
         recorded = None
         if layers is not None or moved is not None or time is not None:
             recorded = {"grad/layer": layers or [1.0] * 4}
@@ -255,6 +257,11 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
         "warning",
         {"losses": FALLING, "constant": 2.0, "evals": [1.91]},
         {"losses": FALLING, "constant": 2.0, "evals": [1.89]},
+    ),
+    "unlearnt_term": (
+        "warning",
+        {"losses": FALLING, "terms": {"b": FLAT}, "constants_of_terms": {"b": 2.0}},
+        {"losses": FALLING, "terms": {"b": FLAT}, "constants_of_terms": {"b": 2.05}},
     ),
     "unbounded_loss": (
         "critical",

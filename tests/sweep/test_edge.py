@@ -220,7 +220,7 @@ def test_lost_are_the_verdicts_that_tell_of_numbers_lost() -> None:
         *("broken_graph", "saturated_units", "dead_units", "vanishing", "underflow_fp16", "zero_gradient"),
         *("overclipped", "dominant_layer", "update_too_large", "stalled", "not_learning", "memorising", "too_short"),
         *("loss_spike_recovered", "small_but_healthy", "growing_norm", "decaying_norm", "spike", "clip_idle"),
-        *("empty_window", "bad_batch", "updates_lost"),
+        *("empty_window", "bad_batch", "updates_lost", "unlearnt_term"),
     }
     assert {rule.code for rule in Thresholds().rules()} == well | set(LOST)
 

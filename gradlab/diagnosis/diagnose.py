@@ -89,6 +89,7 @@ def diagnose(
             continue
         checked.append(rule.code)
         if (finding := rule.find(run)) is not None:
+            finding.causes = [c for c in finding.causes if c not in excluded(run)]
             findings.append(finding)
     deciding = {rule.code for rule in stream.rules if rule.decides}
     yielding = {rule.code for rule in stream.rules if rule.yields(run)}
@@ -106,6 +107,13 @@ def diagnose(
             first.code, first.sentence, evidence | first.evidence, findings, checked, unchecked, run.learns
         )
     return Diagnosis(*plain_verdict(run), evidence, findings, checked, unchecked, run.learns)
+
+
+def excluded(run: FinishedRun) -> list[str]:
+    """Causes that a run does not have."""
+    h = run.history
+    known = {"gradients are not clipped": run.clips, "there is no warm-up": h.lr_highest > 1.5 * h.lr_first}
+    return [cause for cause, has_it_not in known.items() if has_it_not]
 
 
 def plain_verdict(run: FinishedRun) -> tuple[str, str]:

@@ -68,6 +68,8 @@ class History:
         """Shares of weights of a narrow type that an update, and that all since the record before, left unchanged."""
         self.layer_records = 0
         self.layers: list[float] = []
+        self.reached: list[bool] = []
+        """Whether any parameter of each layer has a gradient."""
         self.layer_ratios: list[tuple[str, float]] = []
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None) -> None:
@@ -136,6 +138,8 @@ class History:
             self.norms_of_all.add(norm)
         if layers and self.names:
             self.layers = self.by_layer(layers["grad/layer"])
+            some = {i for i, norm in zip(self.layer_of, layers["grad/layer"], strict=True) if norm is not None}
+            self.reached = [i in some for i in self.order]
             self.layer_records += 1
             if "update/norm" in layers:
                 moved, norms = self.by_layer(layers["update/norm"]), self.by_layer(layers["param/norm"])

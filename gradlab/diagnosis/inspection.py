@@ -58,6 +58,10 @@ class Inspection:
     """On which they were measured."""
     flushed: float | None = None
     """Fraction of the gradient's elements, of those not zero in fp32, that are zero in fp16."""
+    normalised: bool = False
+    """Whether layers are normalised throughout."""
+    residual: bool = False
+    """Whether what goes into layers is added to what comes out of them, throughout."""
     layer_ratio: float | None = None
     """Late to early ratio of layers' gradient norms in fp32, where the run was in fp16."""
 
@@ -92,6 +96,7 @@ def inspect_model(
                 kind = type(model.get_submodule(name)).__name__
                 found.activations.append(ActivationOutput(name, kind, row[FIELDS.index("saturated")], None))
         found.activations += outputs(units.calls)
+        found.normalised, found.residual = units.has("normalised"), units.has("residual")
         if precision.dtype == torch.float16:
             compare_gradients(found, model, loss_fn, precision, inputs, targets, order)
         return found

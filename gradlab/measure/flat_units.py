@@ -5,6 +5,7 @@ An `F.relu` in a forward method, a module that two layers share, and a clamp of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ SMOOTH = ("sigmoid", "tanh")
 """Operations that are flat where their slope is small."""
 LAYERS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "embedding", "native_batch_norm", "native_layer_norm"}
 """What computes with weights: an operation before the first of them works on the data."""
+
+
+OFTEN = 5
+"""Layers for each of which a model that normalises does so once, and one with residual paths adds."""
 
 
 @dataclass
@@ -73,6 +78,8 @@ class FlatUnits(TorchDispatchMode):
         self.before: Layout | None = None
         self.begun = False
         self.at: list[FlatCall] = []
+        self.seen = Counter[str]()
+        """Calls of layers, normalisations, and sums of two tensors of one shape."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -100,6 +107,8 @@ class FlatUnits(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
+        if what := self.kind(name, args):
+            self.seen[what] += 1
         if name in LAYERS:
             self.begun = True
         elif self.begun and (name in SMOOTH or (found := ends(name, args)) is not None):
@@ -107,6 +116,18 @@ class FlatUnits(TorchDispatchMode):
             if y is not None and y.dim() > 1 and y.numel():
                 self.note(name, () if name in SMOOTH else found or (), y)
         return out
+
+    def kind(self, name: str, args: Sequence[Any]) -> str:
+        """What an operation is in the network, if one of those that are counted."""
+        if name == "rsqrt" or ("norm" in name and not name.startswith("linalg")):
+            return "normalised"
+        if name == "add" and self.begun and all(isinstance(a, torch.Tensor) for a in args[:2]):
+            return "residual" if args[0].dim() > 1 and args[0].shape == args[1].shape else ""
+        return "layer" if name in LAYERS else ""
+
+    def has(self, what: str) -> bool:
+        """Whether one of every few layers has such an operation."""
+        return 0 < self.seen["layer"] <= OFTEN * self.seen[what]
 
     def note(self, operation: str, ends: tuple[float, ...], y: torch.Tensor) -> None:
         (name, module), y = self.stack[-1], y.detach().float()

@@ -70,7 +70,8 @@ def summary_lines(
         lines.append(f"{'RuntimeError: ' * (outcome.status == 'failed')}{outcome.error}{checks}")
     if outcome.status == "failed":
         lines += course(diagnosis.evidence, outcome)
-    if overflow is not None and not any(str(overflow) in f.sentence for f in diagnosis.findings):
+    same = diagnosis.verdict == "nan_loss" and overflow is not None and overflow.phase == "loss"
+    if overflow is not None and not same and not any(str(overflow) in f.sentence for f in diagnosis.findings):
         moved = not (folder / "crash.pt").is_file()  # by an update that was applied
         lines.append("on the weights of the end, " * moved + str(overflow))
     if outcome.eval:

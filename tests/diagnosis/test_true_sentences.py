@@ -12,6 +12,8 @@ from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
+from gradlab.measure.flat_units import FlatUnits
+from gradlab.measure.samples import Sample, ranked
 
 ORDINARY = torch.tensor([-1.0, 1.0])
 
@@ -116,3 +118,109 @@ def test_a_gradient_that_vanishes_in_training_is_not_the_architectures_fault() -
         stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1.0 if i < 5 else 1e5]})
     causes = told(diagnose(stream), "vanishing").causes
     assert len(causes) == 1 and "the learning rate" in causes[0]
+
+
+def test_the_largest_update_is_that_of_all_that_were_measured_in_a_long_run() -> None:
+    stream = Stream(Thresholds(), NAMES)
+    for i in range(1, 2001):
+        stream.observe(line(i, 2.0) | {"update/ratio": 7.7 if i == 1002 else 0.2})
+    found = told(diagnose(stream), "update_too_large")
+    assert "7.7 at most" in found.sentence and "of 2000" in found.sentence and found.evidence["largest"] == 7.7
+
+
+def test_a_norm_that_falls_in_between_does_not_grow_throughout() -> None:
+    norms = [1.1**i for i in range(60)] + [1.1 ** (60 - i) for i in range(10)] + [1.1 ** (50 + i) for i in range(50)]
+    losses = [2.0 - i / 200 for i in range(120)]
+    found = verdict([line(i, loss, n) for i, (loss, n) in enumerate(zip(losses, norms, strict=True), 1)])
+    assert "throughout" not in told(found, "growing_norm").sentence
+
+
+@pytest.mark.parametrize(
+    ("measured", "cause"),
+    [
+        ({"update/ratio": 0.3, "param/norm": 10.0}, "the learning rate"),
+        ({"update/ratio": 0.3, "param/norm": 0.1}, "the initial weights"),
+        ({"update/ratio": 1e-4, "param/norm": 10.0}, "the gradient is multiplied"),
+    ],
+)
+def test_the_first_cause_of_an_explosion_is_what_was_measured(measured: dict[str, float], cause: str) -> None:
+    lines = [line(1, 1.0) | measured, *(line(i, 1.0) for i in range(2, 61)), line(61, 1.0, 1e3)]
+    causes = told(verdict(lines, **FAILED), "exploding").causes
+    assert len(causes) == 3 and causes[0].startswith(cause)
+
+
+@pytest.mark.parametrize(("residual", "normalised"), [(True, True), (True, False), (False, True), (False, False)])
+def test_what_a_model_has_is_not_what_it_lacks(residual: bool, normalised: bool) -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+            self.norm = torch.nn.LayerNorm(4) if normalised else torch.nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.inner(self.norm(x)).relu()
+            return x + y if residual else y
+
+    units = FlatUnits(model := torch.nn.Sequential(*(Block() for _ in range(4))))
+    with units.watching():
+        model(torch.randn(2, 4))
+    assert (units.has("residual"), units.has("normalised")) == (residual, normalised)
+    stream = Stream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1e5]})
+    seen = Inspection(residual=residual, normalised=normalised)
+    said = " ".join(told(diagnose(stream, inspection=seen), "vanishing").causes)
+    assert ("residual" not in said) == residual and ("normalisation" not in said) == normalised
+
+
+def test_what_a_run_does_is_not_what_it_lacks() -> None:
+    rising = [line(i, 2 + i / 10) | {"lr": 1e-3 * i} for i in range(1, 100)]
+    assert told(verdict(rising, clips=True), "diverged").causes == ["the learning rate is too high"]
+    constant = [one | {"lr": 1e-3} for one in rising]
+    assert len(told(verdict(constant), "diverged").causes) == 3
+
+
+def test_a_loss_that_is_not_finite_at_the_end_has_not_risen_to_infinity() -> None:
+    """Of one that fell without bound the last finite one is told; and of an end that is a number, that."""
+    for last in (math.nan, -math.inf, math.inf):
+        lines = [*(line(i, 1.0) for i in range(1, 61)), line(61, -1e9, 1e9), line(62, last, math.nan)]
+        assert "from 1 to -1e+09, its last finite value" in told(verdict(lines, **FAILED), "exploding").sentence
+
+
+def test_a_loss_that_falls_without_bound_after_a_noisy_beginning_has_no_floor() -> None:
+    losses = [-1.0 - 0.3 * (-1) ** i for i in range(28)] + [-(10.0**i) for i in range(1, 9)]
+    norms = [1.0] * 28 + [10.0**i for i in range(1, 9)]
+    lines = [line(i, loss, n) for i, (loss, n) in enumerate(zip(losses, norms, strict=True), 1)]
+    assert verdict(lines, **FAILED).verdict == "unbounded_loss"
+
+
+@pytest.mark.parametrize(("ratio", "cause"), [(0.3, "far too high"), (1e-5, "far too low"), (1e-3, "do not belong")])
+def test_the_rate_is_the_first_cause_only_where_updates_show_it(ratio: float, cause: str) -> None:
+    lines = [line(i, 2.0) | {"update/ratio": ratio} for i in range(1, 101)]
+    assert cause in told(verdict(lines, constant=2.0), "not_learning").causes[0]
+    dead = Inspection([ActivationOutput("a", "ReLU", None, 1.0)])
+    causes = told(verdict(lines, inspection=dead), "dead_units").causes
+    assert (
+        ("the learning rate is too high" in causes) == (causes[0] == "the learning rate is too high") == (ratio > 0.1)
+    )
+
+
+def test_layers_that_no_gradient_reaches_do_not_vanish() -> None:
+    stream = Stream(Thresholds(), NAMES)
+    for i, loss in enumerate(FLAT, 1):
+        stream.observe(line(i, loss), {"grad/layer": [None, None, 1.0, 1.0]})
+    assert {f.code for f in diagnose(stream).findings} & {"vanishing", "broken_graph"} == {"broken_graph"}
+
+
+@pytest.mark.parametrize("failing", [1, 5])
+def test_samples_are_named_only_where_few_of_an_update_fail_by_themselves(failing: int) -> None:
+    samples = {1: ranked([Sample(i, math.nan if i < failing else 1.0, 1.0) for i in range(16)])}
+    o = Overflow("loss", "", "", operation="log", failure="log of a negative number", outputs=range_of("o", ORDINARY))
+    found = told(verdict([line(1, math.nan)], overflow=o, samples_of=lambda _: samples, **FAILED), "nan_loss")
+    assert found.evidence["samples"] == ([0] if failing == 1 else [])
+    assert ("sample 0 is not finite" if failing == 1 else "5 of its 16 samples are not finite") in found.sentence
+
+
+def test_an_overflow_in_the_backward_pass_is_the_cause_of_a_gradient_that_is_not_finite() -> None:
+    causes = told(verdict([line(1, 1.0, math.nan)], overflow=Overflow("backward", "a", "A"), **FAILED), "nan_gradient")
+    assert causes.causes == ["an overflow in the backward pass"]

@@ -198,7 +198,7 @@ class BadBatch(Rule):
         part = self.theirs / self.way if self.way else 0.0
         share = f"{part:.0%} of all the gradient that was applied is of {self.count} of {h.attempts} updates"
         if lasting:
-            return "critical", f"the loss never came back: {run.last_loss:.3g} at the end", "diverged"
+            return "critical", f"the loss never came back: it went to {run.loss_at_end}", "diverged"
         before, last = h.evaluations[: spike.evaluations], h.evaluations[-1:]
         by_heart = h.loss_late < 0.9 * spike.before
         if before and len(h.evaluations) > len(before) and self.above(run, last[0], min(before)) and not by_heart:

@@ -25,6 +25,12 @@ def passed(run: FinishedRun) -> float:
     return math.prod(math.sqrt(1 - part) for part in dead if part >= Units.fraction)
 
 
+def paths(run: FinishedRun) -> dict[str, bool]:
+    """Whether the model has what carries a gradient through many layers; as far as known."""
+    i = run.inspection
+    return {"residual connections": bool(i and i.residual), "normalisation": bool(i and i.normalised)}
+
+
 @rule("vanishing", position=130)
 @dataclass
 class Vanishing(Rule):
@@ -58,8 +64,9 @@ class Vanishing(Rule):
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         if not layers:
             return
-        if len(history.layers) > 1 and all(map(math.isfinite, history.layers)):
-            ratio = late_to_early(history.layers)
+        norms = [norm for norm, has in zip(history.layers, history.reached, strict=True) if has]  # see broken_graph
+        if len(norms) > 1 and all(map(math.isfinite, norms)):
+            ratio = late_to_early(norms)
             self.ratios.add(ratio)
             if ratio <= self.ratio:
                 self.at = None
@@ -84,7 +91,8 @@ class Vanishing(Rule):
         if run.decayed:  # of weights that are gone, no gradient is left
             return None
         if depth > self.ratio:
-            (bottom, top), (low, high) = (h.ordered_names[0], h.ordered_names[-1]), (h.layers[0], h.layers[-1])
+            reached = [pair for pair, has in zip(zip(h.ordered_names, h.layers), h.reached) if has]
+            (bottom, low), (top, high) = (reached or [*zip(h.ordered_names, h.layers)])[:: max(1, len(reached) - 1)][:2]
             sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
             sentence += f" (norms at the end: {high:.2g} of {top}, {low:.2g} of {bottom})"
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
@@ -92,6 +100,13 @@ class Vanishing(Rule):
             if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
                 flat = any("sigm" in name or "tanh" in name for name in seen)
                 found.causes = [c for c in found.causes if flat or "sigmoid" not in c]
+            if missing := [name for name, has in paths(run).items() if not has]:
+                found.causes = [
+                    c.replace("residual connections or normalisation", " or ".join(missing)) for c in found.causes
+                ]
+            else:
+                found.causes = [c for c in found.causes if "residual" not in c]
+            found.evidence["missing"] = missing
             if self.ratios.values[0] <= self.ratio:  # neither the architecture nor the initial weights
                 found.causes = ["updates that took it from them, since it was there at first: the learning rate"]
             return found
@@ -207,10 +222,10 @@ class UpdateTooLarge(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h, usual = run.history, run.history.update_ratios.median
-        largest = max(h.update_ratios.values)
+        largest = h.update_ratios.largest
         if not largest > self.ratio:
             return None
-        sentence = moves(h.update_ratios.values)
+        sentence = moves(usual, largest, h.update_ratios.count)
         lost = (run.status == "failed" or run.stuck or run.dead) and not run.decayed
         severity = "warning" if lost and usual > self.ratio else "info"
         found = self.found(severity, sentence, None, usual=usual, largest=largest)

@@ -15,6 +15,9 @@ from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import Recent, median
 
+LARGE, SMALL = 1e-2, 1e-4
+"""Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
+
 
 @rule("diverged", position=90)
 @dataclass
@@ -49,7 +52,7 @@ class Diverged(Rule):
         if run.outgrown:
             return None
         if run.rose(self.factor):
-            sentence = f"the loss went from {h.losses.initial:.3g} to {h.losses.final:.3g}"
+            sentence = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
             if why := self.moving(run):
                 return self.found("warning", f"{sentence}, and {why}: it diverges, or rises with its targets")
             return self.found("critical", sentence)
@@ -130,7 +133,7 @@ class UnboundedLoss(Rule):
         if not parts or run.opposed or not parts[3] < 0 or not last > self.growth * first:
             return None
         falls = [before - after for before, after in pairwise(parts)]
-        faster = 0 < falls[0] < falls[1] < falls[2]
+        faster = 0 < falls[0] < falls[1] < falls[2] or falls[2] > self.growth * max(map(abs, falls[:2]))
         times = h.weights[1] / h.weights[0] if len(h.weights) > 1 and h.weights[0] > 0 else 1.0
         grown = times > self.weights or (times > self.below and h.loss_early < 0)
         fell = h.loss_early - parts[3] > self.fall * abs(h.loss_early) / (3 if grown else 1)
@@ -208,7 +211,7 @@ class NotLearning(Rule):
             if run.steady or both_signs or run.generates or run.outgrown:
                 return None
             sentence = f"{run.progress} (the best constant answer of this loss is not known)"
-            return self.found("warning", sentence, first=h.loss_early, end=end)
+            return self.caused(run, self.found("warning", sentence, first=h.loss_early, end=end))
         seen: dict[str, Any] = {"constant": run.constant, "end": end, "standard_error": error, "first": h.loss_first}
         evaluated = [v for v in h.evaluations if math.isfinite(v)]
         level, constant, sentence = end, run.constant, run.progress
@@ -222,7 +225,7 @@ class NotLearning(Rule):
         if run.decayed is None:
             times = h.loss_early / run.constant
             if not (times > self.far and run.steady):
-                return self.found(severity, sentence, **seen)
+                return self.caused(run, self.found(severity, sentence, **seen))
             sentence += f"; the first losses were {times:.3g} times that, and the loss was falling to the end"
             found = self.found(severity, sentence, **seen, times=times)
             found.causes = [
@@ -236,6 +239,17 @@ class NotLearning(Rule):
         sentence += f"; weight decay has taken the weights from a norm of {first:.3g} to {last:.3g}"
         found = self.found(severity, sentence, **seen)
         found.causes = ["weight decay that outweighs the gradient"]
+        return found
+
+    def caused(self, run: FinishedRun, found: Finding) -> Finding:
+        """With the rate as the first cause in the direction that the updates show; else as the last, if it is one."""
+        usual, (rate, *others) = run.history.update_ratios.median, self.causes
+        if usual > LARGE:
+            found.causes = ["the learning rate is far too high", *others]
+        elif usual < SMALL:
+            found.causes = ["the learning rate is far too low", *others]
+        elif usual == usual:
+            found.causes = [*others, rate]
         return found
 
 

@@ -11,6 +11,8 @@ from gradlab.diagnosis.replay.overflow import MODERATE
 from gradlab.diagnosis.rules.rule import Rule, rule
 
 LARGEST_FP16 = 65504.0
+FEW = 5
+"""Samples of an update for each that must not fail by itself, where single ones are at fault."""
 
 
 @dataclass
@@ -37,6 +39,8 @@ class NonFinite(Rule):
         mine, others = ([s.index for s in run.samples.get(a, []) if s.fails] for a in (self.bad(run), WHOLE))
         if not mine:
             return "", []
+        if (every := len(run.samples[self.bad(run)])) < FEW * len(mine):  # it is no fault of single samples
+            return f"; {len(mine)} of its {every} samples are not finite by themselves, with the initial weights", []
         found = sorted({*mine, *others})
         many = f"samples {listed(found)} are" if len(found) > 1 else f"sample {found[0]} is"
         return f"; {many} not finite by {'themselves' if len(found) > 1 else 'itself'}, with the initial weights", found
@@ -235,7 +239,10 @@ class NaNGradient(NonFinite):
         alone, samples = self.alone(run)
         found = self.found("critical", sentence + alone, run.history.bad_since, samples=samples)
         made = o.derivative if o is not None else None
-        found.causes = [c for c in self.causes if made in c.split()] or found.causes
+        if named := [c for c in self.causes if made in c.split()]:
+            found.causes = named
+        elif o is not None and not o.undefined:
+            found.causes = [c for c in self.causes if "overflow" in c]
         return found
 
     def unable(self, run: FinishedRun) -> str | None:

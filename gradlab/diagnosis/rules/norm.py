@@ -28,7 +28,7 @@ class Exploding(Rule):
 
     causes = (
         "the gradient is multiplied by more than 1 at every layer or time step",
-        "the initial weights are too large",
+        "the initial weights, the inputs or the targets are too large",
         "the learning rate is too high",
     )
     fixes = (
@@ -43,8 +43,11 @@ class Exploding(Rule):
     """Norm of the first update over that of the weights, in a run that does not survive it by a window."""
     lost: float = 1.5
     """Final loss over the first above which the loss counts as failed."""
+    large: float = 0.01
+    """Norm of an update over that of the weights, before that, above which the learning rate is the likeliest cause."""
 
     def begin(self) -> None:
+        self.moved = 0.0  # the largest of the updates before it began, of those that were measured
         self.at: int | None = None
         self.usual = math.nan  # before it was left
         self.reached = math.nan  # since then
@@ -63,6 +66,8 @@ class Exploding(Rule):
             if known and norm > factor * median(known):
                 self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
                 self.before = history.loss_late
+            else:
+                self.moved = max(self.moved, line.get("update/ratio", 0.0))
             return
         self.reached = max(self.reached, norm)
         self.calm = self.calm + 1 if norm <= self.growth * self.usual else 0
@@ -77,20 +82,29 @@ class Exploding(Rule):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause
-        course = f"the loss went from {h.losses.initial:.3g} to {run.last_loss:.3g}"
+        course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
         if self.at is not None:
             sentence = (
                 f"the gradient norm left its usual {self.usual:.3g} at update {self.at}, and reached {self.reached:.3g}"
             )
             evidence = {"largest": self.reached, "usual": self.usual}
-            return self.found("critical", f"{sentence}; {course}", self.at, **evidence)
+            return self.caused(self.found("critical", f"{sentence}; {course}", self.at, **evidence))
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
         if h.attempts > h.window or not (moved > self.step or by_the_weights(run)):
             return None
         sentence = f"the first gradient, of norm {norm:.3g}, moved the weights by {moved:.3g} times their own norm"
         if by_the_weights(run):
             sentence += f"; update {h.bad_since} overflows, on samples on which the initial weights do not"
-        return self.found("critical", f"{sentence}; {course}", 1, largest=h.largest, moved=moved)
+        return self.caused(self.found("critical", f"{sentence}; {course}", 1, largest=h.largest, moved=moved))
+
+    def caused(self, found: Finding) -> Finding:
+        """With the likeliest cause first: a first gradient larger than the weights, or updates that were large."""
+        multiplied, initial, rate = self.causes
+        if self.first["grad/norm"] > self.first.get("param/norm", math.inf):
+            found.causes = [initial, multiplied, rate]
+        elif max(self.moved, self.first.get("update/ratio", 0.0)) > self.large:
+            found.causes = [rate, multiplied, initial]
+        return found
 
 
 def by_the_weights(run: FinishedRun) -> bool:
@@ -166,11 +180,16 @@ class Trend(Rule):
         correlation = statistics.correlation(range(len(v)), [ranks[i] for i in range(len(v))])
         return correlation, *history.norm_drift
 
+    @staticmethod
+    def course(first: float, last: float) -> str:
+        """In words that follow others; what lies between need not rise or fall all the time."""
+        return f" over the run: {first:.3g} is usual in its first tenth, and {last:.3g} in its last"
+
 
 @rule("growing_norm", position=220)
 @dataclass
 class Growing(Trend):
-    """The gradient norm grows throughout the run."""
+    """The gradient norm grows over the run by a large factor, and mostly rises."""
 
     causes = ("weights or activations grow", "the learning rate is too high")
     fixes = ("watch it: clip the norm, or lower the learning rate, if the loss stops falling",)
@@ -179,15 +198,13 @@ class Growing(Trend):
         correlation, first, last = self.drift(run.history)
         if not (correlation > self.order and last > self.factor * first):
             return None
-        return self.found(
-            "info", f"the gradient norm grows throughout: {first:.3g} to {last:.3g}", first=first, last=last
-        )
+        return self.found("info", f"the gradient norm grows{self.course(first, last)}", first=first, last=last)
 
 
 @rule("decaying_norm", position=230)
 @dataclass
 class Decaying(Trend):
-    """The gradient norm decays throughout the run."""
+    """The gradient norm decays over the run by a large factor, and mostly falls."""
 
     causes = ("the loss nears its minimum", "units saturate or die")
     fixes = ("nothing while the loss falls; else look for saturated or dead units",)
@@ -196,9 +213,7 @@ class Decaying(Trend):
         correlation, first, last = self.drift(run.history)
         if not (correlation < -self.order and last < first / self.factor):
             return None
-        return self.found(
-            "info", f"the gradient norm decays throughout: {first:.3g} to {last:.3g}", first=first, last=last
-        )
+        return self.found("info", f"the gradient norm decays{self.course(first, last)}", first=first, last=last)
 
 
 @rule("zero_gradient", position=160)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,13 +58,22 @@ class DeadUnits(Units):
     )
     fixes = ("use GELU or a leaky ReLU", "lower the learning rate", "use He initialisation")
 
+    large: float = 0.01
+    """Norm of an update over that of the weights from which on the learning rate may have turned units off."""
+
     def value(self, module: ActivationOutput) -> float | None:
         return module.dead
 
     def find(self, run: FinishedRun) -> Finding | None:
         if (worst := self.worst(run)) is None:
             return None
-        return self.of(run, *worst, self.at_ends(run, *worst))
+        found, largest = self.of(run, *worst, self.at_ends(run, *worst)), run.history.update_ratios.largest
+        biases, rate, start = self.causes
+        if largest > self.large:
+            found.causes = [rate, biases, start]
+        elif math.isfinite(largest):
+            found.causes = [biases.replace("by a large update or ", ""), start]
+        return found
 
 
 @rule("saturated_units", position=110)

@@ -54,7 +54,7 @@ class Observed:
             "names": self.names,
             "shapes": [list(p.shape) for p in self.wholes or self.params],
             "order": self.order,
-            "summed": [summed(self.model, name) for name in self.names],
+            "summed": summed(self.model, self.names),
         }
         return columns | {k: [] if self.compiled else v for k, v in hooked.items()}
 
@@ -68,12 +68,17 @@ class Observed:
         return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=counted, times=cost)
 
 
-def summed(model: torch.nn.Module, name: str) -> bool:
-    """Whether a parameter's module takes sums over its rows: a leaf that looks none up, or attention.
+def summed(model: torch.nn.Module, names: Sequence[str]) -> list[bool]:
+    """Whether each parameter's module takes sums over its rows: a leaf that looks none up, or attention.
 
     Those of containers, such as learnt positions, are added to something.
     """
-    owner = model.get_submodule(name.rpartition(".")[0])
+    modules = dict(model.named_modules())
+    owners = [modules.get(name.rpartition(".")[0]) for name in names]  # None of a watched model's other name
+    return [owner is None or sums(owner) for owner in owners]
+
+
+def sums(owner: torch.nn.Module) -> bool:
     if isinstance(owner, torch.nn.Embedding | torch.nn.EmbeddingBag):
         return False
     return isinstance(owner, torch.nn.MultiheadAttention) or not any(owner.children())

@@ -260,6 +260,8 @@ def test_what_is_added_to_something_has_no_fan_in() -> None:
             self.mix = torch.nn.MultiheadAttention(4, 2)
 
     model = Net()
-    assert {n for n, p in model.named_parameters() if p.dim() > 1 and summed(model, n)} == {
+    names = [n for n, p in model.named_parameters() if p.dim() > 1]
+    assert {n for n, has in zip(names, summed(model, names), strict=True) if has} == {
         *("emb.weight", "mix.in_proj_weight", "mix.out_proj.weight"),
     }
+    assert summed(model, ["other.weight"]) == [True]

@@ -116,8 +116,9 @@ def samples(e: Evidence, c: Config) -> Iterator[Proposal]:
     by, indices = next(((by, sorted(map(int, samples))) for by, samples in found if samples), ("", []))
     if indices:
         shown = ", ".join(map(str, indices[:5])) + f" and {len(indices) - 5} more" * (len(indices) > 5)
-        many, stands = len(indices) > 1, by == "bad_batch"
-        what = ("stand out" if many else "stands out") if stands else f"{'are' if many else 'is'} not finite"
+        many = len(indices) > 1
+        does = {"bad_batch": ("stands out", "stand out"), "nan_input": ("is not finite", "are not finite")}
+        what = does.get(by, ("fails by itself", "fail by themselves"))[many]
         why = f"sample{'s' * many} {shown} of the training set {what}"
         yield values("data.without", why, data__without=sorted({*c.data.without, *indices}))
         what = f"samples {shown} of the training set; drop or repair them"

@@ -84,7 +84,7 @@ class FlatUnits(TorchDispatchMode):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch one forward pass. What several have in common is put together."""
-        self.at, self.begun, self.before = [], False, None
+        self.at, self.begun, self.before, self.stack = [], False, None, [("", self.model)]
         with ExitStack() as hooks, self:
             for name, module in self.model.named_modules():
                 hooks.callback(module.register_forward_pre_hook(partial(self.enter, name)).remove)

@@ -88,11 +88,16 @@ class FollowedUpdate(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self.num_calls < MAX_CALLS and self.tracker is not None:
+        if self.num_calls < MAX_CALLS and self.tracker is not None and not is_transformed():
             self.num_calls += 1
             for reader in self.readers:
                 self.guarded(reader.follow, getattr(func, "__name__", ""), func, list(args), kwargs, result)
         return result
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func` calls it: a tensor under vmap has no batch, and its values cannot be read."""
+    return torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradlab.diagnosis.inspection import Inspection
 from gradlab.measure.monitor import Monitor
+from gradlab.watch.activation_windows import ActivationWindows
 from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.broadcasts import Broadcasts
 from gradlab.watch.call_site import CallSite
@@ -97,6 +99,7 @@ class LoopState:
         """Call site of a library's trainer."""
         self.user_site: CallSite | None = None
         """A function of the user's that the trainer calls: reported in place of `trainer_site`."""
+        self.activations = ActivationWindows(models[0])
         self.on_new_optimizer: list[Callable[[OptimizerTracker], None]] = []
         """Called with the tracker of each optimizer that is added later."""
         for optimizer in optimizers:
@@ -110,6 +113,7 @@ class LoopState:
         self.unheld.weights = None
         self.outputs[-1].opposed = lambda: self.is_opposed(tracker)
         self.outputs[-1].generates = lambda: self.generates(tracker)
+        self.outputs[-1].inspection = lambda: self.inspection(tracker)
         self.outputs[-1].metrics.replaced = lambda site, update: self.add_fault(
             "not-finite-replaced", site, tracker, update=update
         )
@@ -117,6 +121,11 @@ class LoopState:
         for call in self.on_new_optimizer:
             call(tracker)
         return tracker
+
+    def inspection(self, tracker: OptimizerTracker) -> Inspection | None:
+        """Of the first model's activations, for an optimizer of its weights."""
+        own = any(id(p) in tracker.ids for p in self.models[0].parameters())
+        return self.activations.inspection() if own else None
 
     def is_opposed(self, tracker: OptimizerTracker) -> bool:
         """Whether one of two losses runs through weights that another optimizer moves by the other loss."""

@@ -12,6 +12,7 @@ from typing import Any
 from gradlab.base.lock import turn
 from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
+from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
 from gradlab.report.pages import run_page
@@ -63,6 +64,8 @@ class OptimizerOutput:
         """Whether its loss and that of another optimizer work against each other."""
         self.generates: Callable[[], bool] = lambda: False
         """Whether its model also ran without gradients, half as often as with them."""
+        self.inspection: Callable[[], Inspection | None] = lambda: None
+        """Of its model's activations, in the latest passes that were looked at."""
         self.stream = Stream(Thresholds(), tracker.names)
         self.files = RunFiles()
         self.file_sizes = [0, 0]
@@ -126,7 +129,11 @@ class OptimizerOutput:
             "opposed": self.opposed(),
             "generates": self.generates(),
             "targets": self.tracker.target_sizes(),
+            "inspection": self.inspection(),
         }
+        if not (known["opposed"] or known["generates"]):
+            passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)
+            known["constant"] = self.tracker.constant.loss(passes)
         known |= {"never": never, "half": half, "scaled": scaled, "clips": self.clips}
         found = diagnose(self.stream, status, **known)
         if found.verdict == "interrupted" and self.error:

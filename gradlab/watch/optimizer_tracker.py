@@ -11,6 +11,7 @@ import torch
 from gradlab.watch import moved_weights
 from gradlab.watch.arguments import type_name
 from gradlab.watch.call_site import CallSite
+from gradlab.watch.constant_answers import ConstantAnswer
 from gradlab.watch.events import BackwardPass, ClipCall, ScheduleStep
 from gradlab.watch.manual_gradients import Reference, manual_factor, reference
 from gradlab.watch.source_lines import skipping_line
@@ -107,6 +108,8 @@ class OptimizerTracker:
     """Backward passes that were dropped before the latest step."""
     window: int | None = None
     """Micro-batches in an update, known from a full window whose losses were divided by it."""
+    constant: ConstantAnswer = field(default_factory=ConstantAnswer)
+    """What the labels say that a constant answer would reach."""
     targets: list[torch.Tensor] = field(default_factory=list)
     """Mean squares of the targets of single passes: of the first few, and of the latest."""
     graph_tokens: list[list[Any]] = field(default_factory=list)

@@ -172,9 +172,9 @@ class NotLearning(Rule):
     """The run ends no better than the best constant answer, however far its loss fell, and no other rule explains it.
 
     That answer is the same for every input: the shares of the classes, the mean of the values. Its loss is known for
-    cross_entropy, mse and bce, and is found for a loss of your own by minimising it. Where none is found, and in a
-    watched loop, the run is judged by its own beginning alone, which says less: the finding is then a warning, since
-    training that begins at its best does not improve either. Nothing is said of a loss whose targets the model may
+    cross_entropy, mse and bce, and is found for a loss of your own by minimising it; in a watched loop it is that of
+    the labels of mean cross-entropies. Elsewhere the run is judged by its own beginning alone, which says less: the
+    finding is then a warning, since training that begins at its best does not improve either. Nothing is said of a loss whose targets the model may
     make, or that fell relative to targets that grew (see `diverged`). Weight decay is named as the cause where the
     weights have shrunk to half at least, and no further than decay alone would have taken them.
     """

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradlab.watch.advantages import Advantages
 from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.constant_answers import label_counts
 from gradlab.watch.events import BackwardPass
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
 from gradlab.watch.instrumentation import Instrumentation
@@ -26,7 +27,7 @@ from gradlab.watch.rules import calls
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """Of `torch.autograd.backward`."""
 TARGETS_EVERY = 8
-"""Of one of so many passes the size of the targets is kept."""
+"""Of one of so many passes the targets are looked at."""
 
 Graph = tuple["set[torch.dtype] | None", set[int], set[tuple[int, int]]]
 """Floating point types, `BackwardPass.advantages` and `BackwardPass.between`."""
@@ -44,6 +45,7 @@ class BackwardObserver:
         """For each line, whether a scaled loss was part of what the first passes there began at."""
         self.graphs: dict[tuple[CallSite | None, int], tuple[int, Graph]] = {}
         """For each line and number of optimizers, how many graphs were read, and what they show."""
+        self.in_grad = False
         self.builds_graph = False
         """Whether the latest gradients by `torch.autograd.grad` have a graph of their own."""
 
@@ -72,7 +74,9 @@ class BackwardObserver:
         forwards, loop.forwards, loop.running = loop.forwards, ForwardPasses(), b
         before = [foreign_gradients(tracker) for tracker in loop.trackers] if len(loop.trackers) > 1 else []
         unheld = loop.unheld.before(loop.seen.num_backwards)
-        size = target_size(roots[0]) if roots and loop.seen.num_backwards % TARGETS_EVERY == 1 else None
+        looked = bool(roots) and loop.seen.num_backwards % TARGETS_EVERY == 1
+        size = target_size(roots[0]) if looked else None
+        labels = label_counts(roots[0], b.weight) if looked and len(roots) == 1 else None
 
         def after(result: Any, error: bool) -> None:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
@@ -90,20 +94,24 @@ class BackwardObserver:
                     self.judge(tracker, b, forwards, in_autocast)
                 self.record(tracker, b, error)
                 tracker.note_targets(size)
+                if looked:
+                    tracker.constant.note(labels, b.weight)
 
         return after
 
     def on_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AfterCall | None:
         """`torch.autograd.grad(loss, parameters)`: the loop makes of the result what it writes into `.grad`."""
         loop = self.loop
-        if loop.backward_depth:
+        if loop.backward_depth or self.in_grad:  # a function mode calls it again, within itself
             return None
+        self.in_grad = True
         given = dict(zip(("outputs", "inputs"), args, strict=False)) | kwargs
         loss, _, _ = self.total(as_tensors(given.get("outputs")))
         ids = {id(p) for p in as_tensors(given.get("inputs"))}
         loop.unheld.note_differentiated(ids)
 
         def after(result: Any, error: bool) -> None:
+            self.in_grad = False
             shapes = [None if g is None else g.shape for g in result or ()]  # the inputs may have been an iterator
             for tracker in loop.trackers:
                 own = ids & tracker.ids if ids else shapes == [p.shape for p in tracker.params]

@@ -31,6 +31,11 @@ class ForwardObserver:
         for m in self.loop.models:
             if getattr(m, "_compiled_call_impl", None) is None:
                 instrumentation.hook(m.register_forward_pre_hook, self.before_model, m)
+        first = self.loop.models[0]
+        if not self.loop.fsdp1 and self.loop.activations.possible:
+            windows = self.loop.activations
+            instrumentation.hook(first.register_forward_pre_hook, self.before_activations, first, with_kwargs=True)
+            instrumentation.hook(first.register_forward_hook, windows.after, first, always_call=True)
         instrumentation.patch(nn.Module, "eval", self.on_eval)
         instrumentation.patch(nn.Module, "requires_grad_", self.on_requires_grad)
         if (ddp := self.loop.ddp) is not None:
@@ -61,6 +66,10 @@ class ForwardObserver:
         forwards.synced = loop.ddp.require_backward_grad_sync if loop.ddp is not None else None
         forwards.site = call_site() if loop.seen.num_backwards < RECORD_SITES else None
         self.in_ddp = module is loop.ddp
+
+    def before_activations(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self.loop.backward_depth:
+            self.loop.activations.before(module, args, kwargs)
 
     def on_eval(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if args and (position := self.positions.get(id(args[0]))) is not None:

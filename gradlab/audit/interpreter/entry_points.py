@@ -11,7 +11,7 @@ from gradlab.audit.source.project import Definition, Function, Module, Project
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
 from gradlab.audit.trace.iterables import every, members, several
-from gradlab.audit.trace.loop_search import training_loops
+from gradlab.audit.trace.loop_search import training_loops, with_graph
 from gradlab.audit.trace.persistent_optimizers import zeroes_own_gradients
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Scope, Value
@@ -43,7 +43,7 @@ def follow_file(module: Module, project: Project, consult: bool = True) -> Follo
         elif node not in visited:
             found += function_loops(interpreter, node, module, None)
     found += closure_loops(interpreter, module)
-    return Followed(found, visited, interpreter.skipped, interpreter.exhausted, outside)
+    return Followed(with_graph(found), visited, interpreter.skipped, interpreter.exhausted, outside)
 
 
 def loops_of_callers(module: Module, project: Project, names: set[str], visited: set[ast.AST]) -> list[TrainingLoop]:

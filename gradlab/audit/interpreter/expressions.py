@@ -10,8 +10,7 @@ from gradlab.audit.interpreter.calls import call
 from gradlab.audit.interpreter.containers import comprehension, dictionary_comprehension, mapping, sequence, subscript
 from gradlab.audit.knowledge.opaque_calls import count_of
 from gradlab.audit.knowledge.tensor_arithmetic import combined
-from gradlab.audit.trace.choices import choice
-from gradlab.audit.trace.conditions import FALSE, TRUE, negation
+from gradlab.audit.trace.choices import either
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.iterables import number, parameters_of, several
@@ -61,11 +60,7 @@ def conditional(engine: Engine, node: ast.IfExp) -> Value:
     other = engine.collect(lambda: values.append(engine.value(node.orelse)))
     if then or other:
         engine.out.append(If(test, then, other))
-    if test == TRUE:
-        return values[0]
-    if test == FALSE:
-        return values[1]
-    return choice([(test, values[0]), (negation(test), values[1])])
+    return either(test, *values)
 
 
 def boolean(engine: Engine, node: ast.BoolOp) -> Value:

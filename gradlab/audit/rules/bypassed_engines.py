@@ -20,7 +20,8 @@ def engine_bypassed(scenario: Scenario) -> Iterator[Hit]:
             continue
         before = [b for b in backwards if b.k == step.k and b.event.through is None and plain(b)]
         through = any(b.event.through is not None for b in backwards if b.k == step.k)
-        if before and not through and (value.kind == "engine" or prepared(before[-1])):
+        flagged = any(e.kind == "backward" and e.through is not None for e in scenario.loop.events)
+        if before and not through and ((value.kind == "engine" and not flagged) or prepared(before[-1])):
             yield Hit(before[-1], (step,))
 
 

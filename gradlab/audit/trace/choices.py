@@ -44,8 +44,11 @@ def distinct(alternatives: list[tuple[Formula, Value]]) -> list[tuple[Formula, V
 
 def either(test: Formula, one: Value, two: Value | None) -> Value:
     """What a name is bound to after two branches."""
-    if two is None or one is two or test == TRUE:
+    if two is None or one is two:
         return one
-    if test == FALSE:
-        return two
+    if test in (TRUE, FALSE):
+        taken, other = (one, two) if test == TRUE else (two, one)
+        if other.kind == "ddp":
+            other.root().wrapped = False  # by what is never made
+        return taken
     return choice([(test, one), (negation(test), two)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
-from gradlab.audit.trace.training_loop import TrainingLoop, updates
+from gradlab.audit.trace.training_loop import TrainingLoop, differentiable, updates
 from gradlab.audit.trace.values import Event
 
 
@@ -45,3 +45,10 @@ def search(
             search(item.other, outer, earlier, later, path, found)
         elif isinstance(item, Block):
             search(item.body, outer, earlier, later, path, found)
+
+
+def with_graph(loops: list[TrainingLoop]) -> list[TrainingLoop]:
+    """Without those that only evaluate: each of their backward passes is in no_grad, and elsewhere it is not."""
+    passes = {loop: [e for e in loop.events if e.kind == "backward"] for loop in loops}
+    training = {id(e.node) for own in passes.values() for e in own if differentiable(e)}
+    return [loop for loop, own in passes.items() if any(differentiable(e) or id(e.node) not in training for e in own)]

@@ -57,6 +57,20 @@ def main():
     ddp = DDP(model)
     train(ddp, optimizer)
 """,
+    "a wrapper that is never made, because its flag is off": """
+DISTRIBUTED = False
+class Trainer:
+    def __init__(self, net: nn.Module):
+        if DISTRIBUTED:
+            self.net = nn.parallel.DistributedDataParallel(net)
+        else:
+            self.net = net
+    def fit(self):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            optimizer.step()
+""",
     "ddp made by a caller, another method of the inner module called": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def train(net, opt):

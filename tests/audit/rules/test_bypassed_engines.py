@@ -40,6 +40,17 @@ for x, y in loader:
     {backward}
     engine.step()
 """
+FUNCTION = """
+def fit(net, stepper, apex):
+    for x, y in loader:
+        net.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        if apex:
+            stepper.backward(loss)
+        else:
+            loss.backward()
+        stepper.step()
+"""
 CASES = {
     "Accelerate's": (ACCELERATE, "accelerator.backward(loss)", "loss.backward()  # expect: GL509"),
     "DeepSpeed's": (ENGINE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
@@ -53,3 +64,7 @@ def test_a_loss_goes_backward_through_what_steps(name, tmp_path):
     text, right, wrong = CASES[name]
     assert_faults(text.format(backward=right), tmp_path)
     assert_faults(text.format(backward=wrong), tmp_path)
+
+
+def test_what_steps_may_be_an_engine_under_one_flag_alone(tmp_path):
+    assert_faults(FUNCTION, tmp_path)

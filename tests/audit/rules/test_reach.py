@@ -21,6 +21,31 @@ for x, y in loader:
     F.cross_entropy(out, y).backward()
     opt.step()
 """,
+    "one function for training and, in no_grad, for validation": """
+def run(phase):
+    for x, y in loader:
+        loss = F.cross_entropy(net(x), y)
+        if phase == "train":
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+for epoch in range(3):
+    run("train")
+    with torch.no_grad():
+        run("validate")
+""",
+    "one function for both, only ever in no_grad": """
+def run(phase):
+    for x, y in loader:
+        loss = F.cross_entropy(net(x), y)  # expect: GL712
+        if phase == "train":
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+with torch.no_grad():
+    run("train")
+    run("validate")
+""",
     "a teacher in no_grad": """
 for x, y in loader:
     opt.zero_grad()

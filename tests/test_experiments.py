@@ -43,3 +43,16 @@ def test_every_model_as_it_comes_is_healthy_without_a_warning(model: str, gradla
     result = gradlab(f"model={model}", "trainer.updates=300", "trainer.progress=none", cwd=tmp_path, timeout=500)
     assert result.code == 0 and "verdict: healthy" in result.out, result.out + result.err
     assert "warning" not in result.out and "critical" not in result.out, result.out
+
+
+@pytest.mark.slow
+def test_the_cost_of_monitoring_has_every_kind_of_turn_on_the_slowest_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning"), pytest.importorskip("wandb")
+    monkeypatch.syspath_prepend(str(conf_dir().parent / "experiments" / "cost"))
+    import monitor
+    from turns import Turn
+
+    for case, contenders in monitor.CASES.values():
+        teams = [{name: [Turn(1.0, 1.0, 0.0)] * case.least for name in contenders} for _ in range(case.teams)]
+        for name, contender in contenders.items():
+            assert monitor.over_a_period(case, teams, name, contender.reference, "cpu") == [1, 1, 1]

@@ -78,7 +78,8 @@ class RunRecord(FolderFiles):
         for name, kind in KINDS.items():
             if not isinstance(found.get(name), (kind, NoneType)):
                 self.unreadable.setdefault("diagnosis.json", f"its {name} is no {kind.__name__}")
-        if not all(isinstance(o, str) for o in found.get("overrides") or []):
+        overrides = found.get("overrides")
+        if isinstance(overrides, list) and not all(isinstance(o, str) for o in overrides):
             self.unreadable.setdefault("diagnosis.json", "its overrides are not text")
         return {} if "diagnosis.json" in self.unreadable else found
 

@@ -64,3 +64,13 @@ def test_a_name_that_is_no_text_is_printed_as_python_writes_it(
     assert report.main([str(run)]) == 0, capsys.readouterr().err
     assert sys.stdout.buffer.getvalue() == b"\\x1b[2J\\udcff/report.html\n"  # type: ignore[attr-defined]
     assert "\\udcff" in (run / "report.html").read_text()
+
+
+def test_a_page_is_in_utf_8_whatever_the_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made.run(tmp_path / "run", [made.line(1, 3.0)], made.diagnosis())
+    pages = []  # the second, where files that name no encoding are not in UTF-8
+    for locale in ("utf-8", "ascii"):
+        monkeypatch.setattr(io, "text_encoding", lambda given, *_, locale=locale: given or locale)
+        assert report.main([str(run)]) == 0
+        pages.append((run / "report.html").read_bytes())
+    assert pages[0] == pages[1] and "×" in pages[0].decode("utf-8")

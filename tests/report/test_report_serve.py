@@ -161,8 +161,8 @@ def test_port_that_is_taken(folder: Path, server: live_page.Server) -> None:
 def test_a_silent_connection_is_closed_and_a_browser_still_answered(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(live_page, "SECONDS", 0.3)
     monkeypatch.setattr(live_page, "CONNECTIONS", 4)
-    monkeypatch.setattr(live_page.Handler, "timeout", 0.3)
     with live_page.Server(folder, 0) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         silent = [socket.create_connection(server.server_address[:2], timeout=5) for _ in range(12)]
@@ -170,6 +170,35 @@ def test_a_silent_connection_is_closed_and_a_browser_still_answered(
             with one, suppress(ConnectionError):
                 assert one.recv(1) == b"", "it is closed"
         assert get(server, "/news")[0] == 200
+        server.shutdown()
+
+
+def test_connections_beyond_the_most_are_closed_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_page, "CONNECTIONS", 4)
+    with live_page.Server(folder, 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        made = [socket.create_connection(server.server_address[:2], timeout=live_page.SECONDS / 2) for _ in range(8)]
+        for one in made[4:]:
+            with suppress(ConnectionError):
+                assert one.recv(1) == b"", "it is closed"
+        for one in made:
+            one.close()
+        server.shutdown()
+
+
+def test_an_answer_that_is_not_taken_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert live_page.Handler.timeout
+    monkeypatch.setattr(live_page.Handler, "timeout", live_page.Handler.timeout / 30)
+    monkeypatch.setattr(live_page, "BYTES", 30_000_000)
+    append(folder, text(*[made.line(3, 1.0, text="x" * 1_000_000)] * 30))
+    with live_page.Server(folder, 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with socket.create_connection(server.server_address[:2], timeout=5) as idle:
+            idle.sendall(b"GET /news HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n")
+            end = time.monotonic() + 5
+            while not idle.recv(1, socket.MSG_PEEK) or server.free._value < live_page.CONNECTIONS:
+                assert time.monotonic() < end
+                time.sleep(0.05)
         server.shutdown()
 
 

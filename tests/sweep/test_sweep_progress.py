@@ -1,10 +1,12 @@
 """What is said of a sweep while its jobs run, from their folders."""
 
 import json
+import signal
 import time
 from pathlib import Path
 
 import pytest
+from forked import SHORT, Commands
 from sweeps import job
 
 from gradlab.sweep import progress
@@ -53,3 +55,20 @@ def test_nothing_that_happens_to_the_folder_ends_the_thread(
     watch.thread.join(1)
     watch.stop()
     assert capsys.readouterr().out.count("0 jobs have ended, 2 run, 0 s\n") == 9
+
+
+@pytest.mark.slow
+def test_a_line_is_printed_within_seconds(gradlab: Commands, tmp_path: Path) -> None:
+    long = ("trainer.epochs=100000", *SHORT[1:], "expect=any")
+    sweep = gradlab.start("-m", "seed=0,1", "hydra.sweep.dir=s", *long, cwd=tmp_path, timeout=120)
+
+    def seen(text: str, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not sweep.out.exists() or text not in sweep.out.read_text():
+            assert sweep.poll() is None and time.monotonic() < end, text
+            time.sleep(0.05)
+
+    seen("2 jobs\n", 60)
+    seen("0 of 2 jobs have ended, 1 run", 10)
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.result(60).code == 130

@@ -21,8 +21,8 @@ def test_an_interrupt_at_any_moment_leaves_the_older_checkpoint(tmp_path: Path) 
     interrupted = 0
     try:
         for _ in range(60):
-            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 8e-3))
             try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 8e-3))
                 checkpoint.save(path, large)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
@@ -47,3 +47,17 @@ def test_what_pytorchs_writer_makes_of_an_interrupt_is_one(tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(tmp_path / "checkpoint.pt", {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_waits_until_the_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in the middle of PyTorch's writer, which is C++, can abort the process."""
+    written = torch.save
+
+    def save(state: Any, file: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        written(state, file)
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path / "checkpoint.pt", {"number": 1})
+    assert torch.load(tmp_path / "checkpoint.pt") == {"number": 1}

@@ -104,9 +104,12 @@ class GraphCuts:
     def at_end(self, tracker: OptimizerTracker) -> Iterator[Violation]:
         """Of weights that nothing has moved: where the graphs of most of them end."""
         sites: dict[CallSite | None, list[str]] = {}
+        moved: set[CallSite | None] = set()
         reached = tracker.fed and not tracker.empty_steps  # else all gradients are zeroed before the step
         for p, site in self.found.values() if reached and tracker.attempts >= UPDATES else ():
             if id(p) in tracker.ids and torch.equal(elements(p), self.first[id(p)]):
                 sites.setdefault(site, []).append(tracker.name_of(p))
-        for site in sorted(sites, key=lambda each: -len(sites[each])):
+            elif id(p) in tracker.ids:
+                moved.add(site)  # a loss that came later trains them; those of dead units stay what they are
+        for site in sorted(sites.keys() - moved, key=lambda each: -len(sites[each])):
             yield "graph-cut", site, f"no gradient reaches {listed(sites[site])}"

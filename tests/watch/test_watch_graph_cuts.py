@@ -75,6 +75,25 @@ def test_a_gradient_that_goes_around_is_no_cut(tmp_path):
     assert w.loop.outputs[0].final.verdict == "healthy"
 
 
+def test_weights_that_a_later_loss_trains_are_not_cut_off(tmp_path):
+    """As by soft actor-critic's temperature, whose step comes first here; a dead feature's weights stay what they are."""
+    torch.manual_seed(0)
+    model, dead, temperature = nn.Linear(4, 1), nn.Linear(4, 1, bias=False), nn.Parameter(torch.zeros(()))
+    optimizers = [Adam([*model.parameters(), *dead.parameters()], 1e-2), Adam([temperature], 1e-2)]
+    with watched(tmp_path)([model, dead], optimizers) as w:
+        for _ in range(60):
+            x = torch.randn(32, 4)
+            made = model(x) + dead(torch.zeros_like(x))
+            optimizers[1].zero_grad()
+            (temperature * (made.detach().abs().mean() - 1.0)).backward()
+            optimizers[1].step()
+            optimizers[0].zero_grad()
+            F.mse_loss(made, x.sum(1, keepdim=True)).backward()
+            optimizers[0].step()
+    assert not w.faults
+    assert [output.final.verdict for output in w.loop.outputs] == ["healthy", "healthy"]
+
+
 def test_following_leaves_no_mode_and_the_same_weights(tmp_path):
     weights = []
     for watch in (watched(tmp_path), None):

@@ -102,7 +102,8 @@ class HardValues:
             else:
                 bits |= EVERY if known is not None else self.bits(each)
                 through |= self.through.get(each, NONE)
-        is_term = name in SUMS and all(each.numel() == 1 for each in inputs)
+        losses = all(each.ndim == 1 for each in inputs) and not hard  # of samples
+        is_term = name in SUMS and (losses or all(each.numel() == 1 for each in inputs))
         if is_term and bits:
             through |= hard
         elif (hard or through) and bits:

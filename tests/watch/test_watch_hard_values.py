@@ -35,6 +35,19 @@ def drawn(m, x, y):
     return F.cross_entropy(m.last(z), y) + kl_divergence(around, Normal(0.0, 1.0)).mean()
 
 
+def drawn_by_sample(m, x, y):
+    around = Normal(m.first(x), 1.0)
+    z = around.sample()  # here
+    away = kl_divergence(around, Normal(0.0, 1.0)).sum(1)
+    return (F.cross_entropy(m.last(z), y, reduction="none") + away).mean()
+
+
+def rounded_biases(m, x, y):
+    """Straight-through of weights of one dimension."""
+    codes = m.last.bias + (m.last.bias.round() - m.last.bias).detach()
+    return F.cross_entropy(F.linear(m.first(x), m.last.weight, codes), y)
+
+
 def quantised(m, x, y, around=False):
     h = m.first(x)
     index = torch.cdist(h, m.codes).argmin(1)  # here
@@ -60,7 +73,7 @@ def counted(m, x, y):
     return 1 - (hits * x[:, :4]).sum() / (hits.sum() + 1) + 0.1 * F.cross_entropy(out, y)
 
 
-WRONG = [drawn, quantised, rounded, picked, counted]
+WRONG = [drawn, drawn_by_sample, quantised, rounded, picked, counted]
 
 
 def of_a_policy(m, x, y):
@@ -108,6 +121,7 @@ RIGHT = {
     "meant": lambda m, x, y: F.cross_entropy(m.last(m.first(x).detach().round()), y) + F.cross_entropy(m.first(x), y),
     "noise": lambda m, x, y: F.cross_entropy(m.last(torch.randn_like(m.first(x))), y) + m.first(x).square().mean(),
     "policy": of_a_policy,
+    "biases": rounded_biases,
     "routed": routed,
     "recurrent": recurrent,
     "co_teaching": small_losses_of_the_other,

@@ -76,7 +76,7 @@ def test_a_gradient_that_goes_around_is_no_cut(tmp_path):
 
 
 def test_weights_that_a_later_loss_trains_are_not_cut_off(tmp_path):
-    """As by soft actor-critic's temperature, whose step comes first here; a dead feature's weights stay what they are."""
+    """As by soft actor-critic's temperature, whose step comes first here; weights of a dead feature never move."""
     torch.manual_seed(0)
     model, dead, temperature = nn.Linear(4, 1), nn.Linear(4, 1, bias=False), nn.Parameter(torch.zeros(()))
     optimizers = [Adam([*model.parameters(), *dead.parameters()], 1e-2), Adam([temperature], 1e-2)]

@@ -38,3 +38,26 @@ def test_losses_that_were_stepped_on_are_terms_again(name, keep, tmp_path):
     assert not watch.broken
     found = [(f.name, f.site[1]) for f in watch.faults if f.name != "loss-kept-with-graph"]
     assert found == ([] if keep == 1 else [("backward-twice", marked(summed))])
+
+
+def measured(model, optimizer, zeroed):
+    """The gradient of one term is measured first, and is then there already when that of the sum is added."""
+    for x, y in batches(12):
+        optimizer.zero_grad()
+        one, two = loss_of(model, (x, y)), 10 * model(x).square().mean()
+        two.backward(retain_graph=True)
+        model.weight.grad.norm()
+        if zeroed:
+            optimizer.zero_grad()
+        (one + two).backward()  # here
+        optimizer.step()
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_term_that_was_passed_before_is_counted_twice(zeroed, tmp_path):
+    model = nn.Linear(8, 4)
+    optimizer = SGD(model.parameters(), 0.01)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        measured(model, optimizer, zeroed)
+    assert not watch.broken
+    assert [(f.name, f.site[1]) for f in watch.faults] == ([] if zeroed else [("backward-twice", marked(measured))])

@@ -13,6 +13,8 @@ from gradlab.watch.source_lines import assignment_line, freezing_line
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
+WHOLE = 0.99
+"""Factor of a loss from which it is no share of one whose other shares are passed elsewhere."""
 OFTEN = 20
 """The same where others are trained: the loss of this one may begin later."""
 UPDATES = 10
@@ -47,8 +49,8 @@ def at_step(
     if again and tracker.terms_again >= AGAIN:
         yield "backward-twice", again[0].site, "losses that earlier updates have stepped on are terms of it"
     for b in unused:
-        if any(second in unused and first in unused for second in b.extends for first in second.extends):
-            yield "backward-twice", b.site, "the losses of the passes before it are terms of it"
+        if any(term in unused and term.weight.product > WHOLE for term in b.extends):
+            yield "backward-twice", b.site, "the loss of a pass before it is a term of it"
             break
     for b in unused:
         if close(b.weight.product, 1) and any(r in unused and close(r.weight.product, 1) for r in b.repeats):

@@ -49,7 +49,9 @@ def at_step(
     if again and tracker.terms_again >= AGAIN:
         yield "backward-twice", again[0].site, "losses that earlier updates have stepped on are terms of it"
     for b in unused:
-        if any(term in unused and term.weight.product > WHOLE for term in b.extends):
+        before = [each for each in b.extends if each in unused]
+        grows = any(first in unused for each in before for first in each.extends)
+        if grows or any(each.weight.product > WHOLE for each in before):
             yield "backward-twice", b.site, "the loss of a pass before it is a term of it"
             break
     for b in unused:

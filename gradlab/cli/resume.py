@@ -53,7 +53,7 @@ def resume_run(folder: Path, args: argparse.Namespace, session: Session) -> None
     if not (folder / ".hydra" / "overrides.yaml").is_file():
         must = "must be the folder of a run or of a sweep (it holds no .hydra/overrides.yaml and no multirun.yaml)"
         raise Invalid("resume", folder, must)
-    run.check(".hydra/overrides.yaml", ".hydra/hydra.yaml", field="resume")
+    run.check(".hydra/overrides.yaml", field="resume")  # Hydra writes hydra.yaml anew, and a kill may cut it short
     anew = not (folder / "checkpoint.pt").is_file()
     if anew and (folder / "diagnosis.json").is_file():
         raise Invalid("resume", folder, "holds no checkpoint.pt to continue from")

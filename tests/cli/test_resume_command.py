@@ -101,6 +101,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(gradlab: Commands,
     assert "holds no checkpoint.pt" in told(gradlab("resume=run", cwd=run.parent)), "its diagnosis is not overwritten"
     (run / "diagnosis.json").unlink()
     (run / "metrics.jsonl").write_text('{"attempt": 7}\n{"att')
+    (run / ".hydra" / "hydra.yaml").write_text("")  # the kill was of a resumption, while Hydra wrote it anew
     result = gradlab("resume=run", cwd=run.parent)
     assert result.code == 0 and "begins anew" in result.err, result
     assert [line["attempt"] for line in lines(run)] == [line["attempt"] for line in whole]

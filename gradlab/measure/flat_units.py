@@ -87,6 +87,8 @@ class FlatUnits(TorchDispatchMode):
         self.at, self.begun, self.before, self.stack = [], False, None, [("", self.model)]
         with ExitStack() as hooks, self:
             for name, module in self.model.named_modules():
+                if not name:
+                    continue  # it may be called already: its hooks must not change
                 hooks.callback(module.register_forward_pre_hook(partial(self.enter, name)).remove)
                 hooks.callback(module.register_forward_hook(self.leave, always_call=True).remove)
             yield
@@ -106,7 +108,11 @@ class FlatUnits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__.rstrip("_")
+        self.look(func.overloadpacket.__name__.rstrip("_"), args, out)
+        return out
+
+    def look(self, name: str, args: Sequence[Any], out: Any) -> None:
+        """An operation has returned."""
         if what := self.kind(name, args):
             self.seen[what] += 1
         if name in LAYERS:
@@ -115,7 +121,6 @@ class FlatUnits(TorchDispatchMode):
             y = tensor_of(out)
             if y is not None and y.dim() > 1 and y.numel():
                 self.note(name, () if name in SMOOTH else found or (), y)
-        return out
 
     def kind(self, name: str, args: Sequence[Any]) -> str:
         """What an operation is in the network, if one of those that are counted."""

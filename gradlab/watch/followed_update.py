@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from gradlab.watch.events import Violation
@@ -57,9 +58,7 @@ class FollowedUpdate(TorchFunctionMode):
         """An optimizer has stepped, and these weights never had a gradient."""
         if self.tracker is not None or tracker.sharded:
             return
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        compiled = dynamo is not None and bool(dynamo.counters["frames"])
-        if compiled or _get_current_function_mode_stack():
+        if has_compiled() or _get_current_function_mode_stack():
             return
         weights = list(without)
         flat = [p for p in tracker.params if p.grad is not None and not p.grad.is_sparse and not p.grad.any()]
@@ -88,11 +87,22 @@ class FollowedUpdate(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if is_compiling():  # whatever is called here would be compiled too
+            return result
         if self.num_calls < MAX_CALLS and self.tracker is not None and not is_transformed():
             self.num_calls += 1
             for reader in self.readers:
                 self.guarded(reader.follow, getattr(func, "__name__", ""), func, list(args), kwargs, result)
         return result
+
+
+def has_compiled() -> bool:
+    """Whether anything was compiled in this process: under a mode it would be compiled again, with the mode in it.
+
+    So are `torch.cond` and `flex_attention`, which call the compiler themselves.
+    """
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"] or dynamo.counters["stats"])
 
 
 def is_transformed() -> bool:

@@ -136,6 +136,7 @@ class Watch:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.instrumentation.run_last(self.finish)
         self.instrumentation.stop()
+        self.loop.activations.close()
         self.loop.followed.end()
         if self.instrumentation.forked:
             return

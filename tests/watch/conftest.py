@@ -1,6 +1,7 @@
-"""Garbage collection skips what was imported before: a watch without an optimizer searches all objects."""
+"""What tests of the watch share with each other, and must not."""
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,15 @@ import pytest
 
 @pytest.fixture(scope="package", autouse=True)
 def frozen_objects() -> Iterator[None]:
+    """Garbage collection skips what was imported before: a watch without an optimizer searches all objects."""
     gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    """In a process in which something was compiled, no calls are followed."""
+    if (dynamo := sys.modules.get("torch._dynamo.utils")) is not None:
+        dynamo.counters.clear()

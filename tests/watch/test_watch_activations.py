@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import gradlab
+from gradlab.watch.activation_windows import FIRST
 
 
 def verdict(
@@ -144,3 +146,40 @@ def test_the_constant_answer_is_the_entropy_of_the_labels(tmp_path: Path) -> Non
     share = seen.bincount().double() / len(seen)
     expected = -(share * share.log()).sum().item()
     assert watch.loop.trackers[0].constant.loss(2.0) == pytest.approx(expected, rel=1e-5)
+
+
+class OfSparse(nn.Module):
+    """An activation of a tensor whose elements cannot be compared, or a forward pass that fails once."""
+
+    def __init__(self, failing: BaseException | None = None) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.failing, self.passes = failing, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        if self.failing is None:
+            return self.two(torch.relu(self.one(x).to_sparse()).to_dense())
+        made = self.two(self.one(x))
+        if self.passes == FIRST:
+            raise self.failing
+        return made
+
+
+def test_activations_that_cannot_be_read_end_no_forward_pass(tmp_path: Path) -> None:
+    x, y = classes()
+    assert verdict(OfSparse(), F.cross_entropy, x, y, tmp_path, updates=FIRST + 5)
+
+
+@pytest.mark.parametrize("failing", [RuntimeError("out of memory"), KeyboardInterrupt()])
+def test_a_forward_pass_that_fails_while_it_is_looked_at_raises_its_own_error(
+    failing: BaseException, tmp_path: Path
+) -> None:
+    """Nothing of the watch stays in the process."""
+    x, y = classes()
+    model = OfSparse(failing)
+    with pytest.raises(type(failing)) as raised:
+        verdict(model, F.cross_entropy, x, y, tmp_path, updates=FIRST + 5)
+    assert raised.value is failing
+    assert _get_current_dispatch_mode() is None
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradlab.watch.loss_graph import LossWeight, node_below_factors
+from gradlab.watch.loss_graph import LossWeight, is_packed, node_below_factors
 
 CLASSES = {"NllLossBackward0", "NllLoss2DBackward0"}
 LABELS = {"BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0"}
@@ -41,7 +41,9 @@ def label_counts(loss: Tensor, weight: LossWeight) -> LabelCounts | None:
     """Before the backward pass; None if the loss is not a mean cross-entropy alone, or its targets are no labels."""
     try:
         node: Any = node_below_factors(loss.grad_fn)
-        if weight.reduction != "mean" or node is None or hasattr(node._saved_target, "to_local"):
+        if weight.reduction != "mean" or node is None or is_packed(node):
+            return None
+        if hasattr(node._saved_target, "to_local"):
             return None
         target = node._saved_target.detach()
         if node.name() in CLASSES and node._saved_weight is None and is_softmax(node):

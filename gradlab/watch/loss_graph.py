@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ def follow(node: Any, scale: torch.Tensor | None, depth: int) -> LossWeight:
 def split(node: Any, name: str, inputs: Any) -> tuple[torch.Tensor | None, Any]:
     """The constant of a product or quotient, and the node it is applied to; None if there is not one constant."""
     (first, _), (second, _) = inputs
+    if is_packed(node):
+        return None, None
     if first is not None and second is None:
         constant = node._saved_other
     elif first is None and second is not None and name == "MulBackward0":
@@ -109,7 +112,9 @@ def reduction_of(node: Any, name: str) -> str:
 
 
 def target_count(node: Any, reduction: str) -> float | None:
-    total = getattr(node, "_saved_total_weight", None) if reduction == "mean" else None
+    if reduction != "mean" or is_packed(node):
+        return None
+    total = getattr(node, "_saved_total_weight", None)
     return total.item() if total is not None and total.device.type == "cpu" else None
 
 
@@ -119,6 +124,8 @@ def target_size(loss: torch.Tensor) -> torch.Tensor | None:
     for node in queue:
         if node.name() in REGRESSIONS:
             try:
+                if is_packed(node):
+                    return None
                 target = node._saved_target.detach()
                 return None if hasattr(target, "to_local") else target.float().square().mean()
             except (RuntimeError, AttributeError):
@@ -126,6 +133,20 @@ def target_size(loss: torch.Tensor) -> torch.Tensor | None:
         if len(queue) < MAX_DEPTH:
             queue += [each for each, _ in node.next_functions if each is not None]
     return None
+
+
+def is_packed(node: Any) -> bool:
+    """Whether hooks hold what a node has saved, as in checkpointing and offloading.
+
+    To ask for it would compute it again, or take away what the backward pass will ask for.
+    """
+    return any(getattr(getattr(node, name), "unpack_hook", None) is not None for name in saved_by(type(node)))  # type: ignore[arg-type]
+
+
+@functools.cache
+def saved_by(kind: Any) -> list[str]:
+    """Names under which nodes of a class hold what they have saved."""
+    return [name for name in dir(kind) if name.startswith("_raw_saved")]
 
 
 class GraphToken:

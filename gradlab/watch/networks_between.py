@@ -9,7 +9,7 @@ import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE
-from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, variable
+from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, is_packed, variable
 from gradlab.watch.optimizer_tracker import OPPOSITE, OptimizerTracker
 
 KEPT = ("_saved_mat2", "_saved_weight")
@@ -72,6 +72,8 @@ def weight_of(node: Any) -> Any:
 
 def frozen_weight(node: Any) -> int:
     """The address of the weight of a product that is only kept for the gradient of its other operand; 0 of others."""
+    if is_packed(node):
+        return 0
     kept = next((getattr(node, name) for name in KEPT if hasattr(node, name)), None)
     return place(kept) if isinstance(kept, torch.Tensor) and not kept.requires_grad else 0
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import tensors_in
-from gradlab.watch.loss_graph import MAX_NODES, variable
+from gradlab.watch.loss_graph import MAX_NODES, is_packed, variable
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 MAX_ASKED = 8
@@ -122,7 +122,7 @@ def origin(root: Tensor) -> tuple[Path, str] | None:
         node, consumer, position, inputs_done = stack.pop()
         if inputs_done:
             try:
-                if words := READ[node.name()](node):
+                if not is_packed(node) and (words := READ[node.name()](node)):
                     return path_to(node, above), words
             except (RuntimeError, AttributeError, TypeError):  # what was saved is freed, or is called otherwise
                 pass

@@ -87,3 +87,19 @@ def test_what_stays_finite_and_what_is_recomputed_is_left_alone(tmp_path):
 
     assert not watched(clamped, tmp_path).faults
     assert len(passes) == 2 * 12
+
+
+class Offloaded(torch.autograd.graph.saved_tensors_hooks):
+    """Takes out what it has put away, as offloading does: nothing may ask for it before the backward pass."""
+
+    def __init__(self):
+        kept = {}
+        super().__init__(lambda x: kept.setdefault(len(kept), x) is None or len(kept) - 1, kept.pop)
+
+
+def test_what_is_saved_for_the_backward_pass_is_not_taken_before_it(tmp_path):
+    def loss(model, x, y, late):
+        with Offloaded():
+            return F.cross_entropy(model(x).exp().log(), y) / 2 + F.mse_loss(model(x), torch.randn(len(x), 4))
+
+    assert not watched(loss, tmp_path).faults

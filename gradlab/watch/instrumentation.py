@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+import torch
 from torch.compiler import is_compiling
 
 from gradlab.watch.events import Seen
@@ -86,7 +87,7 @@ class Instrumentation:
 
     def guarded(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call if this thread is observed; an exception other than `Fault` is reported, and ends the watch."""
-        if self.broken or not self.active:
+        if self.broken or not self.active or is_recording():
             return None
         if threading.get_ident() != self.thread and in_program_thread():
             self.seen.other_thread = threading.current_thread().name
@@ -100,6 +101,11 @@ class Instrumentation:
             self.seen.internal_error = f"{type(error).__name__}: {error}"
             self.report(f"stopped by an internal error: {self.seen.internal_error}")
             return None
+
+
+def is_recording() -> bool:
+    """Whether a CUDA graph records what is called: nothing is computed, and reading a value would end the recording."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def in_program_thread() -> bool:

@@ -108,3 +108,32 @@ def test_compiled(backend, form, tmp_path):
                 optimizer.step()
                 optimizer.zero_grad()
     assert codes(watch) == ([] if backend == "eager" and form != "wrapped" else ["GL301"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler asks for it
+def test_what_is_compiled_whole_in_an_update_that_is_followed(tmp_path):
+    """The compiler refuses what it cannot compile: it must not meet what reads the calls."""
+    torch._dynamo.reset()
+    model, optimizer = pair()
+    loss = torch.compile(nn.functional.cross_entropy, backend="eager", fullgraph=True)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i, (x, y) in enumerate(batches(4)):
+            optimizer.zero_grad()
+            (loss if i == 1 else nn.functional.cross_entropy)(model(x), y).backward()
+            optimizer.step()
+    assert not watch.broken
+    torch._dynamo.reset()
+
+
+def test_nothing_is_read_while_a_graph_is_recorded(tmp_path, monkeypatch):
+    """To wait for the device would end the recording, and the training with it."""
+    model, optimizer = pair()
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True):
+        train(model, optimizer, 3)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: pytest.fail("it waits for the device"))
+        train(model, optimizer, 2)
+        monkeypatch.undo()
+    assert len(lines(tmp_path)) == 3

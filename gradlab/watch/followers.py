@@ -59,6 +59,7 @@ class Followers:
         """Before the next one; whether this was the last check."""
         if (before := self.before.pop(tracker.index, None)) is None:
             return False
+        before = [(p, old) for p, old in before if alike(elements(p), old)]
         held = {id(p) for t in self.trackers for p in t.params}
         moved = [not torch.equal(old, elements(p)) for p, old in before]
         leaders = [p for (p, _), m in zip(before, moved, strict=True) if not m and id(p) in held]
@@ -73,6 +74,11 @@ class Followers:
             rests = [1 - check[key].share for check in checks]
             if max(rests) < 1.05 * min(rests):
                 yield checks[-1][key]
+
+
+def alike(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether they can be compared: weights may be moved to another device, or emptied, between two steps."""
+    return (one.shape, one.device, one.dtype) == (two.shape, two.device, two.dtype)
 
 
 def follower(

@@ -58,7 +58,8 @@ class GradientReads:
             self.seen = True
         elif func in SETTERS or (name.endswith("_") and not name.endswith("__")):
             written = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
-            self.writes |= {each.data_ptr(): call_site() for each in written if type(each) in WRITTEN}
+            dense = [each for each in written if type(each) in WRITTEN and each.layout is torch.strided]
+            self.writes |= {each.data_ptr(): call_site() for each in dense}
 
     def note_read(self, tensor: Any) -> None:
         """Of a gradient, by anything but the zeroing itself and this package."""

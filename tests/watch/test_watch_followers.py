@@ -78,3 +78,17 @@ def test_weights_of_an_optimizer_that_something_else_moves(how, tmp_path):
                         q.sub_(way, alpha=0.2 if how != "look ahead" else 0.5)
     assert not watch.broken
     assert watch.faults == []
+
+
+def test_weights_that_are_emptied_between_two_steps_are_not_compared(tmp_path):
+    """As those that are offloaded."""
+    model, other = net(), net(1)
+    optimizer, kept = SGD(model.parameters(), 0.1), [p.data for p in other.parameters()]
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(52):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            for p, data in zip(other.parameters(), kept, strict=True):
+                p.data = torch.empty(0) if p.numel() else data
+            optimizer.step()
+    assert not watch.broken

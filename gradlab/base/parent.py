@@ -16,7 +16,8 @@ def forked() -> None:
     STARTED_BY = os.getppid()
 
 
-os.register_at_fork(after_in_child=forked)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forked)
 
 
 def end_with_parent(parent: int | None = None) -> None:

@@ -40,7 +40,7 @@ class Unsaved:
 
 def mark(tensor: torch.Tensor) -> tuple[int, int]:
     """Another one when the tensor is changed in place, or is another."""
-    return id(tensor), tensor._version
+    return id(tensor), 0 if tensor.is_inference() else tensor._version
 
 
 def buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -47,6 +47,7 @@ def test_an_average_that_the_optimizer_moves_too(taught, tmp_path):
 
 SHARES = {
     "usual": lambda i: 0.01,
+    "short": lambda i: 0.6,
     "every update a copy": lambda i: 1.0,
     "running mean": lambda i: 1 / (i + 1),
     "warm-up of the decay": lambda i: 1 - 0.9999 * (1 - math.exp(-(i + 1) / 2000)),

@@ -41,6 +41,21 @@ def part_of_another_model(_):
     return watch
 
 
+def edited_in_place(write):
+    """As averages are written: what is loaded is what was changed."""
+    model, target = net(), net(1)
+    optimizer = SGD(model.parameters(), 0.1)
+    with gradlab.watch(model, optimizer, quiet=True) as watch:
+        for _ in range(3):
+            train(model, optimizer, 3)
+            for module in (model, target):
+                state = module.state_dict()
+                for value in state.values():
+                    write(value)
+                module.load_state_dict(state)
+    return watch
+
+
 @pytest.mark.parametrize(
     "loop, given, wrong",
     [
@@ -51,6 +66,7 @@ def part_of_another_model(_):
         (target_network, "itself", True),
         (target_network, "the model", False),
         (part_of_another_model, None, False),
+        (edited_in_place, lambda value: value.clamp_(-1, 1), False),
     ],
 )
 def test_a_module_that_loads_what_it_has(loop, given, wrong, tmp_path, monkeypatch):

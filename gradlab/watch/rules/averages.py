@@ -9,7 +9,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followers import Follower
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
-COPY = 0.5
+COPY = 0.9
 """Share of the distance from which an average is hardly another weight than the one that it follows."""
 
 

@@ -91,8 +91,9 @@ class Vanishing(Rule):
         if run.decayed:  # of weights that are gone, no gradient is left
             return None
         if depth > self.ratio:
-            reached = [pair for pair, has in zip(zip(h.ordered_names, h.layers), h.reached) if has]
-            (bottom, low), (top, high) = (reached or [*zip(h.ordered_names, h.layers)])[:: max(1, len(reached) - 1)][:2]
+            every = [*zip(h.ordered_names, h.layers, strict=True)]
+            reached = [pair for pair, has in zip(every, h.reached, strict=True) if has] or every  # none at the end
+            (bottom, low), (top, high) = reached[0], reached[-1]
             sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
             sentence += f" (norms at the end: {high:.2g} of {top}, {low:.2g} of {bottom})"
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}

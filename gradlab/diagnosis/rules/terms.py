@@ -53,7 +53,9 @@ class UnlearntTerm(Rule):
             for name, end in found.items()
         ]
         whole = f"the loss went from {run.history.losses.initial:.4g} to {run.history.losses.final:.4g}"
-        sentence = f"{whole}, and of its terms {' and '.join(each)}: it is not learnt"
+        sentence = (
+            f"{whole}, and of its terms {' and '.join(each)}: {'they are' if len(found) > 1 else 'it is'} not learnt"
+        )
         return self.found("warning", sentence, None, terms=list(found), ends=list(found.values()))
 
     def end(self, run: FinishedRun, name: str) -> float | None:

@@ -20,6 +20,8 @@ MAX_DEPTH = 8
 """Nodes between the negative log-likelihood and the logarithm of the softmax."""
 MIN_PASSES = 5
 """Passes whose labels are known, of all that were looked at."""
+ROWS = 20
+"""Labels for each class that was seen, below which the entropy of a sample is far below that of the data."""
 
 
 @dataclass
@@ -108,6 +110,8 @@ class ConstantAnswer:
         if known is None or self.unknown or known.passes < MIN_PASSES or len(self.factors) > 1:
             return None
         if not abs(passes * max(self.factors) - 1) < 0.1 or not 2 * float(known.several) > known.passes:
+            return None
+        if float(known.rows) < ROWS * (int((known.counts > 0).sum()) if known.key[0] == "classes" else 2):
             return None
         share = (known.counts / known.rows).double()
         if known.key[0] == "classes":

@@ -183,3 +183,12 @@ def test_a_forward_pass_that_fails_while_it_is_looked_at_raises_its_own_error(
     assert raised.value is failing
     assert _get_current_dispatch_mode() is None
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+def test_a_few_labels_of_many_classes_say_nothing_of_a_constant_answer(tmp_path: Path) -> None:
+    """Their entropy is far below that of the data, and so is the loss that one answer to them would reach."""
+    torch.manual_seed(0)
+    places, groups = torch.randn(2, 16), torch.randint(0, 2, (5000,))
+    x, y = places[groups], groups * 500 + torch.randint(0, 500, (5000,))
+    model = nn.Linear(16, 1000)
+    assert verdict(model, F.cross_entropy, x, y, tmp_path, lr=1.0) == "healthy"

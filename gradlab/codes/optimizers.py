@@ -147,8 +147,8 @@ for x, y in loader:
         name="average-in-optimizer",
         severity="warning",
         message="weights that follow others after each update are moved by the optimizer too",
-        why="A teacher or a target that is an average of other weights is none any more where the loss moves it as "
-        "well: it goes to where the student has less to do.",
+        why="A teacher or target is an average of other weights only if nothing else moves it. The loss moves it to "
+        "where the student has less to do.",
         wrong="""
 optimizer = torch.optim.SGD([*student.parameters(), *teacher.parameters()], lr=0.1)
 for x, y in loader:

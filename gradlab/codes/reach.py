@@ -410,7 +410,7 @@ for x, y in loader:
         code="GL719",
         name="graph-used-again",
         severity="error",
-        message="this loss goes backward through a graph that an earlier backward() has freed: PyTorch raises",
+        message="this loss goes backward through a graph that an earlier backward() has freed: it fails",
         why="Both losses come from one forward pass. The first backward() goes through it too, and leaves its gradient "
         "in weights that have a loss of their own: the graph of what was made for another network was not cut.",
         wrong="""

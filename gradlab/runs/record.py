@@ -34,6 +34,8 @@ read. pretrained: weights that other runs begin with."""
 NUMBERS = ("updates", "planned", "loss", "eval_loss", "accuracy", "grad_norm", "skipped", "seconds", "exit_code")
 """The key numbers of a run. loss: the median of the last 20 updates, or of a fifth of a short run; grad_norm: the
 largest before clipping."""
+COUNTS = ("updates", "planned", "skipped", "exit_code")
+"""Those that are whole."""
 RUNNING, KILLED, ERROR, REFUSED, BROKEN, PRETRAINED = STATES
 FILES = {
     "diagnosis.json": "diagnosis",
@@ -280,10 +282,14 @@ class RunRecord(FolderFiles):
                 number(self.outcome.get("seconds")),
                 self.diagnosis.get("exit_code"),
             )
-            sound = all(v is None or isinstance(v, float) or abs(v) < 2**63 for v in values)
+            found = dict(zip(NUMBERS, values, strict=True))
+            sound = all(
+                v is None or (name not in COUNTS if isinstance(v, float) else abs(v) < 2**63)
+                for name, v in found.items()
+            )
         except ODD:  # written by another program
             return {}
-        return {} if "metrics.jsonl" in self.unreadable or not sound else dict(zip(NUMBERS, values, strict=True))
+        return found if sound and "metrics.jsonl" not in self.unreadable else {}
 
     def _part(self, name: str) -> dict[str, Any]:
         """An object in diagnosis.json."""

@@ -186,16 +186,17 @@ def test_readers_answer_in_a_line(runs: Path, tmp_path: Path, monkeypatch: pytes
     assert not faults, f"{len(faults)} of {CASES * len(READERS)}\n" + "\n".join(faults[:5])
 
 
-def test_a_number_that_no_float_holds_is_answered_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("odd", [10**400, "NaN"], ids=["huge", "nan"])
+def test_a_number_that_a_field_does_not_take_is_answered_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], odd: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     told, line, answered = made.diagnosis(), made.line(3, 1.0), set[int]()
     made.run(tmp_path / "run", [made.line(1, 3.0), made.line(2, 2.0)], told)
     metrics, diagnosis = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "diagnosis.json"
     before = metrics.read_text()
-    damaged = [(told, replaced(line, place, 10**400)) for place in places(line)[1:]]
-    damaged += [(replaced(told, place, 10**400), line) for place in places(told)[1:]]
+    damaged = [(told, replaced(line, place, odd)) for place in places(line)[1:]]
+    damaged += [(replaced(told, place, odd), line) for place in places(told)[1:]]
     for one, other in damaged:
         diagnosis.write_text(json.dumps(one))
         metrics.write_text(f"{before}{json.dumps(other)}\n")

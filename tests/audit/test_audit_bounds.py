@@ -12,7 +12,8 @@ from gradlab.audit.rules.registry import load_rules
 from gradlab.audit.source import project
 from gradlab.audit.source.files import read
 from gradlab.audit.trace import training_loop
-from gradlab.audit.trace.replay import ALONE
+from gradlab.audit.trace.conditions import Atom
+from gradlab.audit.trace.replay import ALONE, cases
 from gradlab.audit.trace.training_loop import MOST
 
 TRAIN = """
@@ -79,6 +80,11 @@ def test_flags_beyond_the_limit_are_said_not_to_be_tried_alone(tmp_path):
     flags = "".join(f"        if args.d{i}:\n            optimizer.zero_grad()\n" for i in range(ALONE + 1))
     text = f"def train(args):\n    for x, y in loader:\n{flags}        F.cross_entropy(model(x), y).backward()\n"
     assert any(f"first {ALONE}" in said for _, said in result(tmp_path, text + "        optimizer.step()\n").undecided)
+
+
+@pytest.mark.parametrize(("count", "most"), [(4, 2**4), (5, 2 * (1 + 5)), (10 * ALONE, 2 * (1 + ALONE))])
+def test_cases_of_many_flags_are_few(count, most):
+    assert len(list(cases([Atom(str(i)) for i in range(count)], 4))) == most
 
 
 @pytest.mark.parametrize(("count", "judged"), [(20, True), (MOST // 2 + 1, False)])

@@ -270,15 +270,15 @@ def pages(seed: int, number: int, folder: Path, seconds: int = 20) -> tuple[Coun
         try:
             for one, usual in zip((run, sweep), expected, strict=True):
                 told = f"./{one.name}"
-                for main, arguments in (
-                    (listing.main, [".", "--jobs"]),
-                    (show.main, [told]),
-                    (advise.main, [told, "--batch", "64"]),
-                    (report.main, [told]),
+                for name, main, arguments in (
+                    ("list", listing.main, [".", "--jobs"]),
+                    ("show", show.main, [told]),
+                    ("advise", advise.main, [told, "--batch", "64"]),
+                    ("report", report.main, [told]),
                 ):
-                    where = f"folders {case} {main.__module__} {arguments!r} {odd}"
+                    where = f"folders {case} {name} {arguments!r} {odd}"
                     code, said = called(main, arguments, seconds)
-                    counts[f"{main.__module__.split('.')[1]}: {code}"] += 1
+                    counts[f"{name}: {code}"] += 1
                     if code not in (0, 2) or any(c in said for c in "\x1b\x9b\u202e\x07"):
                         faults.append(f"{where}: {code} {said[-800:]!r}")
                     page = one / "report.html"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.train import build
+from gradlab.train.unsaved import Unsaved
 
 DIGITS = ("model=custom", "data=digits", "data.samples=33", "data.batch_size=16", "trainer.evaluate_every=0")
 
@@ -85,3 +86,16 @@ def test_what_no_state_dict_holds_is_kept_or_told(tmp_path: Path, buffer: bool) 
     for folder in sorted(tmp_path.glob("killed_*"))[1:] if buffer else ():
         resumed(folder, *fields, "trainer.checkpoint_every=1").run()
         assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "whole"))) == [], folder.name
+
+
+def test_a_buffer_at_the_address_of_the_one_before_is_another() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("kept", torch.zeros(3), persistent=False)
+    module.seen = torch.zeros(3)
+    found = Unsaved(module)
+    assert not found.state() and not found.note()
+    for _ in range(50):  # one of them lies where the first lay
+        module.kept, module.seen = None, None
+        module.kept, module.seen = torch.ones(3), torch.ones(3)
+        assert found.state().keys() == {"kept"}
+    assert "seen" in found.note()

@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FLAT, tensors_in
+from gradlab.watch.gradient_reads import GRADIENT
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.reach import listed
 from gradlab.watch.unheld_weights import UPDATES, ids
@@ -60,7 +61,7 @@ class GraphCuts:
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name == "_set_grad_enabled":
             self.disabled_at = None if args[0] else call_site()
-        if name == "__get__" and func == torch.Tensor.grad.__get__:  # type: ignore[union-attr]
+        if name == "__get__" and func == GRADIENT:
             return
         inputs = tensors_in([*args, *kwargs.values()])
         live, made_of = self.reached_by(inputs), self.depends_on(inputs)

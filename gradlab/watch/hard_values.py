@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FLAT, tensors_in
+from gradlab.watch.gradient_reads import GRADIENT
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.reach import listed
 
@@ -86,7 +87,7 @@ class HardValues:
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name == "_set_grad_enabled":
             self.drawn = None if args[0] else by_distribution() if self.drawn is None else self.drawn
-        if name == "__get__" and func == torch.Tensor.grad.__get__:  # type: ignore[union-attr]
+        if name == "__get__" and func == GRADIENT:
             return
         inputs = tensors_in([*args, *kwargs.values()])
         outputs = tensors_in([args[0]] if name == "__setitem__" else [result])

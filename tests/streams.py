@@ -71,6 +71,18 @@ def padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": fill("labels", -100)}
 
 
+def unnamed() -> Any:
+    """As `sentences`, without what a packed row has no place for."""
+    return tuple([{k: v for k, v in sample.items() if k != "name"} for sample in part] for part in sentences())
+
+
+def llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 12, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
+
+
 def lengths(samples: list[dict[str, Any]]) -> list[int]:
     return [len(s["input_ids"]) for s in samples]
 

@@ -11,15 +11,19 @@ from gradlab.data.reader import Key, Reader
 from gradlab.data.stream import Stream
 
 
-def budgeted(lengths: torch.Tensor, most: int) -> list[list[int]]:
+def budgeted(lengths: torch.Tensor, most: int, packed: bool = False) -> list[list[int]]:
     """Places of samples of like lengths in batches, of each of which number times longest is at most `most`.
 
-    lengths: (N,), none above `most`.
+    lengths: (N,), none above `most`. packed: the sum of the lengths in its place.
     """
     batches: list[list[int]] = [[]]
+    total = 0.0
     for place in lengths.argsort(stable=True).tolist():  # the longest of a batch is its last
-        if (len(batches[-1]) + 1) * float(lengths[place]) > most:
+        length = float(lengths[place])
+        total = total + length if packed else (len(batches[-1]) + 1) * length
+        if total > most:
             batches.append([])
+            total = length
         batches[-1].append(place)
     return batches
 

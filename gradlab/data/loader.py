@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from gradlab.base.option import Invalid
-from gradlab.base.randomness import Apart, mix, plain, set_random_state
+from gradlab.base.randomness import Apart, mix, set_random_state
 from gradlab.data.reader import Key, single, tensors
 from gradlab.data.stream import BATCHES, Stream
 from gradlab.data.tree import leaves, mapped
@@ -129,8 +129,7 @@ class Loader(Stream):
     def state(self) -> dict[str, Any]:
         assert self.reached is not None
         epoch, read, own = self.reached
-        assert own.kept is not None
-        return {"epoch": epoch, "read": read, "state": self.keeper.state_dict(), "random": plain(own.kept)}
+        return {"epoch": epoch, "read": read, "state": self.keeper.state_dict(), "random": own.state()}
 
     def resume(self, kept: dict[str, Any]) -> str:
         """Go on where `place` was taken; why not, where another batch follows than did there."""

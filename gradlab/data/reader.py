@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gradlab.base.randomness import mix, seed_cpu, unmoved
+from gradlab.base.randomness import mix, numbers_of_each, seed_cpu, unmoved
 from gradlab.data.tree import leaves, mapped
 
 Key = tuple[int, tuple[int, ...]]
@@ -30,23 +30,39 @@ class Reader:
     dataset: Any
     collate: Callable[[list[Any]], Any]
     seed: int = 0
+    draws: bool = field(default=False, init=False)
+    """Whether samples draw random numbers: seeding each would take longer than reading most that do not."""
+    undrawn: Any = field(default=None, init=False, repr=False)
+    """The numbers that follow a reading that drew none."""
 
     def __getitem__(self, key: Key) -> tuple[Key, Any]:
         """The batch, or a `Fault`: an exception that crosses processes would come as its traceback."""
-        epoch, places = key
+        with unmoved():  # once for all samples: it takes longer than most of them
+            if self.undrawn is None:
+                seed_cpu(0)
+                self.undrawn = numbers_of_each()
+            seed_cpu(0)
+            found = self.read(*key)
+            if not self.draws and numbers_of_each() != self.undrawn:
+                self.draws = True
+                found = self.read(*key)
+        return key, found
+
+    def read(self, epoch: int, places: tuple[int, ...]) -> Any:
         doing = "the batch"
         try:
-            with unmoved():  # once for all samples: it takes longer than most of them
-                samples = []
-                for place in places:
-                    doing = f"sample {place}"
+            samples = []
+            for place in places:
+                doing = f"sample {place}"
+                if self.draws:
                     seed_cpu(mix(self.seed, epoch, place))
-                    samples.append(self.dataset[place])
-                doing = f"collating the samples {', '.join(map(str, places[:4]))}{', ...' * (len(places) > 4)}"
+                samples.append(self.dataset[place])
+            doing = f"collating the samples {', '.join(map(str, places[:4]))}{', ...' * (len(places) > 4)}"
+            if self.draws:
                 seed_cpu(mix(self.seed, epoch, *places))
-                return key, mapped(single, self.collate(samples))
+            return mapped(single, self.collate(samples))
         except Exception as error:
-            return key, Fault(f"{doing} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            return Fault(f"{doing} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
 def single(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, require
 from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, at_least
 from gradlab.data.budget import BatchReader, Budgeted, budgeted
+from gradlab.data.collate import KNOWN
 from gradlab.data.loader import Loader, has_state, own_length
 from gradlab.data.meeting import DIMENSIONS, Meeting
 from gradlab.data.reader import Fault, Reader, alike, leave_signals, stacked
@@ -46,15 +47,16 @@ class StreamedSet(Data):
     pin_memory: Optional[bool] = None
     """Whether batches are read into memory from which a GPU copies at once; null: where there is one."""
     collate: str = ""
-    """What makes a batch of a list of samples, as "package.module:function"; empty: PyTorch's own, which stacks."""
+    """What makes a batch of a list of samples: padded (with what does not count), packed (one after the other in a row,
+    for Hugging Face's models), or "package.module:function"; empty: PyTorch's own, which stacks."""
     batches: Optional[int] = None
     """Batches of an epoch, where a set is a loader or a stream; null: all, of one that knows how many."""
     lengths: str = ""
     """What returns the length of each sample of a set that it is given, as "package.module:function": then
     samples of like lengths are in one micro-batch, and little is padded."""
     max_tokens: Optional[int] = None
-    """Size of a micro-batch in place of batch_size: its samples times the longest of their `lengths`, at most. Its
-    samples are the same in every epoch."""
+    """Size of a micro-batch in place of batch_size: its samples times the longest of their `lengths`, at most; of
+    packed ones the sum of these. Its samples are the same in every epoch."""
     labels: Optional[str] = None
     """Key of the targets, where a batch is a mapping; null: labels, targets, target or label."""
 
@@ -73,9 +75,10 @@ class StreamedSet(Data):
         if self.max_tokens and (self.without or not self.lengths):
             why = "cannot be given together with without" if self.lengths else "needs data.lengths"
             raise Invalid("max_tokens", self.max_tokens, why)
-        for name in ("collate", "lengths"):
-            given = getattr(self, name)
-            require(not given or ":" in given, name, given, 'of the form "package.module:function"')
+        form = 'of the form "package.module:function"'
+        require(not self.lengths or ":" in self.lengths, "lengths", self.lengths, form)
+        fine = not self.collate or self.collate in KNOWN or ":" in self.collate
+        require(fine, "collate", self.collate, f"{', '.join(KNOWN)} or {form}")
         for name in ("workers", "collate", "labels", "lengths"):
             if self.stream is False and getattr(self, name):
                 raise Invalid("stream", False, f"cannot be given together with {name}, of data that is streamed")
@@ -117,7 +120,7 @@ class StreamedSet(Data):
                 raise Invalid(
                     "target", self.target, f"a set must have a length and items; {type(part).__name__} {what}"
                 )
-        collate: Any = load_object("collate", self.collate) if self.collate else stacked
+        collate: Any = KNOWN.get(self.collate) or (load_object("collate", self.collate) if self.collate else stacked)
         if not callable(collate):
             raise Invalid("collate", self.collate, f"must name a function, but is {type(collate).__name__}")
         collate = collate() if isinstance(collate, type) else collate
@@ -171,7 +174,9 @@ class StreamedSet(Data):
         if (longest := lengths.max().item()) > self.max_tokens:
             which = f"sample {int(lengths.argmax())} has {longest}"
             raise Invalid("max_tokens", self.max_tokens, f"is less than the longest sample: {which}")
-        return Budgeted(BatchReader(part, collate, batches=budgeted(lengths, self.max_tokens)), *place)
+        return Budgeted(
+            BatchReader(part, collate, batches=budgeted(lengths, self.max_tokens, self.collate == "packed")), *place
+        )
 
     def measured(self, samples: Any) -> torch.Tensor:
         """(N,) the length of each sample."""
@@ -214,7 +219,7 @@ class StreamedSet(Data):
         )
 
     def hint(self, why: str) -> str:
-        return "" if self.collate or "stack" not in why else ": pad them in a function that data.collate names"
+        return "" if self.collate or "stack" not in why else ": data.collate=padded fills them up"
 
 
 def is_array(part: Any) -> bool:

@@ -128,7 +128,7 @@ def test_workers_read_what_the_run_itself_reads(tmp_path: Path) -> None:
         ),
         (
             ("data.target=streams:sentences",),
-            r"raises RuntimeError: stack expects .*: pad them in a function that data",
+            r"raises RuntimeError: stack expects .*: data.collate=padded fills them up",
         ),
         (
             ("data.target=streams:uneven", "data.stream=true"),

@@ -1,0 +1,65 @@
+"""Batches of samples of unequal lengths: padded with what does not count, or packed in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradlab.data.base import IGNORE
+from gradlab.data.meeting import LABELS, is_pair
+from gradlab.data.reader import stacked, tensors
+
+
+def padded(samples: Sequence[Any]) -> Any:
+    """Pairs or mappings of tensors of which the first dimensions differ, filled up at their ends to the longest.
+
+    Labels, of a pair the second part, are filled with -100, which no loss counts, and all else with zeros. Beside
+    `input_ids` an `attention_mask` says what is a token. Raises ValueError for labels of floats: each number counts.
+    """
+    made = [tensors(sample) for sample in samples]
+    if is_pair(made[0]):
+        x, y = zip(*made, strict=True)
+        return filled(x, False), filled(y, True)
+    if not isinstance(made[0], Mapping):
+        raise ValueError(f"padded takes pairs or mappings of tensors, but a sample is {type(made[0]).__name__}")
+    batch = {name: filled([sample[name] for sample in made], name in LABELS) for name in made[0]}
+    if "input_ids" in batch and "attention_mask" not in batch:
+        ones = [torch.ones_like(sample["input_ids"]) for sample in made]
+        batch["attention_mask"] = filled(ones, False)
+    return batch
+
+
+def filled(values: Sequence[Any], labels: bool) -> Any:
+    """(B, longest, ...) of B tensors (length, ...); what needs no filling as PyTorch's own function makes it."""
+    if not isinstance(values[0], torch.Tensor) or len({value.shape for value in values}) == 1:
+        return stacked(values)
+    if labels and values[0].is_floating_point():
+        raise ValueError("labels of floats cannot be padded: each number counts")
+    return torch.nn.utils.rnn.pad_sequence(list(values), batch_first=True, padding_value=IGNORE if labels else 0)
+
+
+def packed(samples: Sequence[Any]) -> dict[str, Any]:
+    """Mappings of `input_ids` (length,) and perhaps `labels`, one after the other in a row (1, all lengths).
+
+    `position_ids` begin anew with each sample, by which Hugging Face's models keep them apart, but only without a cache
+    of keys (`use_cache`). The first label of each is -100: nothing precedes it. Without labels they are the tokens.
+    """
+    made = [tensors(sample) for sample in samples]
+    for sample in made:
+        if not isinstance(sample, Mapping) or "input_ids" not in sample:
+            raise ValueError("packed takes mappings with input_ids and perhaps labels")
+        if others := sample.keys() - {"input_ids", "labels", "attention_mask"}:
+            raise ValueError(
+                f"packed takes input_ids and labels, but a sample has {', '.join(map(str, sorted(others)))}"
+            )
+    tokens = [sample["input_ids"] for sample in made]
+    labels = [sample.get("labels", sample["input_ids"]).clone() for sample in made]
+    for each in labels:
+        each[:1] = IGNORE
+    rows = {"input_ids": tokens, "labels": labels, "position_ids": [torch.arange(len(each)) for each in tokens]}
+    return {name: torch.cat(parts).unsqueeze(0) for name, parts in rows.items()} | {"use_cache": False}
+
+
+KNOWN = {"padded": padded, "packed": packed}

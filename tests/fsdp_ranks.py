@@ -27,6 +27,7 @@ from gradlab.train.trainer import Trainer
 FSDP = "trainer.parallel=fsdp"
 SMALL = (*TEXT, "data.batch_size=4", "trainer.epochs=2")
 NORM = ("clip=norm", "clip.max_norm=0.5")
+WHOLES = 'optimizer.groups=[{match: "head|embed", optimizer: custom, target: "torch.optim:NAdam", lr: 0.01}]'
 AS_DDP = {
     "bf16": (*SMALL, *NORM, "precision=bf16"),
     "fp16": (*SMALL, *NORM, "precision=fp16", f"precision.init_scale={2.0**20}"),
@@ -35,6 +36,11 @@ AS_DDP = {
     "zclip": (*SMALL, "clip=zclip", "clip.warmup=2", "clip.z_max=0.1"),
     "momentumless": (*SMALL, "optimizer.momentum=0", "trainer.fsdp_reshard=false"),
     "groups": (*SMALL, "optimizer=adamw", 'optimizer.groups=[{match: "norm|bias", weight_decay: 0, lr_scale: 0.1}]'),
+    "optimizers": (
+        *SMALL,
+        'optimizer.groups=[{match: "head|embed", optimizer: adamw}, {match: norm, optimizer: lion}]',
+    ),
+    "one of wholes": (*SMALL, "optimizer=adamw", "optimizer.lr=0.01", WHOLES),
     "ema": (*SMALL, "trainer.ema=0.9", "trainer.fsdp_reshard=false"),
     "custom": (*SMALL, "optimizer=custom", "optimizer.target=torch.optim:NAdam", "optimizer.lr=0.01"),
     "tied": (*SMALL, "model.tie_embeddings=true", "model.layers=2", "trainer.fsdp_blocks=blocks\\.\\d+"),

@@ -23,9 +23,9 @@ from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.loss import CrossEntropy
 from gradlab.update.noise import NoNoise
-from gradlab.update.optimizer import SGD
 from gradlab.update.precision import FP32
 from gradlab.update.schedule import Constant
+from gradlab.update.sgd import SGD
 from gradlab.update.step import MicroBatch, Update
 
 DIGITS = (

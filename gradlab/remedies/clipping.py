@@ -13,7 +13,7 @@ from gradlab.diagnosis.advice.max_norm import outlier_fence
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, values
 from gradlab.update.clip import NoClip
-from gradlab.update.optimizer import SGD
+from gradlab.update.sgd import SGD
 
 
 def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:

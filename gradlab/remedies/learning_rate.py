@@ -11,8 +11,9 @@ from gradlab.diagnosis.advice.line import two_digits
 from gradlab.diagnosis.series import moves
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, code, named, values
-from gradlab.update.optimizer import SGD, AdamW
+from gradlab.update.adam import AdamW
 from gradlab.update.schedule import Constant
+from gradlab.update.sgd import SGD
 
 LARGE_RATIO = 1e-2
 """The largest update that is usual, over the weights: PyTorch's own initial weights under Adam at its usual rate."""

@@ -47,7 +47,7 @@ from gradlab.remedies.model_and_data import (
 )
 from gradlab.remedies.precision import full, loss_scale, wider
 from gradlab.remedies.proposal import Maker, Proposal, code, structural
-from gradlab.update.optimizer import SGD
+from gradlab.update.sgd import SGD
 
 
 def exploding(e: Evidence, c: Config) -> Iterator[Proposal]:

@@ -277,7 +277,8 @@ def build_update(
         from gradlab.update.sharded import ShardedTerms, ShardedUpdate, own_part
 
         own = [own_part(p) for p in params if p.requires_grad]
-        params = own if config.optimizer.elementwise else params
+        kinds = (type(config.optimizer), *config.optimizer.kinds().values())
+        params = own if all(kind.elementwise for kind in kinds) else params
         make = partial(ShardedTerms if loss.parted else ShardedUpdate, parts=own)
     with group("optimizer"):
         names = trained_names(model)

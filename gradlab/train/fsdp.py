@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from gradlab.base.distributed import World
-from gradlab.base.option import Invalid
+from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config.schema import Config, choices
 from gradlab.train.recompute import matching
 from gradlab.update.sharded import part_of, whole_of
@@ -43,9 +43,12 @@ def check(config: Config) -> None:
         raise Invalid("trainer.compile", True, "not with trainer.parallel=fsdp")
     if config.pitfall is not None:
         raise Invalid("trainer.parallel", "fsdp", "not with a pitfall, which is compared under ddp")
-    if not config.optimizer.divides:
-        name = choices(config).get("optimizer", type(config.optimizer).__name__)
-        raise Invalid("optimizer", name, "not with trainer.parallel=fsdp: it needs whole parameters")
+    kinds = {"optimizer": type(config.optimizer)}
+    kinds |= {f"optimizer.{field}": kind for field, kind in config.optimizer.kinds().items()}
+    for field, kind in kinds.items():
+        if not kind.divides:
+            name = next((name for (_, name), known in OPTIONS.items() if known is kind), kind.__name__)
+            raise Invalid(field, name, "not with trainer.parallel=fsdp: it needs whole parameters")
     if not config.clip.by_parts:
         name = choices(config).get("clip", type(config.clip).__name__)
         raise Invalid("clip", name, "not with trainer.parallel=fsdp: it reads gradients that are divided among ranks")

@@ -84,7 +84,7 @@ class TrainerState:
         if config.trainer.parallel == "fsdp" and not self.sharded:
             self.notes.append("trainer.parallel=fsdp: with one rank nothing is divided")
         if note := getattr(self.update.optimizer, "note", ""):
-            self.notes.append(f"optimizer=muon: {note}")
+            self.notes.append(note)
         self.order_of: tuple[int, torch.Tensor] | None = None
         self.stream = streamed(self.data.train)
         self.feed = Feed(self.stream, self.keys) if self.stream else None

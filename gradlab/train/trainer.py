@@ -27,9 +27,9 @@ from gradlab.train.outcome import FAILURES, Hopeless, NonFiniteGradient, Outcome
 from gradlab.train.sink import Sink
 from gradlab.train.state import TrainerState
 from gradlab.update.loss import Loss
-from gradlab.update.optimizer import scales
 from gradlab.update.precision import ScaleTooSmall
 from gradlab.update.recorder import NOTHING, Layers
+from gradlab.update.stepping import scales
 
 FEW = 5
 """Names of parameters that a line lists."""

@@ -25,11 +25,13 @@ def grouped(entries: Sequence[Any], names: Sequence[str]) -> list[Group]:
     """Every parameter in one group. Of several entries that match a name the later one's settings count.
 
     An entry is {match: PATTERN, ...settings}. With lr_decay its pattern holds a number, (\\d+), as in the names of
-    blocks: the last one's rate is scaled by 1, the one before by lr_decay, and so on.
+    blocks: the last one's rate is scaled by 1, the one before by lr_decay, and so on. An optimizer begins anew.
     """
     found: dict[str, tuple[list[str], dict[str, Any]]] = {name: ([], {}) for name in names}
     for i, entry in enumerate(entries):
         for name, (label, settings) in matched(f"groups.{i}", entry, names).items():
+            if "optimizer" in settings:  # what others say is of another one
+                found[name] = [], {}
             found[name][0].append(label)
             found[name][1].update(settings)
     groups: dict[str, Group] = {}

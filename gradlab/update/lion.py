@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from gradlab.base.option import option
-from gradlab.update.optimizer import BetasOption, without_kernels
+from gradlab.update.adam import BetasOption
+from gradlab.update.optimizer import without_kernels
 
 
 @option("optimizer", "lion")

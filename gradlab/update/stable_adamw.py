@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from gradlab.base.option import option
-from gradlab.update.optimizer import AdamOption, OptimizerOption, without_kernels
+from gradlab.update.adam import AdamOption
+from gradlab.update.optimizer import OptimizerOption, without_kernels
 
 
 @option("optimizer", "stable_adamw")

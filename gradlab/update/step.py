@@ -23,10 +23,10 @@ from gradlab.update.clip import Clip, Clipped
 from gradlab.update.gradients import Gradients, measure
 from gradlab.update.loss import Loss
 from gradlab.update.noise import Noise
-from gradlab.update.optimizer import set_lr_, skips_in_kernel, step_unless_
 from gradlab.update.precision import Precision
 from gradlab.update.recorder import NOTHING, Recorder
 from gradlab.update.schedule import Schedule
+from gradlab.update.stepping import set_lr_, skips_in_kernel, step_unless_
 
 
 class MicroBatch(NamedTuple):

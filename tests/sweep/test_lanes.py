@@ -22,12 +22,14 @@ from gradlab.sweep.vectorized.lane_update import Batch, StackedUpdate
 from gradlab.sweep.vectorized.lane_values import FlatTensors, select_lanes, stack_options
 from gradlab.train import build
 from gradlab.train.trainer import Trainer
+from gradlab.update.adam import Adam, AdamW
 from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
 from gradlab.update.gradients import measure, total_norm
 from gradlab.update.noise import GaussianNoise
-from gradlab.update.optimizer import SGD, Adam, AdamW, OptimizerOption
+from gradlab.update.optimizer import OptimizerOption
 from gradlab.update.precision import FP16, LossScale
 from gradlab.update.schedule import Constant, Schedule, StepDecay, Warmup, WarmupCosine
+from gradlab.update.sgd import SGD
 from gradlab.update.step import Update
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from gradlab.train import fsdp
 
 pytestmark = pytest.mark.distributed
 ONE = ("digits", "noise_and_clip")
-FEW = ("bf16", "groups", "ema")
+FEW = ("bf16", "groups", "optimizers", "one of wholes", "ema")
 """What the default tests run."""
 
 

@@ -13,7 +13,8 @@ from helpers import differences, load, of_the_run, trainer, updates, weights
 from gradlab.base.option import Invalid
 from gradlab.config.schema import to_config
 from gradlab.sweep.vectorized.grouping import alone
-from gradlab.update.muon import MuonAdamW, ends
+from gradlab.update.joined import Joined
+from gradlab.update.muon import ends
 
 TEXT = (
     "model=transformer",
@@ -99,7 +100,7 @@ def test_it_trains_as_two_optimizers_stepped_by_hand(tmp_path: Path, case: str) 
     close, far = (weights(run.module) - weights(model)).norm(), (weights(run.module) - begun).norm()
     assert close < 2e-2 * far, (close, far)  # Newton-Schulz works in bf16, which makes more of a rounded bit
     optimizer = run.update.optimizer
-    assert isinstance(optimizer, MuonAdamW)
+    assert isinstance(optimizer, Joined)
     steps = {n: g["muon"] for g in optimizer.param_groups for n in g["names"]}
     assert steps == {n: p.dim() == 2 and n not in outer for n, p in model.named_parameters()}
     for name, p in run.module.named_parameters():

@@ -152,6 +152,11 @@ def test_no_group_changes_no_bit(tmp_path: Path) -> None:
 
 CASES = {
     "groups": (GROUPS,),
+    "optimizers": (
+        'optimizer.groups=[{match: bias, optimizer: sgd, lr: 0.1}, {match: "^4", optimizer: muon}]',
+        "precision=fp16",
+        "precision.init_scale=1e12",
+    ),
     "groups of SGD": ("optimizer=sgd", GROUPS, "schedule=warmup"),
     "Adafactor": ("optimizer=custom", "optimizer.target=torch.optim:Adafactor", GROUPS),
     "adafactor": ("optimizer=adafactor", GROUPS),
@@ -219,7 +224,7 @@ WRONG = {
     ("optimizer.groups=[bias]",): "optimizer.groups.0=bias: must be",
     ("optimizer.groups=[{match: bias, lr_scale: -1}]",): "optimizer.groups.0.lr_scale=-1: must be >= 0",
     ("optimizer.groups=[{match: bias, lr_decay: 0.5}]",): "optimizer.groups.0.match=bias: must hold a number",
-    ("optimizer.groups=[{match: bias, decay: 0}]",): "optimizer.groups.decay=0: no such setting; there are lr_scale, ",
+    ("optimizer.groups=[{match: bias, decay: 0}]",): "optimizer.groups.decay=0: no such setting .did you mean",
     ("optimizer.groups=[{match: bias, beta1: 2}]",): "optimizer.groups.beta1=2: must be in",
     ("optimizer.groups=[{match: bias, beta1: high}]",): "optimizer.groups.beta1=high: must be a number",
     (CUSTOM, "optimizer.target=torch.optim:NAdam", "optimizer.groups=[{match: bias, rho: 2}]"): "optimizer.groups=rho:",

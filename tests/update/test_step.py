@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from gradlab.base.distributed import World
 from gradlab.data.order import epoch_order, window
+from gradlab.update.adam import Adam, AdamW
 from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
 from gradlab.update.gradients import measure
 from gradlab.update.loss import CrossEntropy
 from gradlab.update.noise import GaussianNoise, NoNoise
-from gradlab.update.optimizer import SGD, Adam, AdamW, OptimizerOption
+from gradlab.update.optimizer import OptimizerOption
 from gradlab.update.precision import BF16, FP16, FP32, PrecisionOption
 from gradlab.update.schedule import Constant, Schedule, Warmup
+from gradlab.update.sgd import SGD
 from gradlab.update.step import MicroBatch, Update
 
 CPU = torch.device("cpu")

@@ -84,6 +84,7 @@ MORE = {
     "muon": ("optimizer=muon",),
     "ema": ("trainer.ema=0.9",),
     "groups": (LABELS,),
+    "optimizers": ('optimizer.groups=[{match: bias, optimizer: muon}, {match: "4.bias|1", optimizer: sgd}]',),
     "sgd": ("optimizer=sgd",),
     "frozen again": (),
 }

@@ -1,9 +1,11 @@
 """One thread a process, also in those that tests start; how many workers there are; what all tests share."""
 
+import fcntl
 import gc
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,26 @@ def gradlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(tmp_path_factory.mktemp("commands"))
     yield commands
     commands.close()
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """A folder that is filled once, by whichever of pytest's workers asks first: a launch of ranks takes a minute."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def filled(name: str, fill: Callable[[Path], None]) -> Path:
+        folder = root / name
+        with (root / f"{name}.lock").open("a+") as lock:  # not empty: the folder is whole
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not lock.tell():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                lock.write("whole")
+        return folder
+
+    return filled
 
 
 @pytest.fixture(scope="session")

@@ -55,16 +55,15 @@ def hparams(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ran(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tensorboard")
+def ran(gradlab: Commands, once: Any) -> Path:
     options = (
         "logger=tensorboard",
         "logger.tensorboard.layers_every=10",
         "logger.tensorboard.max_layers=2",
         "trainer.epochs=2",
     )
-    run(gradlab, folder, *options, "optimizer.lr=0.01", "hydra.run.dir=r")
-    return folder / "r"
+    more = "optimizer.lr=0.01", "hydra.run.dir=r"
+    return once("tensorboard", lambda folder: run(gradlab, folder, *options, *more)) / "r"  # type: ignore[no-any-return]
 
 
 def test_every_number_of_every_update_is_there(ran: Path) -> None:

@@ -34,22 +34,25 @@ from gradlab.data.order import epoch_order
 pytestmark = pytest.mark.distributed
 
 
-def cases(gradlab: Commands, folder: Path, ranks: int, *names: str) -> Callable[[str], list[dict[str, Any]]]:
+def cases(gradlab: Commands, once: Any, ranks: int, *names: str) -> Callable[[str], list[dict[str, Any]]]:
     """Run cases of ranks.py in one launch; what each rank left, by case."""
-    ended = gradlab.torchrun(ranks, str(HERE / "ranks.py"), *names, cwd=folder)
-    assert ended.code == 0, ended.err
+
+    def launch(folder: Path) -> None:
+        ended = gradlab.torchrun(ranks, str(HERE / "ranks.py"), *names, cwd=folder)
+        assert ended.code == 0, ended.err
+
+    folder = once(f"ranks_{ranks}", launch)
     return lambda name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
 @pytest.fixture(scope="module")
-def two(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
-    names = (*SAME, "everything", "interrupted", "overflow_of_one_rank", "buckets")
-    return cases(gradlab, tmp_path_factory.mktemp("two"), 2, *names)
+def two(gradlab: Commands, once: Any) -> Callable[[str], list[dict[str, Any]]]:
+    return cases(gradlab, once, 2, *SAME, "everything", "interrupted", "overflow_of_one_rank", "buckets")
 
 
 @pytest.fixture(scope="module")
-def four(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
-    return cases(gradlab, tmp_path_factory.mktemp("four"), 4, *SAME)
+def four(gradlab: Commands, once: Any) -> Callable[[str], list[dict[str, Any]]]:
+    return cases(gradlab, once, 4, *SAME)
 
 
 @pytest.fixture(scope="module")

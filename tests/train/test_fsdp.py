@@ -22,33 +22,36 @@ pytestmark = pytest.mark.distributed
 ONE = ("digits", "noise_and_clip")
 FEW = ("bf16", "groups", "optimizers", "one of wholes", "ema")
 """What the default tests run."""
+TWO = (*ONE, *FEW, "half", "resumed", "elsewhere")
 
 
-def cases(
-    gradlab: Commands, folder: Path, *names: str, timeout: int = 200, ranks: int = 2
-) -> dict[str, list[dict[str, Any]]]:
-    """Run cases of fsdp_ranks.py in one launch; what each rank left, by case."""
+def cases(gradlab: Commands, folder: Path, *names: str, timeout: int = 200, ranks: int = 2) -> None:
+    """Run cases of fsdp_ranks.py in one launch."""
     ended = gradlab.torchrun(ranks, str(HERE / "fsdp_ranks.py"), *names, cwd=folder, timeout=timeout)
     assert ended.code == 0, ended.err
+
+
+def left(folder: Path, *names: str, ranks: int = 2) -> dict[str, list[dict[str, Any]]]:
+    """What each rank left, by case."""
     return {
         name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in range(ranks)] for name in names
     }
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("two")
+def folder(gradlab: Commands, once: Any) -> Path:
+    return once("fsdp_two", lambda folder: cases(gradlab, folder, *TWO))
 
 
 @pytest.fixture(scope="module")
-def two(gradlab: Commands, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    return cases(gradlab, folder, *ONE, *FEW, "half", "resumed", "elsewhere")
+def two(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    return left(folder, *TWO)
 
 
 @pytest.fixture(scope="module")
-def more(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    rest = [name for name in (*SAME, *AS_DDP) if name not in (*ONE, *FEW)]
-    return cases(gradlab, tmp_path_factory.mktemp("more"), *rest, "failing")
+def more(gradlab: Commands, once: Any) -> dict[str, list[dict[str, Any]]]:
+    names = *(name for name in (*SAME, *AS_DDP) if name not in (*ONE, *FEW)), "failing"
+    return left(once("fsdp_more", lambda folder: cases(gradlab, folder, *names)), *names)
 
 
 def close(found: Any, expected: Any, bound: float, path: str = "") -> None:
@@ -109,7 +112,9 @@ def test_what_is_measured_of_layers_is_of_whole_parameters(tmp_path: Path, two: 
 def test_two_groups_of_two_ranks_are_one_process(gradlab: Commands, tmp_path: Path) -> None:
     """HSDP: each group has every element once, and norms count it once."""
     names = (*ONE, "unused", "terms")
-    found = cases(gradlab, tmp_path, *names, "half", "resumed", ranks=4)
+    every = (*names, "half", "resumed")
+    cases(gradlab, tmp_path, *every, ranks=4)
+    found = left(tmp_path, *every, ranks=4)
     as_by_hand(found["half"][0])
     as_the_whole(found["resumed"][0])
     for name in names:

@@ -78,15 +78,17 @@ def test_a_loss_of_a_micro_batch_as_a_whole_is_said_to_be_no_mean(here: Path, na
 
 
 @pytest.fixture(scope="module")
-def two(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(gradlab: Commands, once: Any) -> Path:
     """All programs on two ranks, in one launch."""
-    folder = tmp_path_factory.mktemp("ranks")
-    for name in NAMES:
-        for command in written(name, folder)[:-1]:
-            subprocess.run([sys.executable, *command], cwd=folder, check=True)
-    ended = gradlab.torchrun(2, str(HERE / "program_ranks.py"), cwd=folder)
-    assert ended.code == 0, ended.err
-    return folder
+
+    def launch(folder: Path) -> None:
+        for name in NAMES:
+            for command in written(name, folder)[:-1]:
+                subprocess.run([sys.executable, *command], cwd=folder, check=True)
+        ended = gradlab.torchrun(2, str(HERE / "program_ranks.py"), cwd=folder)
+        assert ended.code == 0, ended.err
+
+    return once("program_ranks", launch)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,151 @@
+"""Rules over a loss that falls too little, or on the training data alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gradlab.diagnosis.finding import Finding
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.rules.rule import Rule, rule
+
+LARGE, SMALL = 1e-2, 1e-4
+"""Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
+
+
+@rule("stalled", position=190)
+@dataclass
+class Stalled(Rule):
+    """The weights hardly move (`diagnosis.still`), the model does not learn, and no other rule explains it."""
+
+    fallback = True
+    needs = ("long", "steps")
+    causes = ("the learning rate is too low", "the gradient does not reach the weights")
+    fixes = ("raise the learning rate", "check that the gradient reaches the weights")
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        if run.status == "interrupted" or run.learns or not run.frozen:
+            return None
+        ratio = run.history.update_ratios.median
+        sentence = f"an update usually changes the weights by {ratio:.1g} times their norm, and {run.progress}"
+        return self.found("critical", sentence, ratio=ratio)
+
+
+@rule("not_learning", position=195)
+@dataclass
+class NotLearning(Rule):
+    """The run ends no better than the best constant answer, however far its loss fell, and no other rule explains it.
+
+    That answer is the same for every input: the shares of the classes, the mean of the values. Its loss is known for
+    cross_entropy, mse and bce, and is found for a loss of your own by minimising it; in a watched loop it is that of
+    the labels of mean cross-entropies. Elsewhere the run is judged by its own beginning alone, which says less: the
+    finding is then a warning, since training that begins at its best does not improve either. Nothing is said of a loss
+    whose targets the model may make, or that fell relative to targets that grew (see `diverged`). Weight decay is named
+    as the cause where the weights have shrunk to half at least, and no further than decay alone would have taken them.
+    """
+
+    fallback = True
+    needs = ("long",)
+    causes = (
+        "the learning rate is far too high, or too low",
+        "the targets do not belong to the inputs: shuffled, shifted, or broadcast by the loss",
+        "inputs of wild scale",
+        "the gradient does not reach the weights",
+    )
+    fixes = (
+        "try learning rates a tenth and ten times as high",
+        "check that samples and targets belong together, and the shapes that the loss is given",
+        "normalise the inputs",
+    )
+    reach: float = 0.02
+    """Part of the constant answer's loss by which the end must be below it, else critical; to `learning` a warning."""
+    far: float = 10.0
+    """First losses over the constant answer's, above which a loss that falls throughout began far off."""
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h, (end, error) = run.history, run.history.end
+        if run.status == "interrupted" or run.knows or run.memorises or run.undecided or not h.finite:
+            return None
+        if h.broken:  # nan_loss
+            return None
+        if run.frozen:  # stalled
+            return None
+        if run.constant is None:
+            judged = [*h.first, *h.at_the_end]
+            both_signs = min(judged, default=0.0) < 0 < max(judged, default=0.0)  # no part of it is progress
+            if run.steady or both_signs or run.generates or run.outgrown:
+                return None
+            sentence = f"{run.progress} (the best constant answer of this loss is not known)"
+            return self.caused(run, self.found("warning", sentence, first=h.loss_early, end=end))
+        seen: dict[str, Any] = {"constant": run.constant, "end": end, "standard_error": error, "first": h.loss_first}
+        evaluated = [v for v in h.evaluations if math.isfinite(v)]
+        level, constant, sentence = end, run.constant, run.progress
+        if evaluated and run.eval_constant is not None:
+            level, constant = min(evaluated), run.eval_constant
+            sentence += f"; the best evaluation is {level:.4g} (constant: {constant:.4g})"
+            seen |= {"evaluation": level, "evaluation_constant": constant}
+        doubt = 2 * error if evaluated else 0.0  # an evaluation is of all samples, and says enough
+        close = min(level / constant, (end + doubt) / run.constant) > 1 - self.reach
+        severity = "critical" if (not run.fits if run.constant_found else close) else "warning"
+        if run.decayed is None:
+            times = h.loss_early / run.constant
+            if not (times > self.far and run.steady):
+                return self.caused(run, self.found(severity, sentence, **seen))
+            sentence += f"; the first losses were {times:.3g} times that, and the loss was falling to the end"
+            found = self.found(severity, sentence, **seen, times=times)
+            found.causes = [
+                "targets whose mean or size is far from that of the outputs",
+                "initial weights that are too large",
+                "the learning rate is too low, or the run too short",
+            ]
+            return found
+        first, last = run.decayed
+        seen |= {"weights_first": first, "weights_last": last}
+        sentence += f"; weight decay has taken the weights from a norm of {first:.3g} to {last:.3g}"
+        found = self.found(severity, sentence, **seen)
+        found.causes = ["weight decay that outweighs the gradient"]
+        return found
+
+    def caused(self, run: FinishedRun, found: Finding) -> Finding:
+        """With the rate as the first cause in the direction that the updates show; else as the last, if it is one."""
+        usual, (rate, *others) = run.history.update_ratios.median, self.causes
+        if usual > LARGE:
+            found.causes = ["the learning rate is far too high", *others]
+        elif usual < SMALL:
+            found.causes = ["the learning rate is far too low", *others]
+        elif usual == usual:
+            found.causes = [*others, rate]
+        return found
+
+
+@rule("memorising", position=197)
+@dataclass
+class Memorising(Rule):
+    """The training loss improves, and no evaluation was ever better than the best constant answer.
+
+    What is learnt holds for the training data alone.
+    """
+
+    needs = ("long",)
+    causes = (
+        "the targets do not belong to the inputs",
+        "too few samples for the size of the model",
+        "evaluation data that are unlike the training data",
+    )
+    fixes = (
+        "check that samples and targets belong together",
+        "train on more samples, or a smaller model",
+        "check that both sets are prepared alike",
+    )
+
+    def find(self, run: FinishedRun) -> Finding | None:
+        h, end = run.history, run.history.end[0]
+        if run.status == "interrupted" or run.undecided or not run.memorises:
+            return None
+        best, against = (
+            min(v for v in h.evaluations if math.isfinite(v)),
+            f"(a constant answer: {run.eval_constant:.4g})",
+        )
+        sentence = f"the last training losses have a mean of {end:.4g}, and the best evaluation is {best:.4g} {against}"
+        return self.found("warning", sentence, train=end, evaluation=best, constant=run.eval_constant)

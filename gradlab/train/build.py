@@ -26,6 +26,7 @@ from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint, evaluation
 from gradlab.train.fitting import check_batch_norm, too_small
 from gradlab.train.recompute import recompute_
+from gradlab.train.unsaved import register_all
 from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
 from gradlab.update.muon import ends
@@ -217,8 +218,9 @@ def placed(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:
     """Raise `Invalid` where a checkpoint is of another model."""
     try:
+        register_all(model, state.get("registered", ()), state["model"])
         model.load_state_dict(placed(state["model"], model.state_dict()))
-    except (KeyError, RuntimeError) as error:
+    except (AttributeError, KeyError, RuntimeError) as error:
         lines = str(error).splitlines()
         raise Invalid(field, given, f"does not fit the model: {lines[min(1, len(lines) - 1)].strip()}") from None
 

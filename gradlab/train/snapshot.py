@@ -39,6 +39,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
             "random": random,
             "position": {"epoch": trainer.epoch, "cursor": trainer.cursor},
             "stream": place_in_epoch(trainer),
+            "registered": trainer.unsaved.registered(),
             "unsaved": trainer.unsaved.state(),
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
             "hopeless": {"first_loss": trainer.first_loss, "lost": trainer.lost},
@@ -71,8 +72,10 @@ def placed(place: dict[str, Any]) -> Attempt:
 
 def check_model(trainer: TrainerState, state: dict[str, Any]) -> None:
     """Raise `Invalid` where a checkpoint is of a model with other weights, naming the field that was changed."""
+    own = state.get("registered", ())
     now, before = (
-        {name: t.shape for name, t in made.items()} for made in (trainer.module.state_dict(), state["model"])
+        {name: t.shape for name, t in made.items() if name not in own}
+        for made in (trainer.module.state_dict(), state["model"])
     )
     if now == before:
         return
@@ -189,6 +192,7 @@ def save_crash(trainer: TrainerState, error: str) -> None:
         "attempt": o.first_failed_attempt,
         "epoch": first.epoch + 1,
         "model": held["model"],
+        "registered": trainer.unsaved.registered(),
         "update": held["update"] | {"precision": first.precision, "attempts": (o.first_failed_attempt or 1) - 1},
         "batches": batches,
         "ranks": ranks,

@@ -22,7 +22,7 @@ from gradlab.measure.record import Observed
 from gradlab.train import build
 from gradlab.train.feed import Feed
 from gradlab.train.outcome import Outcome
-from gradlab.train.unsaved import Unsaved
+from gradlab.train.unsaved import Unsaved, register_all
 from gradlab.update.custom_loss import CustomLoss
 from gradlab.update.loss import Loss
 from gradlab.update.step import MicroBatch
@@ -59,9 +59,9 @@ class TrainerState:
         self.samples = build.samples_of(config, self.data, self.world)
         build.check_sizes(self.data, self.world)
         self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
-        self.unsaved = Unsaved(self.module)
-        self.model = build.wrap(self.module, self.called, config, self.device, self.world)
         self.sharded = build.sharded(config, self.world)
+        self.unsaved = Unsaved(self.module, shared=self.sharded or self.world.size == 1)
+        self.model = build.wrap(self.module, self.called, config, self.device, self.world)
         self.update = build.build_update(
             config, self.model, self.called, self.loss, self.samples, self.device, self.world
         )
@@ -121,6 +121,7 @@ class TrainerState:
         state, after = gathered(self.module.state_dict(), self.world.main), randomness.random_state()
         if self.world.main:
             self.module, _ = build.build_model(self.config, self.data, self.loss, self.device, World())
+            register_all(self.module, self.unsaved.registered(), state)
             self.module.load_state_dict(state)
             self.module.train()
             randomness.set_random_state(after)

@@ -124,7 +124,7 @@ class Trainer(TrainerState):
         self.save()
 
     def save(self) -> None:
-        if note := self.unsaved.note():
+        for note in self.unsaved.notes():
             self.say(note)
         kept: dict[str, Any] = {}
         for sink in self.sinks:

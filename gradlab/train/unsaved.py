@@ -1,9 +1,9 @@
-"""What a model keeps beside its state_dict: buffers that are not persistent, and plain attributes."""
+"""What a model keeps beside the state_dict that it begins with: other buffers, and plain attributes."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ FEW = 5
 class Unsaved:
     """Knows what of it has changed since the run began."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: torch.nn.Module, shared: bool = True) -> None:
+        """shared: whether all ranks have the same buffers, also those that are registered in training."""
+        self.module, self.shared = module, shared
         self.buffers = {name: Mark(buffer) for name, buffer in buffers_of(module).items()}
+        self.shapes = {name: buffer.shape for name, buffer in module.named_buffers(remove_duplicate=False)}
         self.attributes = {name: Mark(value) for name, value in attributes_of(module).items()}
-        self.told = False
+        self.told: set[str] = set()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Buffers that have changed, for a checkpoint: those that are constant may be large."""
@@ -28,16 +30,41 @@ class Unsaved:
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
         for name, value in state.items():
-            place, _, last = name.rpartition(".")
-            self.module.get_submodule(place).register_buffer(last, value.clone(), persistent=False)
+            register(self.module, name, value, persistent=False)
 
-    def note(self) -> str:
-        """Which attributes have changed, once: no checkpoint holds them."""
+    def registered(self) -> list[str]:
+        """Persistent buffers that are new, or have another shape."""
+        others = buffers_of(self.module)
+        now = self.module.named_buffers(remove_duplicate=False)
+        return [name for name, buffer in now if name not in others and buffer.shape != self.shapes.get(name)]
+
+    def notes(self) -> Iterator[str]:
+        """What no checkpoint holds, once each: attributes that have changed, and buffers of other ranks."""
         now = attributes_of(self.module)
-        lost = [] if self.told else [name for name, value in now.items() if is_new(value, self.attributes.get(name))]
-        self.told |= bool(lost)
-        some = ", ".join([*lost[:FEW], *["..."] * (len(lost) > FEW)])
-        return f"not in checkpoints, and begun anew when resumed, since they are no buffers: {some}" if lost else ""
+        lost = [name for name, value in now.items() if is_new(value, self.attributes.get(name))]
+        late = [] if self.shared else [name for name, _ in self.module.named_buffers() if name not in self.shapes]
+        for what, names in (
+            ("not in checkpoints, and begun anew when resumed, since they are no buffers", lost),
+            (
+                "registered in training, where DDP does not share them, and resumed on all ranks as rank 0 has them",
+                late,
+            ),
+        ):
+            if names and what not in self.told:
+                self.told.add(what)
+                yield f"{what}: {', '.join([*names[:FEW], *['...'] * (len(names) > FEW)])}"
+
+
+def register(module: torch.nn.Module, name: str, value: torch.Tensor, persistent: bool) -> None:
+    place, _, last = name.rpartition(".")
+    module.get_submodule(place).register_buffer(last, value.clone(), persistent=persistent)
+
+
+def register_all(module: torch.nn.Module, names: Iterable[str], state: dict[str, torch.Tensor]) -> None:
+    """Make room for the buffers that a model has registered in training. names: of those. state: of the model."""
+    for name in names:
+        if name in state:
+            register(module, name, state[name], persistent=True)
 
 
 class Mark:

@@ -104,6 +104,7 @@ class Update:
         """Parameters that were frozen when the run began, and have had a gradient since."""
         self.join = join or (lambda name, p: optimizer.param_groups[0]["params"].append(p))
         self.module, self.has_buffers = module, True
+        self.buffers_of_each = [part._buffers for part in module.modules()]
         self.began = [dict(group) for group in optimizer.param_groups]
         self.saved_buffers: dict[str, torch.Tensor] = {}
         device = self.device = precision.device
@@ -259,7 +260,7 @@ class Update:
         self.applied = self.applied + (skipped == 0)
         skipped = skipped.bool()
         self.clip_state = {k: unless(skipped, v, self.clip_state[k]) for k, v in clipped.state.items()}
-        if self.has_buffers:
+        if self.has_buffers or any(self.buffers_of_each):  # in this forward pass the first may have been registered
             self.restore_buffers(skipped)
         if self.average is not None:
             self.average.follow_(self.params, self.applied, skipped)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
-from gradlab.train import build
+from gradlab.train import build, snapshot
 from gradlab.train.unsaved import Unsaved
 
 DIGITS = ("model=custom", "data=digits", "data.samples=33", "data.batch_size=16", "trainer.evaluate_every=0")
@@ -46,6 +46,44 @@ class Counting(Tiny):
     def forward(self, x: Tensor) -> Tensor:
         self.count = self.count + self.training
         return super().forward(x) * (1 + 0.1 * self.count)
+
+
+class Registering(Tiny):
+    """Registers buffers in a forward pass in training, and multiplies with their mean; one has another shape then."""
+
+    def __init__(self, at: int = 3, persistent: bool = True) -> None:
+        super().__init__()
+        self.at, self.persistent = at, persistent
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("none", None, persistent=persistent)
+        self.register_buffer("grown", torch.ones(()), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.passes += 1
+            if self.passes == self.at:
+                self[1].register_buffer("mean", torch.ones(()), persistent=self.persistent)
+                self.none, self.grown = torch.ones(()), torch.ones(3)
+            elif self.passes > self.at:
+                for buffer in (self[1].mean, self.none, self.grown):
+                    buffer.mul_(0.9).add_(x.detach().mean())
+        y = super().forward(x)
+        return y * self[1].mean * self.none * self.grown.mean() if self.passes >= self.at else y
+
+
+class Late(Tiny):
+    """Registers its only buffer in its third forward pass in training, which overflows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = [0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes[0] += self.training
+        if self.passes[0] == 3 and self.training:
+            self.register_buffer("late", torch.ones(()))
+            return super().forward(x) * float("inf")
+        return super().forward(x)
 
 
 def test_an_embedding_that_is_too_small_is_named(tmp_path: Path) -> None:
@@ -88,14 +126,42 @@ def test_what_no_state_dict_holds_is_kept_or_told(tmp_path: Path, buffer: bool) 
         assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "whole"))) == [], folder.name
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_buffers_that_are_registered_in_training_are_resumed(tmp_path: Path, persistent: bool) -> None:
+    fields = (*DIGITS, "model.target=test_fitting:Registering", "trainer.epochs=2", "trainer.checkpoint_every=1")
+    fields += (f"+model.kwargs.persistent={persistent}", "trainer.device=cpu")
+    trainer(tmp_path / "whole", *fields, cls=Copying).run()
+    killed = sorted(tmp_path.glob("killed_*"))
+    assert len(killed) == 6
+    for folder in killed[1:]:
+        run = resumed(folder, *fields)
+        snapshot.check_model(run, load(folder))
+        run.run()
+        assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "whole"))) == [], folder.name
+    if persistent:
+        again = trainer(tmp_path / "again", *fields, f"init_from={tmp_path / 'whole'}")
+        assert torch.equal(again.module[1].mean, load(tmp_path / "whole")["model"]["1.mean"])
+
+
+def test_a_buffer_that_a_skipped_update_registers_late_is_gone(tmp_path: Path) -> None:
+    fields = (*DIGITS, "model.target=test_fitting:Late", "precision.nonfinite=skip", "trainer.epochs=1")
+    run = trainer(tmp_path, *fields)
+    run.run()
+    assert run.skipped == 1 and not hasattr(run.module, "late")
+
+
 def test_a_buffer_at_the_address_of_the_one_before_is_another() -> None:
     module = torch.nn.Module()
     module.register_buffer("kept", torch.zeros(3), persistent=False)
     module.seen = torch.zeros(3)
     found = Unsaved(module)
-    assert not found.state() and not found.note()
+    assert not found.state() and not list(found.notes())
     for _ in range(50):  # one of them lies where the first lay
         module.kept, module.seen = None, None
         module.kept, module.seen = torch.ones(3), torch.ones(3)
         assert found.state().keys() == {"kept"}
-    assert "seen" in found.note()
+    assert ["seen" in note for note in found.notes()] == [True] and not list(found.notes())
+    found.shared = False
+    module.register_buffer("late", torch.zeros(3))
+    (note,) = found.notes()
+    assert note.endswith("DDP does not share them, and resumed on all ranks as rank 0 has them: late")

@@ -34,8 +34,8 @@ for x, y in loader:
 """,
     "accumulation without division": WINDOW
     + """    F.cross_entropy(model(x), y).backward()  # expect: GL301
-    if (i + 1) % n == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % n == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
 """,
     "gradients divided by hand": WINDOW
@@ -43,26 +43,26 @@ for x, y in loader:
     for p in model.parameters():
         if p.grad is not None:
             p.grad /= n  # expect: GL303
-    if (i + 1) % n == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % n == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
 """,
     "no zero_grad after the update": WINDOW
     + """    (F.cross_entropy(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
-        optimizer.step()  # expect: GL305, GL307
+    if (i + 1) % n == 0:  # expect: GL307
+        optimizer.step()  # expect: GL305
 """,
     "zero_grad for each micro-batch": WINDOW
     + """    optimizer.zero_grad()  # expect: GL306
     (F.cross_entropy(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % n == 0:  # expect: GL307
+        optimizer.step()
 """,
     "clip each micro-batch": WINDOW
     + """    (F.cross_entropy(model(x), y) / n).backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # expect: GL304
-    if (i + 1) % n == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % n == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
 """,
     "numerically unstable losses": """
@@ -96,8 +96,8 @@ for x, y in loader:
     "a reduction for each micro-batch": DDP
     + WINDOW
     + """    (F.cross_entropy(model(x), y) / n).backward()  # expect: GL501
-    if (i + 1) % n == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % n == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
 """,
     "a lower rate in place of clipping": """
@@ -157,16 +157,16 @@ if len(loader) % n != 0:
 """,
     "accumulation and clipping": WINDOW
     + """    (F.cross_entropy(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
+    if (i + 1) % n == 0:  # expect: GL307
         nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-        optimizer.step()  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
 """,
     "accumulation and a schedule": "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)\n"
     + WINDOW
     + """    (F.cross_entropy(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % n == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
         schedule.step()
 """,
@@ -252,9 +252,9 @@ adam = torch.optim.AdamW(deep.parameters(), lr=1e-4)
 n = 4
 for i, (x, y) in enumerate(loader):
     (F.cross_entropy(deep(x), y) / n).backward()
-    if (i + 1) % n == 0:
+    if (i + 1) % n == 0:  # expect: GL307
         nn.utils.clip_grad_norm_(deep.parameters(), max_norm=1.0)
-        adam.step()  # expect: GL307
+        adam.step()
         adam.zero_grad()
 """,
     "losses with an eps, or of logits": """
@@ -277,10 +277,10 @@ for x, y in loader:
         loss = F.cross_entropy(model(x), y)
         scaled = loss / n
     scaler.scale(scaled).backward()
-    if (i + 1) % n == 0:
+    if (i + 1) % n == 0:  # expect: GL307
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-        scaler.step(optimizer)  # expect: GL307
+        scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
 """,
@@ -323,9 +323,9 @@ def add_noise(net, std):
     + """    accumulating = (i + 1) % n != 0
     with model.no_sync() if accumulating else nullcontext():
         (F.cross_entropy(model(x), y) / n).backward()
-    if (i + 1) % n == 0:
+    if (i + 1) % n == 0:  # expect: GL307
         nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-        optimizer.step()  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
 """,
     "DDP, a window, clipping and AMP": DDP
@@ -336,10 +336,10 @@ def add_noise(net, std):
         with torch.autocast("cuda", dtype=torch.float16):
             loss = F.cross_entropy(model(x), y)
         scaler.scale(loss / n).backward()
-    if (i + 1) % n == 0:
+    if (i + 1) % n == 0:  # expect: GL307
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-        scaler.step(optimizer)  # expect: GL307
+        scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
 """,

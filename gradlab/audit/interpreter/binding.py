@@ -29,7 +29,11 @@ def name_result(engine: Engine, target: ast.expr, value: Value) -> None:
     if scope is not None and name:
         value.kind = usage(scope).kind(name) or kind_by_name(name) or value.kind
         value.name = name
-        if value.kind == "unknown" and "backward" in usage(engine.scope.node).methods.get(name, ()):
+        if (
+            value.kind == "unknown"
+            and value.leaf is None
+            and "backward" in usage(engine.scope.node).methods.get(name, ())
+        ):
             value.become_tensor()
 
 
@@ -37,7 +41,7 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
     if isinstance(target, ast.Name):
         if value.blank:
             value.kind = usage(engine.scope.node).kind(target.id) or "unknown"
-        engine.scope.names[target.id] = value
+        engine.scope.home(target.id).names[target.id] = value
     elif isinstance(target, ast.Attribute):
         bind_attribute(engine, target, value)
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -70,6 +74,8 @@ def bind_attribute(engine: Engine, target: ast.Attribute, value: Value) -> None:
             value.within = owner
     if target.attr == "requires_grad":
         owner.traced = False
+        if owner.kind == "detached" and value.value is True:
+            owner.update(kind="unknown", leaf=target, cut=None, cut_path=engine.module.path)
         freeze(engine, owner, value.kind == "number" and value.value is False)
     if target.attr == "last_epoch":
         owner.rewound = True

@@ -89,6 +89,7 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     key, birth = canonical(engine, node), max((value.birth for value in used), default=0)
     modulo = ast.Mod in kinds(node)
     by_length = LAST.search(written) or any(value.is_length for value in used)
+    by_length = by_length and not any(value.kind == "index" and value.stride for value in used)  # parts of a batch
     if FINITE.search(written):
         return ("atom", Atom(key, birth, "finite", text=written))
     ends = is_last(engine, node)

@@ -14,7 +14,7 @@ from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.iterables import dictionary_of_pairs, element, several
+from gradlab.audit.trace.iterables import dictionary_of_pairs, element, several, spend
 from gradlab.audit.trace.provenance import take_apart
 from gradlab.audit.trace.values import Scope, Value
 
@@ -87,7 +87,9 @@ def comprehension(engine: Engine, node: ast.ListComp | ast.GeneratorExp | ast.Se
     if len(values) > 1 and {v.kind for v in values} <= {"optimizer", "scheduler"}:
         return several(values)
     if value.kind == "param":
-        return value.derived("params", some=value.some or any(generator.ifs for generator in node.generators))
+        some = value.some or any(generator.ifs for generator in node.generators)
+        branches = engine.branches if isinstance(node, ast.GeneratorExp) else -1
+        return value.derived("params", some=some, branches=branches)
     if value.kind == "gradient":
         engine.emit("taken", node, value)
         return value.derived("gradients")
@@ -113,6 +115,7 @@ def elements(engine: Engine, node: ast.expr, generators: list[ast.comprehension]
         for test in first.ifs:
             engine.value(test)
         found += elements(engine, node, others, not items and each)
+    spend(engine.branches, over)
     return found
 
 

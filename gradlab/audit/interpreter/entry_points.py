@@ -94,8 +94,8 @@ def function_loops(
     given = {name: Value("unknown", name, given=True, traced=True) for name in batch if computes}
     items = interpreter.run_function(node, module, owner, closure, given)
     manual = owner is not None and optimizes_manually(owner)
-    if owner is not None and computes and not manual:
-        items += automatic_update(node, module, interpreter.result)
+    if computes and not manual:
+        items += automatic_updates(node, module, interpreter.answers)
     found = training_loops(items, module.path, interpreter.entered, True)
     for loop in found:
         own = owner is not None and manual and not has_gradient_hooks(owner) and node.name == "training_step"
@@ -103,21 +103,27 @@ def function_loops(
     return found
 
 
-def automatic_update(node: Function, module: Module, value: Value | None) -> list[Node]:
-    """What Lightning does with the loss that training_step() returns, and transformers with compute_loss()'s."""
-    if value is not None and value.kind == "dict":
-        value = value.attributes.get("['loss']")
-    if value is not None and value.kind not in ("tensor", "detached"):  # `(loss, outputs) if return_outputs else loss`
-        value = next((one for one in members(value) if one.kind in ("tensor", "detached")), value)
-    if value is None or value.kind not in ("tensor", "detached"):
-        return []
+def automatic_updates(node: Function, module: Module, answers: list[Value]) -> list[Node]:
+    """What Lightning does with each loss that training_step() may return, and transformers with compute_loss()'s."""
     trainer = Value("optimizer", "trainer", given=True)
-    return [
-        Event("opaque", node, module.path, name="fit", receives=frozenset({"framework"})),
-        Event("backward", node, module.path, value, through=Value("lightning")),
-        Event("step", node, module.path, trainer),
-        Event("zero", node, module.path, trainer),
-    ]
+    losses = [loss for answer in answers if (loss := returned_loss(answer)) is not None]
+    found: list[Node] = []
+    for loss in dict.fromkeys(losses):
+        found += [
+            Event("opaque", node, module.path, name="fit", receives=frozenset({"framework"})),
+            Event("backward", node, module.path, loss, through=Value("lightning")),
+            Event("step", node, module.path, trainer),
+            Event("zero", node, module.path, trainer),
+        ]
+    return found
+
+
+def returned_loss(answer: Value) -> Value | None:
+    """`loss`, `{"loss": loss}`, `(loss, outputs) if return_outputs else loss`."""
+    value = answer.attributes.get("['loss']") if answer.kind == "dict" else answer
+    if value is None or value.kind in ("tensor", "detached"):
+        return value
+    return next((one for one in members(value) if one.kind in ("tensor", "detached")), None)
 
 
 def optimizes_manually(owner: Value) -> bool:

@@ -115,7 +115,8 @@ def enter(
     engine.scope, engine.regions = outer, outer_regions
     if any(isinstance(item, Event) for item in walk(body)):
         engine.out.append(Block(function, module.path, body, function.name))
-    return merged(engine.returned.pop())
+    engine.answers = engine.returned.pop()
+    return merged(engine.answers)
 
 
 @lru_cache(maxsize=2000)

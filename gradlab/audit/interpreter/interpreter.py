@@ -44,10 +44,8 @@ class Interpreter(Engine):
         self.start(owner, module)
         self.passes = {}
         self.entered = next(births)
-        made: list[Value | None] = []
-        items = self.collect(lambda: made.append(self.enter(node, module, [], keywords or {}, owner, node, closure)))
-        self.result = made[0]
-        return items
+        self.answers = []
+        return self.collect(lambda: self.enter(node, module, [], keywords or {}, owner, node, closure))
 
     # -- dispatch
 

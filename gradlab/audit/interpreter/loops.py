@@ -12,7 +12,7 @@ from gradlab.audit.knowledge.usage import usage
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import Loop
-from gradlab.audit.trace.iterables import element, number, several
+from gradlab.audit.trace.iterables import element, number, several, spend
 from gradlab.audit.trace.values import CALLABLE, Value, births
 
 UNROLLED = {"optimizer", "scheduler", "model", "ddp", "scaler", "list", "instance", *CALLABLE}
@@ -34,6 +34,7 @@ def follow_for(engine: Engine, node: ast.For) -> None:
         engine.block(node.body)
     if not items:
         follow_loop(engine, node, over)
+    spend(engine.branches, over)
 
 
 def unrolled(over: Value) -> list[Value]:
@@ -106,7 +107,6 @@ def is_one(node: ast.expr) -> bool:
 
 def forget_assigned(engine: Engine, node: ast.AST) -> None:
     """Names that the loop counts up are indices; flags that it assigns are not what they were before it."""
-    names = engine.scope.names
     for part in walk(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Add) and is_one(part.value):
             named = isinstance(part.target, ast.Name)
@@ -117,6 +117,7 @@ def forget_assigned(engine: Engine, node: ast.AST) -> None:
                 bind(engine, part.target, Value("index", ast.unparse(part.target)))
         elif isinstance(part, ast.Assign):
             for target in part.targets:
+                names = engine.scope.home(getattr(target, "id", "")).names
                 old = names.get(target.id) if isinstance(target, ast.Name) else None
                 flag = old is not None and old.kind == "number" and (isinstance(old.value, bool) or is_none(part.value))
                 if isinstance(target, ast.Name) and old is not None and (flag or old.kind in ("bool", "none")):

@@ -34,9 +34,12 @@ USUAL = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "optim"
 
 def named(engine: Engine, name: str) -> Value:
     """What a name is bound to; the first look-up binds it at the top of its module."""
-    if (known := engine.scope.find(name)) is not None:
-        return known
     module = engine.module
+    if (known := engine.scope.find(name)) is not None:
+        top = engine.top(module)
+        set_elsewhere = known.kind == "none" and name in module.declared and engine.scope is not top
+        if not set_elsewhere or top.names.get(name) is not known:
+            return known
     value = top_level(engine, module, name)
     if value is None and name in module.imports:
         value = imported(engine, *module.imports[name], module)

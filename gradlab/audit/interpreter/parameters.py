@@ -15,7 +15,7 @@ from gradlab.audit.trace.values import Value
 
 ANNOTATIONS = (
     ("GradScaler", "scaler"),
-    ("Scheduler", "scheduler"),
+    ("cheduler", "scheduler"),
     ("Optimizer", "optimizer"),
     ("Accelerator", "accelerator"),
     ("Fabric", "fabric"),

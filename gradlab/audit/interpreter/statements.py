@@ -52,6 +52,17 @@ def define_class(engine: Engine, node: ast.ClassDef) -> None:
     engine.scope.names[node.name] = Value("class", node.name, node=node, module=engine.module)
 
 
+def declare(engine: Engine, node: ast.Global | ast.Nonlocal) -> None:
+    """The names are those of the module, or of a function around this one."""
+    scope = engine.scope
+    for name in node.names:
+        outer = engine.top(engine.module) if isinstance(node, ast.Global) else scope.parent
+        while isinstance(node, ast.Nonlocal) and outer is not None and name not in outer.names:
+            outer = outer.parent
+        if outer is not None and outer is not scope:
+            scope.elsewhere[name] = outer
+
+
 def follow_if(engine: Engine, node: ast.If) -> None:
     if dotted(node.test) == "TYPE_CHECKING":
         return
@@ -66,11 +77,14 @@ def follow_branches(
     engine: Engine, node: ast.AST, test: Formula, work: Callable[[], None], otherwise: Callable[[], None]
 ) -> None:
     """Both branches, each from the names and attributes before it; then the names that either may leave behind."""
-    scope, outer, mark = engine.scope, engine.regions, len(engine.written)
-    before = dict(scope.names)
+    outer, mark = engine.regions, len(engine.written)
+    scopes = list(dict.fromkeys([engine.scope, *engine.scope.elsewhere.values()]))
+    before = [dict(scope.names) for scope in scopes]
     engine.branches += 1
     then = engine.collect(work)
-    after_then, scope.names = scope.names, dict(before)
+    after_then = [scope.names for scope in scopes]
+    for scope, names in zip(scopes, before):
+        scope.names = names
     set_then = revert_attributes(engine, mark)
     entered, engine.regions = engine.regions[len(outer) :], outer
     other = engine.collect(otherwise)
@@ -83,11 +97,12 @@ def follow_branches(
     engine.out.append(If(test, then, other, node))
     if leaves(then) and not leaves(other):
         return
-    if leaves(other) and not leaves(then):
-        scope.names = after_then
-        return
-    for name, value in after_then.items():
-        scope.names[name] = either(test, value, scope.names.get(name))
+    for scope, names in zip(scopes, after_then):
+        if leaves(other) and not leaves(then):
+            scope.names = names
+            continue
+        for name, value in names.items():
+            scope.names[name] = either(test, value, scope.names.get(name))
 
 
 def leaves(items: Sequence[Node]) -> bool:
@@ -173,6 +188,8 @@ STATEMENTS: dict[type[ast.stmt], Callable[[Engine, Any], None]] = {
     ast.Try: follow_try,
     ast.TryStar: follow_try,
     ast.Match: follow_match,
+    ast.Global: declare,
+    ast.Nonlocal: declare,
     ast.Assign: follow_assign,
     ast.AnnAssign: follow_annotated,
     ast.AugAssign: follow_augmented,

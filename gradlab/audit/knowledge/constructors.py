@@ -9,7 +9,7 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.source.syntax import called_name, dotted, walk
 from gradlab.audit.trace.engine import Engine
-from gradlab.audit.trace.iterables import every, members
+from gradlab.audit.trace.iterables import every, members, several, spend
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import CALLABLE, Value
 
@@ -54,6 +54,7 @@ def optimizer(call: CallSite, made: Value) -> Value:
     """Of parameters; or the optimizer that it wraps."""
     weights = [v for a in call.args[:1] or [call.keywords.get("params", Value())] for v in every(a)]
     given = [*weights, *(v for a in call.keywords.values() for v in every(a))]
+    spend(call.engine.branches, several(weights))
     made.trained = tuple(dict.fromkeys(v.root() for v in given if v.kind in ("params", "model", "ddp")))
     made.some = any(v.kind not in ("params", "number", "none") or v.some or v.choice for v in weights)
     if made.trained:

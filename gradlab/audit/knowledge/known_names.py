@@ -38,6 +38,11 @@ MAY_ACT = re.compile(
     re.I,
 )
 """Names of calls that may act on gradients although they receive only a model."""
+SHOWS = re.compile(
+    r"^(?!.*(train|step|fit|optim|back|grad|updat|learn)).*(^|_)(eval|valid|test|gen|infer|sampl|show|vis|plot|sav|export|print|demo)",
+    re.I,
+)
+"""Names of calls that receive a model to show what it does, and return nothing."""
 NAMES = {
     "optimizer": re.compile(r"(^|_)(optim(izer|iser)?s?|opt)(_|$|\d)|^opt[_A-Z]?\w*$|optimizer", re.I),
     "scheduler": re.compile(r"^(?!.*(compress|prun(e|ing)|sparsi|quanti|curricul)).*sched", re.I),

@@ -67,7 +67,7 @@ def loss(
         chain=chained(tensors),
         inside=tuple(engine.regions),
         ignoring=ignoring and reduction == "mean",
-        **(provenance(engine, node, args) if maker.startswith("torch.nn") else {}),
+        **(provenance(engine, node, args) if maker.startswith("torch.nn") or records(engine) is False else {}),
     )
     others = [v for v in args if v.kind == "unknown"]
     if others and not any("[" in v.name for v in others):  # a part of it is another in each iteration

@@ -150,6 +150,8 @@ def backward(call: CallSite, owner: Value) -> Value:
             for _, value in owner.choice
         ]
         engine.out += either_of([when for when, _ in owner.choice], happened)
+    elif owner.leaf is not None:
+        call.emit("backward", Value("detached", cut=owner.leaf, cut_path=owner.cut_path))
     else:
         if owner.kind == "unknown" and not call.args and not owner.framework:
             owner.become_tensor()
@@ -171,7 +173,8 @@ def module_method(call: CallSite, owner: Value) -> Value | None:
     if name == "zero_grad":
         call.emit("zero", owner)
     elif name in PARAMETERS:
-        return Value("params", of=owner, named=name.startswith("named"))
+        branches = -1 if name.startswith("trainable") else engine.branches
+        return Value("params", of=owner, named=name.startswith("named"), branches=branches)
     elif name in ("no_sync", "join"):
         return no_sync(call, owner) if name == "no_sync" else Value("context", word=name, model=owner)
     elif name == "clip_grad_norm_":

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT
+from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT, SHOWS
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.provenance import is_traced
-from gradlab.audit.trace.values import CALLABLE, Value
+from gradlab.audit.trace.values import CALLABLE, UNSET, Value
 
 ACTING = {
     *("optimizer", "scaler", "loss_scaler", "model", "ddp", "params", "accelerator", "fabric", "groups", "gradients")
@@ -27,6 +28,8 @@ MOVING = {"to", "cuda", "cpu", "float", "double", "half", "long", "type", "type_
 """Methods of a batch whose results are the same batch."""
 INERT = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "matplotlib", "yaml", "wandb", "omegaconf"}
 """Packages whose functions do nothing to gradients."""
+WHOLE = re.compile(r"(^|[._])(args?|cfg|conf(ig)?|opts?|params|h?params|settings|self|options)$", re.I)
+"""Names of configurations."""
 LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may contain the length of a window."""
 
@@ -42,8 +45,8 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
             value.root().update(thawed=True, shared=True)  # perhaps
     receives = kinds_received(engine, owner, received)
     used = call.node is not engine.statement_call
-    if used and COMPUTES_LOSS.match(name) and (wrapped := next((v for v in received if v.kind == "ddp"), None)):
-        call.emit("passed", wrapped)  # what computes a loss with a network calls it
+    if used and COMPUTES_LOSS.match(name):
+        pass_networks(call)
     averages = owner is not None and receives <= {"model", "ddp", "params"} and AVERAGES.search(owner.name)
     if receives and not averages and not inert(call, received) and acts(name, receives, used):
         call.emit("opaque", owner, name=name, receives=frozenset(receives), used=used)
@@ -53,6 +56,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         return count_of(owner, name)
     configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
     data = owner is not None and owner.kind == "unknown" and owner.traced
+    lengths = lengths_given(call) if re.search("sched", name, re.I) else ()
     return Value(
         made=True,
         opaque=True,
@@ -64,8 +68,24 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         never_none=owner is None and name in ("float", "int", "str"),
         counted=owner if name in ("sum", "numel") and not call.values else None,
         summed=name == "sum",
+        lengths=lengths,
+        call=call.node if lengths else UNSET,
+        path=engine.module.path,
         birth=owner.birth if owner is not None and configured else -1,
     )
+
+
+def pass_networks(call: CallSite) -> None:
+    """What computes a loss with a network calls it."""
+    for value in (v for a in call.values for v in members(a)):
+        if value.kind == "ddp" or value.raw is not None:
+            call.emit("passed", value)
+
+
+def lengths_given(call: CallSite) -> tuple[str, ...]:
+    """Numbers that what makes a schedule receives, unless it may find the length of a window in a configuration."""
+    found = [ast.unparse(n) for n, v in zip(call.expressions, call.values) if v.kind not in ("optimizer", "list")]
+    return () if any(WHOLE.search(text) or "accum" in text for text in found) else tuple(found)
 
 
 def count_of(number: Value, name: str) -> Value:
@@ -107,7 +127,7 @@ def acts(name: str, receives: set[str], used: bool) -> bool:
     """Whether a call may do something to gradients; by its name where it computes something of a model and data."""
     if HARMLESS.match(name) or (COMPUTES_LOSS.match(name) and not receives & HOLDING):
         return False
-    return not receives <= DATA or not used or bool(MAY_ACT.search(name))
+    return not receives <= DATA or not (used or SHOWS.search(name)) or (used and bool(MAY_ACT.search(name)))
 
 
 def blind(owner: Value | None, received: list[Value]) -> bool:

@@ -8,7 +8,7 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.constructors import constant, construct
 from gradlab.audit.knowledge.known_names import CLIPS, LOSS_FUNCTION, kind_made
 from gradlab.audit.knowledge.losses import loss
-from gradlab.audit.knowledge.opaque_calls import opaque_call
+from gradlab.audit.knowledge.opaque_calls import opaque_call, pass_networks
 from gradlab.audit.knowledge.python_functions import python_function
 from gradlab.audit.knowledge.torch_functions import torch_function
 from gradlab.audit.trace.iterables import several
@@ -31,6 +31,7 @@ def library_call(call: CallSite) -> Value:
     if kind := kind_made(call.name):
         return construct(call, kind)
     if LOSS_FUNCTION.match(tail) and call.args:
+        pass_networks(call)
         reduction = constant(call.keywords.get("reduction"), "mean", "mean")
         return loss(call.engine, call.node, call.args, reduction, "ignore_index" in call.keywords, call.name)
     if call.name.startswith("torch.") or tail in ("sum", "max", "min", "abs"):

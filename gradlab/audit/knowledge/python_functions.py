@@ -11,6 +11,7 @@ from gradlab.audit.knowledge.known_names import kind_by_name
 from gradlab.audit.knowledge.manual_updates import assign_gradient
 from gradlab.audit.trace.iterables import (
     OTHERS,
+    collected,
     dictionary,
     dictionary_of_pairs,
     element,
@@ -95,7 +96,8 @@ def same(call: CallSite) -> Value:
     if call.tail == "chain" and any(a.kind == "params" for a in call.args):
         return parameters_of(call.args)
     telling = (a for a in call.args if a.kind in ("params", "list", "enumerated"))
-    return next(telling, call.args[-1] if call.args else Value())
+    found = next(telling, call.args[-1] if call.args else Value())
+    return collected(call.engine.branches, found) if call.tail in COLLECTED else found
 
 
 def annotated(call: CallSite) -> Value | None:
@@ -106,6 +108,7 @@ def signature(call: CallSite) -> Value:
     return Value(given=True, birth=max((a.birth for a in call.args), default=0))
 
 
+COLLECTED = ("list", "tuple", "sorted", "set")
 SAME = (
     *("list", "tuple", "iter", "sorted", "reversed", "set", "filter", "chain", "copy"),
     *("tqdm", "tqdm_notebook", "track"),
@@ -116,11 +119,14 @@ NAMES: dict[str, Callable[[CallSite], Value | None]] = {
     "setattr": set_attribute,
     "functools.partial": partial,
     "partial": partial,
-    "dict": lambda call: dictionary_of_pairs(call.args[0]) if call.args else dictionary(call.keywords),
 }
 TAILS: dict[str, Callable[[CallSite], Value | None]] = {
     **dict.fromkeys(("ExitStack", "AsyncExitStack"), lambda call: Value("stack", call.tail, scope=call.engine.scope)),
     **dict.fromkeys(("range", "trange", "count"), counted),
+    **dict.fromkeys(
+        ("dict", "OrderedDict"),
+        lambda call: dictionary_of_pairs(call.args[0]) if call.args else dictionary(call.keywords),
+    ),
     "enumerate": enumerated,
     "zip": lambda call: Value("zipped", items=call.args),
     "map": mapped,

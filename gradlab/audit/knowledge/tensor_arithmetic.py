@@ -65,6 +65,8 @@ def scaled(
     """A tensor with a factor more, or shifted."""
     one, other, node = (left, right, right_node) if left.kind == "tensor" else (right, left, left_node)
     made = one.derived("tensor", choice=())
+    if isinstance(op, ast.Pow) or other.kind == "tensor":
+        made.parts = ()
     if isinstance(op, (ast.Div, ast.Mult, ast.FloorDiv)) and node is not None:
         sign = "/" if isinstance(op, ast.Div) and one is left else "*"
         made.factors = (*made.factors, Factor(sign, engine.canonical(node), other))

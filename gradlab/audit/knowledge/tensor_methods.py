@@ -29,6 +29,8 @@ OF_ONE = MOVED - {"requires_grad_"} | {
     *("sum", "mean", "max", "min", "log_softmax", "softmax", "sigmoid", "tanh", "exp", "log", "abs", "norm", "relu"),
 }
 """Methods whose arguments are no tensors."""
+LINEAR = MOVED | {"view", "reshape", "squeeze", "unsqueeze", "flatten", "sum", "mean", "nansum", "neg"}
+"""Methods of a sum whose results are the sums of the terms' own."""
 FACTORS = ("div", "div_", "mul", "mul_", "true_divide", "multiply", "divide")
 
 
@@ -47,6 +49,7 @@ def tensor_method(call: CallSite, owner: Value) -> Value:
             owner.update(**{fact: value for fact, value in made.__dict__.items() if fact not in own})
         return made
     made = owner.derived("tensor", made_of=(owner,) if name in MOVED else ())
+    made.parts = owner.parts if name in LINEAR else ()
     if name.endswith("_"):
         owner.traced = False  # what else it comes from now is not known
     else:
@@ -68,8 +71,15 @@ def detached(engine: Engine, node: ast.AST) -> Value:
     return Value("detached", cut=node, cut_path=engine.module.path)
 
 
+def leaf(engine: Engine, node: ast.AST) -> Value:
+    """Numbers without a graph that get a gradient of their own."""
+    return Value(made=True, leaf=node, cut_path=engine.module.path)
+
+
 def detached_method(call: CallSite, owner: Value) -> Value:
-    if call.name in ("requires_grad_", "backward") or not all(map(is_traced, call.args)):
+    if call.name == "requires_grad_":
+        return leaf(call.engine, call.node)
+    if call.name == "backward" or not all(map(is_traced, call.args)):
         return Value(made=True)
     return owner.derived("detached")
 

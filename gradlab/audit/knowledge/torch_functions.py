@@ -9,7 +9,7 @@ from gradlab.audit.knowledge import value_ranges
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.opaque_calls import AWAY_FROM_ZERO, count_of
 from gradlab.audit.knowledge.tensor_arithmetic import tensor_sum
-from gradlab.audit.knowledge.tensor_methods import detached, dimensions
+from gradlab.audit.knowledge.tensor_methods import LINEAR, detached, dimensions, leaf
 from gradlab.audit.trace.iterables import members
 from gradlab.audit.trace.provenance import provenance
 from gradlab.audit.trace.tensors import reduction, roots_of, tensor
@@ -29,6 +29,12 @@ def torch_function(call: CallSite) -> Value:
     if "distributed.autograd" in call.name:  # gradients are in a context of their own, and end with it
         call.emit("opaque", name=tail, receives=frozenset({"framework"}))
         return Value(made=True)
+    first = call.first
+    numbers = first is not None and (first.kind == "detached" or (tail == "Variable" and first.kind == "tensor"))
+    if numbers and tail in ("tensor", "as_tensor", "Variable"):
+        return (leaf if call.keyword("requires_grad") is True else detached)(call.engine, call.node)
+    if tail == "Variable" and first is not None:  # of a batch
+        return Value(made=True, traced=first.traced and "requires_grad" not in call.keywords)
     if "autograd" in call.name:
         if tail == "backward":
             call.emit("backward", call.first)
@@ -48,7 +54,6 @@ def torch_function(call: CallSite) -> Value:
         return detached(call.engine, call.node)
     if tensors and not re.match(r"is|argmax|arg|eq|ne|no_grad|numel", tail):
         return of_tensors(call, tensors)
-    first = call.first
     if first is not None and first.counted is not None and tail in AWAY_FROM_ZERO:
         return count_of(first, tail)
     if tail == "sum" and first is not None and len(call.values) == 1:
@@ -97,6 +102,7 @@ def of_tensors(call: CallSite, tensors: list[Value]) -> Value:
     """`tensors`: those among the arguments, and in lists of them."""
     tail, partial = call.tail, len(call.args) > 1 or "dim" in call.keywords
     made = tensors[0].derived("tensor", made_of=(), roots=roots_of(tensors))
+    made.parts = made.parts if tail in LINEAR else ()
     if tail in ("sum", "mean"):
         made.update(**reduction(tensors[0], tail, dimensions(call, 1)))
     if tail == "stack" and all(of_one_number(v) for v in tensors):

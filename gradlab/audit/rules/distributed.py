@@ -17,6 +17,9 @@ from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import LONGEST, TrainingLoop
 from gradlab.audit.trace.values import Event, Region, Value
 
+PASSES = ("forward", "passed")
+"""Kinds of events that compute a loss with a network."""
+
 
 def calls_wrapper(loop: TrainingLoop) -> bool:
     return any(e.kind == "forward" and e.value is not None and e.value.kind == "ddp" for e in loop.events)
@@ -45,7 +48,7 @@ def no_sync_on_the_last(scenario: Scenario) -> Iterator[Hit]:
         elif step.kind == "step" and last is not None and last.k == step.k:
             region = unreduced(scenario.steps, last)
             forwards = [s for s in scenario.of("forward") if s.k == last.k]
-            if forwards and not any(s.inside("no_sync") for s in forwards):
+            if last.inside("no_sync") and forwards and not any(s.inside("no_sync") for s in forwards):
                 continue  # DDP has decided in the forward pass: no_sync() does nothing
             if region is None or not throughout(scenario, last, region):
                 continue
@@ -58,16 +61,23 @@ def no_sync_on_the_last(scenario: Scenario) -> Iterator[Hit]:
 
 
 def unreduced(steps: list[Occurrence], backward: Occurrence) -> Region | None:
-    """The region in which a backward pass reduces no gradients; for DDP's flag that is decided in the forward pass."""
+    """The region in which a backward pass reduces no gradients; DDP decides that in the forward pass."""
     if (region := backward.inside("no_sync")) is not None:
         return region
-    own = [s for s in steps if s.k == backward.k and s.repeat == backward.repeat and s.kind in ("forward", "sync")]
+    own = [s for s in steps if s.k == backward.k and s.repeat == backward.repeat and s.kind in (*PASSES, "sync")]
     own = [s for s in own if s.inside("no_grad") is None]  # an evaluation, in which DDP decides nothing
+    wrapped = [s.inside("no_sync") for s in own if s.kind in PASSES and of_wrapper(s.event)]
+    own = [s for s in own if s.kind != "passed"]
     first = next((i for i, s in enumerate(own) if s.kind == "forward"), len(own))
     if any(s.kind == "sync" for s in own[first:]):
         return None  # set for the next forward pass
     found = (s.inside("no_sync") for s in own[first:])
-    return next((region for region in found if region is not None and by_hand(region)), None)
+    set_by_hand = next((region for region in found if region is not None and by_hand(region)), None)
+    return wrapped[-1] if set_by_hand is None and wrapped and all(wrapped) else set_by_hand
+
+
+def of_wrapper(forward: Event) -> bool:
+    return forward.value is not None and any(one.kind == "ddp" for one in members(forward.value))
 
 
 def throughout(scenario: Scenario, last: Occurrence, region: Region) -> bool:
@@ -75,7 +85,10 @@ def throughout(scenario: Scenario, last: Occurrence, region: Region) -> bool:
     window = scenario.loop.in_window.get(id(last.event))
     if window is None:
         return not scenario.loop.nested
-    young = [atom for atom in atoms(region.when) if atom.birth > window.birth]
+    inside = [s for s in scenario.steps if region in s.active and s.kind in PASSES]
+    asked = {part for s in inside for key, _ in s.guards for part in key.split(" | ")}
+    deciding = {*atoms(region.when), *(atom for atom in scenario.loop.atoms if atom.key in asked)}
+    young = [atom for atom in deciding if atom.birth > window.birth]
     return scenario.partial(last) and all(
         scenario.values.get(atom.key, False) == at_end for atom in young for at_end in [at_the_last(atom)]
     )
@@ -121,7 +134,7 @@ def only_forward(scenario: Scenario, backward: Occurrence) -> Event | None:
     events = [s.event for s in scenario.of("forward", "passed") if s.k == backward.k and s.event.value is not None]
     at = {(getattr(e.node, "lineno", 0), getattr(e.node, "col_offset", 0)): e for e in events if e.kind == "passed"}
     found = {*at.values(), *(e for e in events if e.kind == "forward")}
-    wrapped = [e for e in found if e.value is not None and any(v.kind == "ddp" for v in members(e.value))]
+    wrapped = [e for e in found if of_wrapper(e)]
     return wrapped[0] if len(wrapped) == 1 else None
 
 
@@ -133,6 +146,17 @@ def wrapper_bypassed(scenario: Scenario) -> Iterator[Hit]:
         value = backward.event.value
         if value is not None:
             yield from raw_forwards(scenario, backward, dict.fromkeys([value.forward, *value.chain]))
+            yield from raw_passed(scenario, backward)
+
+
+def raw_passed(scenario: Scenario, backward: Occurrence) -> Iterator[Hit]:
+    """The module inside is given to what computes the loss, and nothing calls the wrapper or is given it."""
+    passed = [s for s in scenario.of("passed") if s.k == backward.k and s.inside("no_grad") is None]
+    for step in passed:
+        model = step.event.value
+        if model is not None and model.raw is not None and not wrapper_called(scenario.loop, model):
+            if not any(of_wrapper(s.event) for s in passed) and step in scenario.before(backward):
+                yield Hit(step, (backward,))
 
 
 def raw_forwards(scenario: Scenario, backward: Occurrence, found: Iterable[Event | None]) -> Iterator[Hit]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradlab.audit.rules.registry import text_rule
 from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import called_name
+from gradlab.audit.source.syntax import called_name, dotted
 
 CONTEXTS = {
     *("autocast", "no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "detect_anomaly"),
     *("no_sync", "accumulate", "no_backward_sync"),
 }
+NAMED = re.compile(r"(?!use_|with_|enable_|is_|has_)(\w+_)?(ctx|context|autocast)(_\w+)?")
+"""Other names of context managers; `use_autocast` is a flag."""
 
 
 @text_rule("GL216")
@@ -24,6 +27,11 @@ def joined(module: Module) -> Iterator[ast.AST]:
             whole = item.context_expr
             if isinstance(whole, ast.BoolOp):
                 last = isinstance(whole.op, ast.And)
-                known = [called_name(part) in CONTEXTS for part in whole.values]
+                known = [called_name(part) in CONTEXTS or (last and named(part)) for part in whole.values]
                 if any(known[:-1]) if last else known[0] and any(known[1:]):
                     yield whole
+
+
+def named(node: ast.expr) -> bool:
+    """Whether a name says that it is a context manager; before `or` it may be None."""
+    return NAMED.fullmatch(called_name(node) or dotted(node).split(".")[-1]) is not None

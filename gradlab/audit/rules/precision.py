@@ -153,7 +153,8 @@ def bf16_with_scaler(scenario: Scenario) -> Iterator[Hit]:
         for region in loss.forward.regions if loss.forward is not None else loss.inside:
             if region.kind == "autocast" and region.context is not None:
                 if region.context.dtype.split(".")[-1] == "bfloat16":
-                    yield Hit(backward)
+                    here = loss.forward is None or loss.forward.path == backward.event.path
+                    yield Hit(backward, node=region.node if here else None)
 
 
 @text_rule("GL212")
@@ -168,6 +169,7 @@ def deprecated_amp(module: Module) -> Iterator[ast.AST]:
         if str(old.module).startswith("torch.cuda.amp") and not {a.name for a in old.names} & new:
             yield old
     short = {a.asname or a.name for n in imports if n.module == "torch.cuda" for a in n.names if a.name == "amp"}
+    short |= {a.asname for n in nodes.of(ast.Import) for a in n.names if a.name == "torch.cuda.amp" and a.asname}
     for node in nodes.of(ast.Attribute):
         if node.attr in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
             if node.attr not in new and dotted(node.value) in {"torch.cuda.amp", "cuda.amp", *short}:

@@ -43,9 +43,26 @@ def loss_without_graph(scenario: Scenario) -> Iterator[Hit]:
     """A loss goes backward that was computed in no_grad(), or from what was detached, and from nothing else."""
     for backward in scenario.of("backward"):
         value = backward.event.value
-        if value is not None and (lost := first_cut(value)) is not None and is_traced(value):
-            if not sources(value):
-                yield Hit(backward, (), lost.cut if lost.cut_path == backward.event.path else None)
+        if value is None:
+            continue
+        if (lost := first_cut(value)) is not None and is_traced(value) and not sources(value):
+            yield Hit(backward, (), lost.cut if lost.cut_path == backward.event.path else None)
+        for term in value.parts:
+            lost = first_cut(term)
+            if lost is not None and lost.cut_path == backward.event.path and useless(term, value):
+                yield Hit(backward, (), lost.cut)
+
+
+def useless(term: Value, loss: Value) -> bool:
+    """Whether a term of a sum has no graph, and comes from a network in no_grad() that another term trains."""
+    if not is_traced(term) or sources(term):
+        return False
+    others = [event for part in loss.parts if part is not term for event in part.chain]
+    trained = [event.value for event in others if event.value is not None and differentiable(event)]
+    return any(
+        event.value is not None and not differentiable(event) and any(overlap(event.value, one) for one in trained)
+        for event in term.chain
+    )
 
 
 @scenario_rule("GL705")
@@ -66,9 +83,20 @@ def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
             yield Hit(clip, (step,))
 
 
+@loop_rule("GL705")
+def clip_of_nothing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """A generator of parameters is clipped that the optimizer, or an earlier clip, has gone through."""
+    for event in loop.events:
+        value = event.value
+        if event.kind == "clip" and value is not None and value.kind == "params":
+            again = loop.statement is not None or loop.self_contained
+            if event.empty or (value.branches >= 0 and again and value.birth < loop.birth):
+                yield event.path, event.node
+
+
 @loop_rule("GL707")
 def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """After the batches of an epoch a model is put into eval(), and nothing takes it back before the next epoch."""
+    """A model is put into eval() in each epoch to be evaluated, and nothing takes it back before the next batches."""
     if not loop.outer:
         return
     own, inside = {id(e) for e in loop.events}, events(loop.outer[-1].body)
@@ -76,14 +104,25 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     if any(e.kind == "opaque" and e.receives & {*NETWORKS, "self", "framework"} for e in inside):
         return
     modes = [e for e in inside if e.kind == "mode"]
-    for event in inside[at + 1 :]:
-        if event.kind != "mode" or event.name != "eval" or event.value is None:
+    for i, event in enumerate(inside):
+        if event.kind != "mode" or event.name != "eval" or event.value is None or id(event) in own:
             continue
         model = event.value
         back = any(e.name != "eval" and (e.value is None or related(e.value, model)) for e in modes)
-        if not back and passed(loop, model) and not any(e.name == "eval" and id(e) in own for e in modes):
-            yield event.path, event.node
+        if back or not passed(loop, model) or any(e.name == "eval" and id(e) in own for e in modes):
+            continue
+        if i > at or evaluated(model, inside[i + 1 :], own):
+            backward = next(e for e in loop.events if e.kind == "backward")
+            shown = event if event.frames == backward.frames else backward
+            yield shown.path, shown.node
             return
+
+
+def evaluated(model: Value, after: list[Event], own: set[int]) -> bool:
+    """Whether a model is called in no_grad() before the loop begins."""
+    first = next((i for i, event in enumerate(after) if id(event) in own), len(after))
+    passes = [event for event in after[:first] if event.kind == "forward" and not differentiable(event)]
+    return any(event.value is not None and overlap(event.value, model) for event in passes)
 
 
 def passed(loop: TrainingLoop, model: Value) -> bool:

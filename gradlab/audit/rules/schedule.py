@@ -41,13 +41,29 @@ def in_batches(schedule: Value) -> bool:
 
 def of_iterations(schedule: Value, loop: TrainingLoop) -> bool:
     """Whether a schedule is as long as the loop over micro-batches, or is said to count them."""
-    if any("micro" in text for text in schedule.lengths):
-        return True
-    over = loop.statement.node.iter if loop.statement is not None and isinstance(loop.statement.node, ast.For) else None
-    if loop.nested or not isinstance(over, ast.Call) or called_name(over) not in ("range", "trange"):
+    return any("micro" in text for text in schedule.lengths) or as_long(schedule, loop)
+
+
+def as_long(schedule: Value, loop: TrainingLoop) -> bool:
+    """Whether a schedule's length is the number of the loop's iterations."""
+    if loop.nested or loop.statement is None:
         return False
-    ends = {ast.unparse(end) for end in over.args[:2]}
+    over = loop.statement.node.iter if isinstance(loop.statement.node, ast.For) else None
+    ends = bounds(loop.statement.node)
+    if isinstance(over, ast.Call) and called_name(over) in ("range", "trange"):
+        ends |= {ast.unparse(end) for end in over.args[:2]}
     return any(text.split(" <- ")[0] in ends for text in schedule.lengths)
+
+
+def bounds(loop: ast.AST) -> set[str]:
+    """What ends a loop when it is reached by a name that each of its iterations counts up."""
+    body: list[ast.stmt] = getattr(loop, "body", [])
+    counted = {ast.unparse(n.target) for n in body if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)}
+    found = set()
+    for test in (n.test for n in body if isinstance(n, ast.If) and isinstance(n.body[-1], ast.Break)):
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.GtE, ast.Eq)):
+            found |= {ast.unparse(test.comparators[0])} if ast.unparse(test.left) in counted else set()
+    return found
 
 
 @scenario_rule("GL401", windows=True)
@@ -140,7 +156,9 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
         return
     for step in steps:
         schedule = step.event.value
-        if schedule is None or not all(map(in_batches, alternatives(schedule))):
+        if schedule is None or not all(
+            in_batches(one) or as_long(one, scenario.loop) for one in alternatives(schedule)
+        ):
             continue
         if schedule.prepared is not None and any(r.accelerator for e in scenario.loop.events for r in e.regions):
             continue  # in Accelerate's own window

@@ -36,7 +36,7 @@ def remainder_left(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         return
     if statement.over is not None and statement.over.kind == "enumerated":
         step = next(e for e in events([found[0]]) if e.kind == "step")
-        yield step.path, step.node
+        yield step.path, getattr(found[0].node, "test", step.node) if step.path == loop.path else step.node
 
 
 @loop_rule("GL308")

@@ -69,6 +69,11 @@ class Module:
         return [(n.module, n.level) for n in nodes if n.module and any(alias.name == "*" for alias in n.names)]
 
     @cached_property
+    def declared(self) -> set[str]:
+        """Names at the top that functions assign."""
+        return {name for node in self.source.nodes.of(ast.Global) for name in node.names}
+
+    @cached_property
     def casts(self) -> bool:
         """Whether autocast is used outside of the networks defined here: then networks from elsewhere do not cast."""
         networks = [

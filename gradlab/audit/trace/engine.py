@@ -10,6 +10,7 @@ from typing import Any
 from gradlab.audit.source.project import Function, Module, Project
 from gradlab.audit.trace.conditions import Formula
 from gradlab.audit.trace.event_tree import Node
+from gradlab.audit.trace.iterables import spend
 from gradlab.audit.trace.values import UNSET, Event, Frame, Region, Scope, Value
 
 
@@ -48,7 +49,7 @@ class Engine(ABC):
         self.thawing = False  # weights that are not known were set to need one
         self.closures: list[Value] = []  # functions defined in those that were entered
         self.tops: dict[int, Scope] = {}  # the names at the top of each module
-        self.result: Value | None = None  # of the function at the entry point
+        self.answers: list[Value] = []  # what the last function that was left may return
 
     @property
     def module(self) -> Module:
@@ -56,6 +57,9 @@ class Engine(ABC):
 
     def emit(self, kind: str, node: ast.AST, value: Value | None = None, **facts: Any) -> Event:
         """Something happens to gradients here; `facts` are fields of the event."""
+        if kind == "clip" and value is not None:
+            facts["empty"] = value.spent
+            spend(self.branches, value)
         event = Event(kind, node, self.module.path, value, tuple(self.regions), tuple(self.frames), **facts)
         self.out.append(event)
         return event

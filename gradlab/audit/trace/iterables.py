@@ -26,11 +26,16 @@ def dictionary(items: Mapping[str, Value]) -> Value:
 
 
 def dictionary_of_pairs(pairs: Value) -> Value | None:
-    """dict() of pairs whose second parts are optimizers or schedules."""
+    """dict() of a dictionary, or of pairs: under names, or whose second parts are optimizers or schedules."""
+    if pairs.kind == "dict":
+        made = pairs.derived("dict", items=[*pairs.items])
+        made.attributes = {**pairs.attributes}
+        return made
     rows = [row.items for row in pairs.items if row.kind == "list" and len(row.items) == 2]
     if pairs.kind != "list" or not rows or len(rows) < len(pairs.items):
         return None
-    if any(value.kind not in ("optimizer", "scheduler") for _, value in rows):
+    named = all(isinstance(key.value, str) for key, _ in rows)
+    if not named and any(value.kind not in ("optimizer", "scheduler") for _, value in rows):
         return None
     made = Value("dict", items=[value for _, value in rows])
     made.attributes = {f"[{key.value!r}]": value for key, value in rows}
@@ -52,6 +57,21 @@ def parameters_of(values: list[Value]) -> Value:
         return values[0]
     first = next(value for value in values if value.kind == "params")
     return first.derived("params", items=[item for value in values for item in every(value)])
+
+
+def spend(branches: int, over: Value) -> None:
+    """Something goes through a value: a generator of parameters is empty from now on, unless that may not happen."""
+    for one in every(over):
+        one.spent = one.spent or 0 <= one.branches >= branches
+
+
+def collected(branches: int, over: Value) -> Value:
+    """A list of the items of a value."""
+    if over.kind != "params" or over.branches < 0:
+        return over
+    made = over.derived("params", branches=-1)
+    spend(branches, over)
+    return made
 
 
 def every(value: Value) -> list[Value]:

@@ -312,9 +312,14 @@ def unconditional_step(items: Sequence[Node]) -> bool:
 def acts(item: If) -> bool:
     """Whether something that depends on it acts on gradients, or leaves the loop."""
     return any(
-        isinstance(part, Jump) or (isinstance(part, Event) and part.kind in ACTIONS)
+        isinstance(part, Jump) or (isinstance(part, Event) and (part.kind in ACTIONS or unsynchronised(part)))
         for part in walk([*item.then, *item.other])
     )
+
+
+def unsynchronised(event: Event) -> bool:
+    """Whether a network is called in no_sync(): there DDP decides whether the backward pass reduces gradients."""
+    return event.kind in ("forward", "passed") and any(region.kind == "no_sync" for region in event.regions)
 
 
 def differentiable(event: Event) -> bool:

@@ -117,6 +117,8 @@ class Value:
     last: str = ""  # of nn.Sequential: its last layer
     some: bool = False  # of parameters: not all of the model's; of an optimizer: it may have others than those known
     named: bool = False  # of parameters: with their names
+    branches: int = -1  # of a generator of parameters: how many `if` are around where it is made
+    spent: bool = False  # of a generator of parameters: something has gone through it
     guess: bool = False  # of a gradient: it may be that of an input
     # context managers
     word: str = ""  # no_sync, accumulate, no_grad, scale_loss, followed, unknown
@@ -137,6 +139,7 @@ class Value:
     traced: bool = False  # and it comes from nothing else
     cut: ast.AST | None = None  # where it, or something that it comes from, lost its graph
     cut_path: str = ""  # of the file of `cut`
+    leaf: ast.AST | None = None  # where it was given a gradient of its own, which goes no further
     made_of: tuple[Value, ...] = ()  # the tensors that it was computed from by arithmetic
     parts: tuple[Value, ...] = ()  # the terms of a sum
     factors: tuple[Factor, ...] = ()
@@ -222,6 +225,11 @@ class Scope:
     def __init__(self, parent: Scope | None, node: ast.AST, module: Module):
         self.parent, self.node, self.module = parent, node, module
         self.names: dict[str, Value] = {}
+        self.elsewhere: dict[str, Scope] = {}  # of names that `global` or `nonlocal` declares
+
+    def home(self, name: str) -> Scope:
+        """Where an assignment binds a name."""
+        return self.elsewhere.get(name, self)
 
     def find(self, name: str) -> Value | None:
         scope: Scope | None = self
@@ -283,6 +291,7 @@ class Event:
     perhaps: bool = False  # backward: the loss may have been divided
     call: ast.Call | None = None  # clip
     by_value: bool = False  # clip
+    empty: bool = False  # clip: of a generator of parameters that something has gone through
     by_hand: bool = False  # zero: without zero_grad()
     owner: Value | None = None  # zero: what it is called on, where it is not known whose gradients it zeroes
     closure: tuple[Event, ...] = ()  # step: what happens in its closure

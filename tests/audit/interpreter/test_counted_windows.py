@@ -134,8 +134,8 @@ def made(opt, kind):
 schedule = made(optimizer, input())
 for i, (x, y) in enumerate(loader):
     (F.cross_entropy(model(x), y) / 4).backward()
-    if (i + 1) % 4 == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % 4 == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
     schedule.step()
 """,
@@ -148,8 +148,8 @@ schedule = get_cosine_schedule_with_warmup(  # expect: GL403
 )
 for i, (x, y) in enumerate(loader):
     (F.cross_entropy(model(x), y) / 4).backward()
-    if (i + 1) % 4 == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % 4 == 0:  # expect: GL307
+        optimizer.step()
         schedule.step()
         optimizer.zero_grad()
 """,
@@ -185,8 +185,8 @@ schedule = get_linear_schedule_with_warmup(optimizer, 100, 3 * len(loader) // 4)
 model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 for i, (x, y) in enumerate(loader):
     accelerator.backward(F.cross_entropy(model(x), y) / 4)
-    if i % 4 == 0:
-        optimizer.step()  # expect: GL307
+    if i % 4 == 0:  # expect: GL307
+        optimizer.step()
         schedule.step()
         optimizer.zero_grad()
 """,
@@ -198,8 +198,8 @@ schedule = get_linear_schedule_with_warmup(optimizer, 100, 3 * len(loader))  # e
 model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 for i, (x, y) in enumerate(loader):
     accelerator.backward(F.cross_entropy(model(x), y) / 4)
-    if i % 4 == 0:
-        optimizer.step()  # expect: GL307
+    if i % 4 == 0:  # expect: GL307
+        optimizer.step()
         schedule.step()
         optimizer.zero_grad()
 """,

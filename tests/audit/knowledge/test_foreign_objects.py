@@ -90,32 +90,32 @@ def fit(net, optimizer, batches, compute, count):
         outputs, losses = compute(net(x), y)
         losses["loss"] = losses["loss"] / count
         losses["loss"].backward()
-        if (i + 1) % count == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
 def less(net, optimizer, batches, compute, count):
     for i, (x, y) in enumerate(batches):
         outputs, losses = compute(net(x), y)
         losses["loss"] /= count
         losses["loss"].backward()
-        if (i + 1) % count == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
 def whole(net, optimizer, batches, compute, count, scaler):
     for i, (x, y) in enumerate(batches):
         outputs, losses = compute(net(x), y)
         losses["loss"] = losses["loss"] / count
         scaler.scale(losses["loss"]).backward()
-        if (i + 1) % count == 0:
-            scaler.step(optimizer)  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
 def grow(net, optimizer, batches, compute, count):
     for i, (x, y) in enumerate(batches):
         outputs, losses = compute(net(x), y)
         losses["loss"].backward()  # expect: GL301
-        if (i + 1) % count == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
 """,
     "losses that a network returns in a dictionary": """
@@ -124,15 +124,15 @@ def fit(net, optimizer, batches, count):
         outputs = net(batch)
         outputs["loss"] = outputs["loss"] / count
         outputs["loss"].backward()
-        if (i + 1) % count == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
 def grow(net, optimizer, batches, count):
     for i, batch in enumerate(batches):
         outputs = net(batch)
         outputs["loss"].backward()  # expect: GL301
-        if (i + 1) % count == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
 """,
     "losses in a dictionary of the loop": """
@@ -142,16 +142,16 @@ def fit(net, optimizer, batches, count):
         losses["one"] = F.cross_entropy(net(x), y)
         losses["one"] = losses["one"] / count
         losses["one"].backward()
-        if (i + 1) % count == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
 def grow(net, optimizer, batches, count):
     for i, (x, y) in enumerate(batches):
         losses = {}
         losses["one"] = F.cross_entropy(net(x), y)
         losses["one"].backward()  # expect: GL301
-        if (i + 1) % count == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % count == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
 """,
     "gradients of a list's weights": """
@@ -238,8 +238,8 @@ def fit(net, criterion, config, batches):
     opt = torch.optim.Adam(net.parameters(), lr=config.rate / config.batch)
     for i, (x, y) in enumerate(batches):
         criterion(net(x), y).backward()
-        if (i + 1) % config.subdivisions == 0:
-            opt.step()  # expect: GL307
+        if (i + 1) % config.subdivisions == 0:  # expect: GL307
+            opt.step()
             opt.zero_grad()
 """,
     "a schedule with a period of its own": """
@@ -249,8 +249,8 @@ def fit(net, opt, schedule, batches, n, m):
         if i % m == 0:
             schedule.step()
         (F.cross_entropy(net(x), y) / n).backward()
-        if (i + 1) % n == 0:
-            opt.step()  # expect: GL307
+        if (i + 1) % n == 0:  # expect: GL307
+            opt.step()
             opt.zero_grad()
 """,
     "gradients of a bad batch": """

@@ -105,8 +105,8 @@ for i, (x, y) in enumerate(loader):
     loss = F.cross_entropy(model(x), y) / 4
     with fabric.no_backward_sync(model, enabled=part):  # expect: GL503
         fabric.backward(loss)
-    if not part:
-        optimizer.step()  # expect: GL307
+    if not part:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
 """,
     "Accelerate's own scaler, and a clip past it": """

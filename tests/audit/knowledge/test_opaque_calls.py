@@ -189,6 +189,14 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "a call that receives only the model, by its name to show it": """
+from elsewhere import gen_examples
+
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # expect: GL305
+    gen_examples(model, x)
+""",
 }
 
 

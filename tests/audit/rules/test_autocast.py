@@ -152,9 +152,9 @@ class Engine:
     def fit(self, batches):
         for x, y in batches:
             self.opt.zero_grad()
-            with torch.autocast("cuda", dtype=self.kind):
+            with torch.autocast("cuda", dtype=self.kind):  # expect: GL211
                 loss = F.cross_entropy(self.net(x), y)
-            self.scaler.scale(loss).backward()  # expect: GL211
+            self.scaler.scale(loss).backward()
             self.scaler.step(self.opt)
             self.scaler.update()
 """,

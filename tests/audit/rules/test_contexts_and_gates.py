@@ -286,6 +286,15 @@ def predict(x, flag, context):
     with torch.no_grad(), torch.autocast("cuda", enabled=flag and True):
         return model(x)
 """,
+    "contexts joined by and that are known by their names": """
+def predict(x, amp_ctx, use_autocast, backend):
+    with amp_ctx and backend.get_context(0):  # expect: GL216
+        model(x)
+    with use_autocast and torch.autocast("cuda"):
+        model(x)
+    with amp_ctx or backend.get_context(0):
+        return model(x)
+""",
 }
 
 

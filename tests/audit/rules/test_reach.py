@@ -103,14 +103,14 @@ for x, y in loader:
 """,
     "eval() after the first epoch": """
 def evaluate(model):
-    model.eval()  # expect: GL707
+    model.eval()
     with torch.no_grad():
         return [model(x) for x, y in held_out]
 net.train()
 for epoch in range(9):
     for x, y in loader:
         opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
+        F.cross_entropy(net(x), y).backward()  # expect: GL707
         opt.step()
     evaluate(net)
 """,
@@ -155,6 +155,101 @@ for epoch in range(9):
         opt.zero_grad()
         F.cross_entropy(net(x), y).backward()
         opt.step()
+""",
+    "an evaluation before the batches of an epoch": """
+def evaluate(model):
+    model.eval()
+    with torch.no_grad():
+        return [model(x) for x, y in held_out]
+net.train()
+for epoch in range(9):
+    evaluate(net)
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()  # expect: GL707
+        opt.step()
+""",
+    "a generator of parameters that the optimizer has gone through": """
+params = filter(lambda p: p.requires_grad, net.parameters())
+opt = torch.optim.SGD(params, lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(params, 1.0)  # expect: GL705
+    opt.step()
+""",
+    "a generator of parameters that is clipped in each iteration": """
+params = net.parameters()
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(params, 1.0)  # expect: GL705
+    opt.step()
+""",
+    "a list of parameters, and a generator in one of two branches": """
+params = list(net.parameters())
+opt = torch.optim.SGD(params, lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    both = net.parameters()
+    if len(x) > 1:
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        torch.nn.utils.clip_grad_norm_(both, 1.0)
+    else:
+        torch.nn.utils.clip_grad_norm_(both, 0.5)
+    opt.step()
+""",
+    "a loss made anew from its number": """
+for x, y in loader:
+    opt.zero_grad()
+    loss = F.cross_entropy(net(x), y)
+    loss = torch.tensor(loss.item(), requires_grad=True)  # expect: GL712
+    loss.backward()
+    opt.step()
+""",
+    "a loss in a Variable of its own": """
+from torch.autograd import Variable
+for x, y in loader:
+    opt.zero_grad()
+    loss = Variable(F.cross_entropy(net(Variable(x)), Variable(y)).data, requires_grad=True)  # expect: GL712
+    loss.backward()
+    opt.step()
+""",
+    "an image that is trained": """
+for x, y in loader:
+    opt.zero_grad()
+    image = net(x).detach()
+    image.requires_grad = True
+    (image - y).pow(2).mean().backward()
+    F.cross_entropy(net(x), y).backward()
+    opt.step()
+""",
+    "one of two terms in no_grad": """
+def distance(one, two):
+    return (F.normalize(one, dim=1) - two).pow(2).mean()
+for x, y in loader:
+    opt.zero_grad()
+    first = net(x)
+    with torch.no_grad():
+        second = net(y)  # expect: GL712
+        target = other(x)
+    loss = distance(first, target)
+    loss += distance(second, target)
+    loss.backward()
+    opt.step()
+""",
+    "two terms, each with a target in no_grad": """
+def distance(one, two):
+    return (F.normalize(one, dim=1) - two).pow(2).mean()
+for x, y in loader:
+    opt.zero_grad()
+    with torch.no_grad():
+        target = net(x)
+    loss = distance(net(x), target)
+    loss += distance(net(y), target)
+    loss.backward()
+    opt.step()
 """,
 }
 

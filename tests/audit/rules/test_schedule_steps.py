@@ -101,8 +101,8 @@ for i, (x, y) in enumerate(loader):
 def train(net, batches, opt, schedule, n):
     for i, (x, y) in enumerate(batches):
         (F.cross_entropy(net(x), y) / n).backward()
-        if (i + 1) % n == 0:
-            opt.step()  # expect: GL307
+        if (i + 1) % n == 0:  # expect: GL307
+            opt.step()
             schedule.step()
             opt.zero_grad()
 
@@ -114,8 +114,8 @@ def main(args, batches):
 def train(net, batches, opt, schedule, n):
     for i, (x, y) in enumerate(batches):
         (F.cross_entropy(net(x), y) / n).backward()
-        if (i + 1) % n == 0:
-            opt.step()  # expect: GL307
+        if (i + 1) % n == 0:  # expect: GL307
+            opt.step()
             schedule.step()
             opt.zero_grad()
 
@@ -129,8 +129,8 @@ def main(args, batches):
 def train(net, batches, opt, schedule, n):
     for i, (x, y) in enumerate(batches):
         (F.cross_entropy(net(x), y) / n).backward()
-        if (i + 1) % n == 0:
-            opt.step()  # expect: GL307
+        if (i + 1) % n == 0:  # expect: GL307
+            opt.step()
             schedule.step()
             opt.zero_grad()
 
@@ -144,8 +144,8 @@ def main(args, batches):
 def train(net, batches, opt, schedule, n):
     for i, (x, y) in enumerate(batches):
         (F.cross_entropy(net(x), y) / n).backward()
-        if (i + 1) % n == 0:
-            opt.step()  # expect: GL307, GL308
+        if (i + 1) % n == 0:  # expect: GL307
+            opt.step()  # expect: GL308
             schedule.step()
             opt.zero_grad()
 
@@ -221,6 +221,38 @@ def train(args):
             F.cross_entropy(model(loader[0][0]), loader[0][1]).backward()
             optimizer.step()
             schedule.step()
+""",
+    "a schedule as long as the count of micro-batches": """
+from elsewhere import make_scheduler
+schedule = make_scheduler(optimizer, warmup, args.steps)  # expect: GL403
+step = 0
+while step < args.steps:
+    for x, y in loader:
+        (F.cross_entropy(model(x), y) / args.n).backward()
+        if (step + 1) % args.n == 0:
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        step += 1
+        if step >= args.steps:
+            break
+""",
+    "a schedule as long as the count of updates, and one of unseen making": """
+from elsewhere import make_scheduler
+one = make_scheduler(optimizer, warmup, args.steps)
+two = make_scheduler(optimizer, args)
+step = 0
+while step < args.steps:
+    for i, (x, y) in enumerate(loader):
+        (F.cross_entropy(model(x), y) / args.n).backward()
+        if (i + 1) % args.n == 0:  # expect: GL307
+            optimizer.step()
+            one.step()
+            two.step()
+            optimizer.zero_grad()
+            step += 1
+        if step >= args.steps:
+            break
 """,
 }
 

@@ -105,3 +105,53 @@ STEPS = "gradient_accumulation_steps=args.steps"
 )
 def test_accelerate_zeroes_in_the_last_micro_batch_of_a_window(steps, before, first, after, tmp_path):
     assert_faults(ACCUMULATE.format(steps=steps, before=before, first=first, after=after), tmp_path)
+
+
+FORWARD = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+from elsewhere import process
+outer = DDP(model) if distributed else model
+for x, y in loader:
+    optimizer.zero_grad()
+    for i in range(0, len(x), 4):
+        last = i + 4 >= len(x)
+        if WHERE:
+            loss = process.training_loss(outer, x[i : i + 4])
+        else:
+            with outer.no_sync():MARK
+                loss = process.training_loss(outer, x[i : i + 4])
+        (loss * 4 / len(x)).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "mark"), [("last or not distributed", ""), ("not last or not distributed", "  # expect: GL502")]
+)
+def test_the_wrapper_decides_in_its_forward_pass(where, mark, tmp_path):
+    assert_faults(FORWARD.replace("WHERE", where).replace("MARK", mark), tmp_path)
+
+
+PASSED = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+from elsewhere import process
+model = DDP(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    CALL
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "loss = process.training_losses(model.module, x)['loss'].mean()  # expect: GL504",
+        "loss = process.training_losses(model, x)['loss'].mean()",
+        "loss = process.losses(model.module, model(x), y)['loss'].mean()",
+    ],
+)
+def test_what_computes_a_loss_calls_the_network_that_it_is_given(call, tmp_path):
+    assert_faults(PASSED.replace("CALL", call), tmp_path)

@@ -9,9 +9,9 @@ scaler = torch.amp.GradScaler("cuda")
 
 for data, target in train_loader:
     optimizer.zero_grad()
-    with torch.autocast("cuda", dtype=torch.bfloat16):
+    with torch.autocast("cuda", dtype=torch.bfloat16):  # expect: GL211
         output = model(data)
         loss = criterion(output, target)
-    scaler.scale(loss).backward()  # expect: GL211
+    scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()

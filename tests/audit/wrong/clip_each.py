@@ -12,6 +12,6 @@ for i, (data, target) in enumerate(train_loader):
     loss = criterion(model(data), target)
     (loss / accumulation_steps).backward()
     clip_grad_norm_(model.parameters(), max_norm=1.0)  # expect: GL304
-    if (i + 1) % accumulation_steps == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()

@@ -12,7 +12,7 @@ optimizer.zero_grad()
 for i, (data, target) in enumerate(train_loader):
     loss = criterion(model(data), target) / steps
     loss.backward()  # expect: GL805
-    if (i + 1) % steps == 0:
+    if (i + 1) % steps == 0:  # expect: GL307
         clip_grad_norm_(model.parameters(), max_norm=1.0)
-        optimizer.step()  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()

@@ -17,6 +17,6 @@ for i, (data, target) in enumerate(train_loader):
     loss = criterion(model(data), target) / accumulation_steps
     with nullcontext() if boundary else model.no_sync():  # expect: GL503
         loss.backward()
-    if boundary:
-        optimizer.step()  # expect: GL307
+    if boundary:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()

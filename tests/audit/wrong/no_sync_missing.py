@@ -12,6 +12,6 @@ accumulation_steps = 4
 
 for i, (data, target) in enumerate(train_loader):
     (criterion(model(data), target) / accumulation_steps).backward()  # expect: GL501
-    if (i + 1) % accumulation_steps == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()

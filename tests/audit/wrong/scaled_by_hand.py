@@ -13,6 +13,6 @@ for i, (data, target) in enumerate(train_loader):
     for param in model.parameters():
         if param.grad is not None:
             param.grad /= accumulation_steps  # expect: GL303
-    if (i + 1) % accumulation_steps == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()

@@ -10,7 +10,7 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
 for i, (data, target) in enumerate(train_loader):
     loss = criterion(model(data), target)
     (loss / accumulation_steps).backward()
-    if (i + 1) % accumulation_steps == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
+        optimizer.step()
         optimizer.zero_grad()
     scheduler.step()  # expect: GL401

@@ -11,7 +11,7 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs *
 for epoch in range(epochs):
     for i, (data, target) in enumerate(train_loader):
         (criterion(model(data), target) / accumulation_steps).backward()
-        if (i + 1) % accumulation_steps == 0:
-            optimizer.step()  # expect: GL307
+        if (i + 1) % accumulation_steps == 0:  # expect: GL307
+            optimizer.step()
             optimizer.zero_grad()
             scheduler.step()

@@ -14,8 +14,8 @@ for i, (data, target) in enumerate(train_loader):
         loss = criterion(model(data), target) / accumulation_steps
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)  # expect: GL203
-    if (i + 1) % accumulation_steps == 0:
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
         clip_grad_norm_(model.parameters(), max_norm=1.0)
-        scaler.step(optimizer)  # expect: GL307
+        scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

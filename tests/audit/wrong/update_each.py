@@ -13,9 +13,9 @@ for i, (data, target) in enumerate(train_loader):
     with torch.autocast("cuda", dtype=torch.float16):
         loss = criterion(model(data), target) / accumulation_steps
     scaler.scale(loss).backward()
-    if (i + 1) % accumulation_steps == 0:
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
         scaler.unscale_(optimizer)
         clip_grad_norm_(model.parameters(), max_norm=1.0)
-        scaler.step(optimizer)  # expect: GL307
+        scaler.step(optimizer)
         optimizer.zero_grad()
     scaler.update()  # expect: GL213

@@ -11,5 +11,5 @@ for i, (data, target) in enumerate(train_loader):
     optimizer.zero_grad()  # expect: GL306
     loss = criterion(model(data), target)
     (loss / accumulation_steps).backward()
-    if (i + 1) % accumulation_steps == 0:
-        optimizer.step()  # expect: GL307
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
+        optimizer.step()

@@ -10,5 +10,5 @@ accumulation_steps = 4
 for i, (data, target) in enumerate(train_loader):
     loss = criterion(model(data), target)
     (loss / accumulation_steps).backward()
-    if (i + 1) % accumulation_steps == 0:
-        optimizer.step()  # expect: GL305, GL307
+    if (i + 1) % accumulation_steps == 0:  # expect: GL307
+        optimizer.step()  # expect: GL305

@@ -165,7 +165,7 @@ for x, y in loader:
         code="GL610",
         name="not-finite",
         severity="warning",
-        message="the first numbers that are not finite are made here, and a step is made with them",
+        message="the first numbers that are not finite are made here, and the gradient of the update is lost with them",
         why="What is not finite in one operation comes out of all that follow, and of the whole graph in the backward "
         "pass: after one step all weights are lost. Of a root of 0 the value is finite, and the gradient is not.",
         wrong="""

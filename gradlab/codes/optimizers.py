@@ -92,9 +92,10 @@ for epoch in range(epochs):
         code="GL904",
         name="state-of-itself",
         severity="warning",
-        message="load_state_dict() is given the weights that the module has now: it restores and copies nothing",
+        message="weights are given what they are now: nothing is restored, copied or averaged",
         why="What state_dict() returns are the tensors themselves, which training goes on to change. A best state that "
-        "is kept so is the latest one, and a target network that loads its own state never follows.",
+        "is kept so is the latest one, and a target network that loads its own state never follows. An "
+        "average that is kept as p.data is the weights.",
         wrong="""
 best, state = float("inf"), None
 for epoch in range(epochs):

@@ -367,7 +367,8 @@ for x, y in loader:
     (F.cross_entropy(decoder(rounded), y) + 0.1 * hidden.square().mean()).backward()
     optimizer.step()
 """.strip(),
-        fix="let the gradient around it: hidden + (rounded - hidden).detach(), rsample(), or a soft value",
+        fix="let the gradient around it: hidden + (rounded - hidden).detach(), rsample(), a soft value, or "
+        "create_graph=True of autograd.grad()",
         example="""
 encoder, decoder = nn.Linear(8, 4), nn.Linear(4, 4)
 optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
@@ -402,6 +403,105 @@ optimizer = torch.optim.SGD([*model.parameters(), down, up], lr=0.1)
 for x, y in loader:
     optimizer.zero_grad()
     F.cross_entropy(model(x) + x @ down @ up, y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL716",
+        name="weights-made-anew",
+        severity="error",
+        message="these weights are made anew in each forward pass: what they learn is thrown away with them",
+        why="A layer that is made in forward() has other random weights each time, which no optimizer holds.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    middle = nn.Linear(4, 4)
+    criterion(middle(model(x)), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="make the layer once, in __init__, before the optimizer",
+        example="""
+middle = nn.Linear(4, 4)
+optimizer = torch.optim.SGD([*model.parameters(), *middle.parameters()], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(middle(model(x)), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL717",
+        name="losses-thrown-away",
+        severity="warning",
+        message="of the losses that are computed here in an update, the latest alone goes backward",
+        why="The others are overwritten: backward() stands after the loop over batches, tasks or layers, and not in "
+        "it, or they were to be added up.",
+        wrong="""
+for epoch in range(epochs):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="call backward() for each of them, or for their sum; compute what is not to be trained under no_grad()",
+        example="""
+for epoch in range(epochs):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL718",
+        name="target-not-detached",
+        severity="warning",
+        message="the target of this loss gets a gradient too: it is not detached",
+        why="A target is what the prediction is to follow. With a graph it is moved to meet the prediction: the value "
+        "of the next state follows the present one, and a teacher its student.",
+        wrong="""
+for x, reward in loader:
+    optimizer.zero_grad()
+    target = reward + 0.9 * value(next_state(x))
+    F.mse_loss(value(x), target).backward()
+    optimizer.step()
+""".strip(),
+        fix="compute the target under no_grad(), or detach it",
+        example="""
+for x, reward in loader:
+    optimizer.zero_grad()
+    with torch.no_grad():
+        target = reward + 0.9 * value(next_state(x))
+    F.mse_loss(value(x), target).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL720",
+        name="loss-without-data",
+        severity="warning",
+        message="the loss compares outputs of the same weights alone: one output for everything is its minimum",
+        why="Both sides are trained to meet, and nothing holds the outputs of different samples apart: a constant does "
+        "best, and is learnt. The representation collapses while the loss looks good.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    one, two = model(x + noise()), model(x + noise())
+    (-F.cosine_similarity(one, two).mean()).backward()
+    optimizer.step()
+""".strip(),
+        fix="detach one side, behind a predictor on the other, or add a term that keeps outputs apart",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    one, two = model(x + noise()), model(x + noise())
+    (-F.cosine_similarity(predictor(one), two.detach()).mean()).backward()
     optimizer.step()
 """.strip(),
         found_by=("watch",),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import torch
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE
+from gradlab.watch.graph_sites import site_of
 from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, variable
 from gradlab.watch.networks_between import weight_of
 
@@ -25,44 +27,46 @@ LINEAR = DIFFERENCES | {
 SQUARES = {"PowBackward0", "MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0", "L1LossBackward0"}
 LOGARITHMS = {"LogSoftmaxBackward0", "LogsumexpBackward0", "LogBackward0", "ExpBackward0", "PowBackward0"}
 """Of which one is in the probability of an action: of a Gaussian of fixed width the last."""
-MAX_PRODUCTS = 8
-"""Products whose operands are read: an episode may have one a step."""
+MAX_PRODUCTS = 16
+"""Products with an error whose operands are read: an episode may have one a step."""
 
 Heads = set[int]
 """ids of the weights of last layers."""
+Places = dict[int, "CallSite | None"]
+"""Such an id -> the line of the product, if it is known."""
 
 
 class Advantages:
     """Reads the ends of the graphs of the first backward passes of each line."""
 
     def __init__(self) -> None:
-        self.read: dict[CallSite | None, list[tuple[Heads, Heads]]] = {}
+        self.read: dict[CallSite | None, list[tuple[Places, Heads]]] = {}
 
-    def of(self, site: CallSite | None, roots: list[torch.Tensor]) -> tuple[Heads, Heads]:
+    def of(self, site: CallSite | None, roots: list[torch.Tensor], again: bool) -> tuple[Places, Heads]:
         """Values whose error multiplies a logarithm that does not depend on it, and values that are regressed."""
         read = self.read.setdefault(site, [])
-        if len(read) < GRAPHS_PER_SITE:
+        if len(read) < GRAPHS_PER_SITE or again:
             read.append(terms_of(roots))
         return read[-1]
 
 
-def terms_of(roots: list[torch.Tensor]) -> tuple[Heads, Heads]:
+def terms_of(roots: list[torch.Tensor]) -> tuple[Places, Heads]:
     """Advantages and regressed values among the terms of a loss."""
-    advantages: Heads = set()
+    advantages: Places = {}
     regressed: Heads = set()
-    queue: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    queue: deque[Any] = deque(root.grad_fn for root in roots if root.grad_fn is not None)
     seen, num_products = set(queue), 0
     while queue and len(seen) < MAX_NODES:
-        node = queue.pop()
+        node = queue.popleft()  # those near the loss first: an entropy has products for each step of an episode
         inputs = inputs_of(node)
         if node.name() in SQUARES or (node.name() == "MulBackward0" and len(inputs) == 2 and inputs[0] is inputs[1]):
             regressed |= heads(inputs, "Loss" in node.name())
         elif node.name() == "MulBackward0" and len(inputs) == 2:
-            num_products += 1
-            for error, other in (inputs, inputs[::-1]) if num_products <= MAX_PRODUCTS else ():
-                if found := heads([error], False):
+            for error, other in (inputs, inputs[::-1]):
+                if num_products < MAX_PRODUCTS and (found := heads([error], False)):
+                    num_products += 1
                     weights, logarithm = below(other)
-                    advantages |= found - weights if logarithm else set()
+                    advantages |= dict.fromkeys(found - weights if logarithm else set(), site_of(node))
         elif node.name() in LINEAR:
             queue += [each for each in inputs if each not in seen]
             seen |= set(inputs)

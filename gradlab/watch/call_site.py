@@ -54,6 +54,16 @@ def call_site() -> CallSite | None:
     return library
 
 
+def call_stack() -> tuple[CallSite, ...]:
+    """The lines of the user's functions that are running, the innermost first."""
+    frame, found = sys._getframe(1), []
+    while frame is not None:
+        if origin(frame.f_code.co_filename) == USER:
+            found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)
+
+
 def definition_site(function: Any) -> CallSite | None:
     """The first line of a function or method; None if it is not the user's."""
     code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)

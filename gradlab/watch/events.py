@@ -85,8 +85,12 @@ class BackwardPass:
     """Earlier backward passes of terms of this loss."""
     stepped_terms: set[int] = field(default_factory=set)
     """Indices of the optimizers that have stepped on a term of this loss, as of a sum that grows."""
-    advantages: set[int] = field(default_factory=set)
-    """ids of the last weights of values whose error multiplies a policy's logarithm, and gets a gradient."""
+    advantages: dict[int, CallSite | None] = field(default_factory=dict)
+    """ids of the last weights of values whose error multiplies a policy's logarithm, and gets a gradient; its line."""
+    bootstraps: dict[int, CallSite | None] = field(default_factory=dict)
+    """ids of the last weights of values that get a gradient as a part of their own target; its line."""
+    comparisons: list[tuple[set[int], set[int], CallSite | None]] = field(default_factory=list)
+    """Of a loss that compares outputs of networks alone: ids of the weights of both sides, and the line of each."""
     between: set[tuple[int, int]] = field(default_factory=set)
     """(V, U): weights of optimizer V lie between the loss and weights of optimizer U."""
     used_by_untracked: list[str] = field(default_factory=list)

@@ -41,6 +41,13 @@ class Reader(Protocol):
         """The update is over: what was found; no tensor is kept."""
 
 
+class AskingReader(Reader, Protocol):
+    """One that may want the update after the one that it has read, too."""
+
+    @property
+    def is_pending(self) -> bool: ...
+
+
 class FollowedUpdate(TorchFunctionMode):
     """Computes nothing, and is entered for single updates."""
 

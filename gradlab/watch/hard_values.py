@@ -101,7 +101,7 @@ class HardValues:
             ):  # else a function of the loop's own gave it a graph
                 hard |= known[0]
             else:
-                bits |= EVERY if known is not None else self.bits(each)
+                bits |= EVERY if known is not None and not each.is_leaf else self.bits(each)
                 through |= self.through.get(each, NONE)
         losses = all(each.ndim == 1 for each in inputs) and not hard  # of samples
         is_term = name in SUMS and (losses or all(each.numel() == 1 for each in inputs))

@@ -12,15 +12,18 @@ from torch import nn
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.measure.monitor import Monitor
 from gradlab.watch.activation_windows import ActivationWindows
+from gradlab.watch.aliases import Aliases
 from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.broadcasts import Broadcasts
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
-from gradlab.watch.followed_update import FOLLOWED, FollowedUpdate, Reader
+from gradlab.watch.followed_update import FOLLOWED, AskingReader, FollowedUpdate, Reader
 from gradlab.watch.followers import Followers
+from gradlab.watch.fresh_weights import FreshWeights
 from gradlab.watch.gradient_reads import GradientReads
 from gradlab.watch.graph_cuts import GraphCuts
+from gradlab.watch.graph_sites import GraphSites
 from gradlab.watch.hard_values import HardValues
 from gradlab.watch.loss_arguments import LossArguments
 from gradlab.watch.loss_sites import LossSites
@@ -30,6 +33,7 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.rules import accumulation
 from gradlab.watch.scaler_tracker import ScalerTracker
+from gradlab.watch.thrown_losses import ThrownLosses
 from gradlab.watch.unheld_weights import UnheldWeights
 from gradlab.watch.zero_gradients import ZeroGradients
 
@@ -81,8 +85,9 @@ class LoopState:
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite = NotFinite()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), HardValues(), self.zeros, self.reads]
-        readers += [self.not_finite, LossSites()]
-        self.followed = FollowedUpdate(readers)
+        self.asking: list[AskingReader] = [self.not_finite, ThrownLosses(), FreshWeights(models, self.trackers)]
+        """Readers that may want the next update too."""
+        self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()])
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
         self.seen = Seen()
@@ -154,7 +159,7 @@ class LoopState:
         """After a step: follow the calls of the next update, if a reader wants to."""
         thrown = tracker.num_thrown == accumulation.THROWN
         self.reads.wanted = self.followers.after_step(tracker) or thrown
-        wanted = tracker.attempts in FOLLOWED or self.reads.wanted or self.not_finite.is_pending
+        wanted = tracker.attempts in FOLLOWED or self.reads.wanted or any(each.is_pending for each in self.asking)
         if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
 

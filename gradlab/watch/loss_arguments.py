@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradlab.watch.advantages import below
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.rules.reach import listed
 
 SAME = 1e-3
 """Distance from 1 of a sum of probabilities."""
+ROUNDED = 2e-2
+"""The same of numbers of 16 bits."""
 OUTSIDE = 0.5
 """Distance from 0 and 1 of targets of a binary cross-entropy: noise on them may be wanted."""
-VIEWS = ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Select", "Slice", "T", "Transpose", "Permute")
+VIEWS = (
+    "ToCopy",
+    "View",
+    "ReshapeAlias",
+    "UnsafeView",
+    "Squeeze",
+    "Unsqueeze",
+    "Select",
+    "Slice",
+    "T",
+    "Transpose",
+    "Permute",
+)
 """Beginnings of the names of nodes that pass values on."""
 
 
-def made_by(tensor: Tensor) -> str:
-    """The name of the node that has computed a tensor's values."""
+SHIFTS = ("Add", "Sub", "Mul", "Div", "Neg", "Where", "MaskedFill", "Index", "Clamp", "Clone", "Cat", "Stack")
+"""The same of those that change logarithms of probabilities to others: by priors, weights or masks."""
+
+
+def made_by(tensor: Tensor, passed: Sequence[str] = VIEWS) -> str:
+    """The name of the node that has computed a tensor's values; passed: beginnings of the names of nodes below which it
+    is looked for."""
     node: Any = tensor.grad_fn
-    while node is not None and node.name().startswith(tuple(f"{name}Backward" for name in VIEWS)):
-        node = node.next_functions[0][0]
+    while node is not None and node.name().startswith(tuple(f"{name}Backward" for name in passed)):
+        node = next((each for each, _ in node.next_functions if each is not None), None)
     return "" if node is None else node.name()
 
 
@@ -34,7 +55,8 @@ def all_of(condition: Tensor) -> bool:
 
 def are_shares(values: Tensor, dim: int = 1) -> bool:
     """Whether they are probabilities along a dimension."""
-    return all_of(values >= 0) and all_of((values.sum(dim) - 1).abs() < SAME)
+    away = (values.float().sum(dim) - 1).abs()
+    return all_of(values >= 0) and all_of(away < (SAME if values.dtype.itemsize > 2 else ROUNDED))
 
 
 def cross_entropy(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
@@ -42,8 +64,15 @@ def cross_entropy(given: Tensor, target: Tensor, options: dict[str, Any]) -> str
         return ""
     if are_shares(given):
         return "it takes logits, and its input are probabilities: they sum to 1"
+    return bounded(given)
+
+
+def bounded(given: Tensor) -> str:
+    """Of logits: whether the last activation leaves a part of the numbers alone."""
     if made_by(given).startswith("SigmoidBackward"):
         return "it takes logits, and its input comes from a sigmoid: it is between 0 and 1"
+    if made_by(given).startswith("ReluBackward"):
+        return "it takes logits, and its input comes from a ReLU: it is never below 0"
     return ""
 
 
@@ -52,19 +81,23 @@ def nll_loss(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
         return ""
     if are_shares(given):
         return "it takes logarithms of probabilities, and its input are the probabilities"
-    totals = given.exp().sum(1)
+    totals = given.float().exp().sum(1)
+    if made_by(given, (*VIEWS, *SHIFTS)).startswith(("LogSoftmaxBackward", "LogBackward", "Logsumexp", "LogSigmoid")):
+        if given.dim() == 2 and given.shape[0] != given.shape[1] and are_shares(given.exp(), 0):
+            return "the probabilities of its input sum to 1 over the batch, and not over the classes"
+        return ""
     if all_of(totals > 1 + SAME):
         return (
             f"it takes logarithms of probabilities, and those of its input sum to {totals.mean().item():.3g}, not to 1"
         )
-    if given.dim() == 2 and given.shape[0] != given.shape[1] and are_shares(given.exp(), 0):
-        return "the probabilities of its input sum to 1 over the batch, and not over the classes"
     return ""
 
 
 def bce_with_logits(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
     if made_by(given).startswith(("SigmoidBackward", "SoftmaxBackward")):
         return "it takes logits, and its input are probabilities: they come from a sigmoid or softmax"
+    if why := bounded(given):
+        return why
     if bool(((target < -OUTSIDE) | (target > 1 + OUTSIDE)).any()):
         low, high = target.min().item(), target.max().item()
         return f"its targets are from {low:.3g} to {high:.3g}, and not from 0 to 1: it has no floor"
@@ -101,22 +134,33 @@ KINDS: dict[str, Callable[..., str]] = {
 """Functions of `torch.nn.functional`, and what says in words why their arguments are of another kind."""
 
 
+DIVERGENCES = {"kl_div", "cross_entropy"}
+"""Losses whose target is a distribution, which another network may make."""
+
+
 class LossArguments:
     """Reads the arguments of loss functions of one update, once at each line."""
 
     def __init__(self) -> None:
-        self.read: set[CallSite | None] = set()
+        self.read: set[tuple[str, CallSite | None]] = set()
         self.found: list[Violation] = []
+        self.live: list[tuple[CallSite | None, set[int], set[int]]] = []
+        """Line, ids of the weights of the prediction, and of those that the target alone depends on."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
+        self.tracker = tracker
         return tracker.attempts == 1
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name not in KINDS or not isinstance(result, Tensor) or not result.requires_grad:
             return
-        if (site := call_site()) in self.read:
+        site = call_site()
+        if (name, site) in self.read:
             return
-        self.read.add(site)
+        self.read.add((name, site))
+        if name in DIVERGENCES and len(args) > 1 and args[0].requires_grad and args[1].requires_grad:
+            own, (theirs, _) = below(args[0].grad_fn)[0], below(args[1].grad_fn)
+            self.live.append((site, own, theirs - own))
         given = [each.detach() if i else each for i, each in enumerate(args) if isinstance(each, Tensor)]
         if len(given) > 1 and all(each.numel() and each.layout is torch.strided for each in given):
             with torch.no_grad():
@@ -129,3 +173,11 @@ class LossArguments:
     def end(self) -> Iterator[Violation]:
         found, self.found = self.found, []
         yield from found
+        live, self.live = self.live, []
+        for site, own, theirs in live:
+            mutual = any(theirs & other and own & back for _, other, back in live)
+            if (trained := theirs & self.tracker.ids) and not mutual:
+                yield "target-not-detached", site, listed([n for p, n in self.named() if id(p) in trained])
+
+    def named(self) -> Iterator[tuple[Tensor, str]]:
+        return zip(self.tracker.params, self.tracker.names, strict=True)

@@ -173,10 +173,11 @@ class NotFinite:
             found = origin(roots[0])
             self.candidate = Origin(site, *found) if found else None
 
-    def at_step(self, tracker: OptimizerTracker, norm: Any) -> None:
-        """Is the gradient not finite, and is known why?"""
+    def at_step(self, tracker: OptimizerTracker, norm: Any, before: Any) -> None:
+        """Is the gradient not finite, and is known why? before: what it was before the loop wrote to it, if it did."""
         candidate, self.candidate = self.candidate, None
-        if candidate is not None and norm is not None and not math.isfinite(float(norm)):
+        norms = [float(each) for each in (norm, before) if each is not None] if candidate is not None else []
+        if candidate is not None and not all(map(math.isfinite, norms)):
             candidate.tracker, candidate.update = tracker, tracker.attempts + 1
             self.found = candidate
 

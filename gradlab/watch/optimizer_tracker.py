@@ -359,6 +359,8 @@ class OptimizerTracker:
             or b.used_by_untracked
             or b.between
             or b.advantages
+            or b.bootstraps
+            or b.comparisons
             or b.stepped_terms
         )
         return not (unusual or b.left_in_eval or any(step.num_unused for step in self.schedule_steps))

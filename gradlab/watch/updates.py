@@ -46,7 +46,7 @@ def before_step(
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
     metrics.note_present(refilled=bool(tracker.unused))
     metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
-    loop.not_finite.at_step(tracker, metrics.norm)
+    loop.not_finite.at_step(tracker, metrics.norm, metrics.before_writes.get("backward/norm"))
     if "clip/after" in metrics.clipping:
         metrics.clipping = {"clip/after": metrics.gradients().total}
 

@@ -74,7 +74,7 @@ class ZeroGradients:
         self.weights = {id(p): p for p in flat if id(p) in self.flat and p.requires_grad}
         if sum(p.numel() for p in self.weights.values()) > MAX_KEPT:
             self.weights = {}
-        self.kept = {key: (p, p.detach().clone()) for key, p in self.weights.items()}
+        self.kept |= {key: (p, p.detach().clone()) for key, p in self.weights.items()}
         return bool(self.weights)
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -120,12 +120,13 @@ class ZeroGradients:
 
     def at_end(self, tracker: OptimizerTracker, others: set[int]) -> Iterator[Violation]:
         """Of weights that have not moved when the watch is over. others: ids of those whose graph ends."""
-        sites: dict[CallSite | None, list[str]] = {}
+        sites: dict[CallSite | None, list[Tensor]] = {}
         for key, site in self.ends.items() if tracker.attempts >= LEAST else ():
             if key in tracker.ids and key not in others and is_still(*self.kept[key]):
-                sites.setdefault(site, []).append(tracker.name_of(self.kept[key][0]))
-        for site, names in sites.items():
-            yield "zero-gradient", site, listed(names)
+                sites.setdefault(site, []).append(self.kept[key][0])
+        for site, weights in sites.items():
+            if any(p.dim() > 1 for p in weights):  # a loss of differences gives the last bias none
+                yield "zero-gradient", site, listed([tracker.name_of(p) for p in weights])
 
 
 def joins(call: Call, key: int) -> bool:

@@ -33,6 +33,14 @@ def sigmoid_twice(out, x, y):
     return nn.BCEWithLogitsLoss()(out.sigmoid()[:, 0], (y > 1).float())  # here
 
 
+def softmax_twice_of_bfloat16(out, x, y):
+    return F.cross_entropy(out.bfloat16().softmax(-1), y)  # here
+
+
+def positive_logits(out, x, y):
+    return F.cross_entropy(out.relu(), y)  # here
+
+
 def targets_of_another_kind(out, x, y):
     return F.binary_cross_entropy_with_logits(out[:, 0], y.float())  # here
 
@@ -66,6 +74,8 @@ WRONG = {
     "loss-input": [
         softmax_twice,
         sigmoid_twice,
+        softmax_twice_of_bfloat16,
+        positive_logits,
         targets_of_another_kind,
         logits_to_nll,
         probabilities_to_nll,
@@ -122,6 +132,7 @@ RIGHT = {
     "columns": lambda out, x, y: F.mse_loss(out[:, :1], y[:, None].float()),
     "quantiles": lambda out, x, y: (y[:, None] - out).relu().mean() + out.square().mean(),
     "logarithms": lambda out, x, y: F.cross_entropy(out.log_softmax(1), y) + F.nll_loss(out.log_softmax(1), y),
+    "with_priors": lambda out, x, y: F.nll_loss(out.log_softmax(1) + torch.tensor([0.5, 1.0, 1.5, 2.0]), y),
     "distilled": lambda out, x, y: F.kl_div(out.log_softmax(1), x[:, :4].softmax(1)),
     "logged": lambda out, x, y: F.kl_div(out.log_softmax(1), x[:, :4].log_softmax(1), log_target=True),
     "bounded": lambda out, x, y: F.binary_cross_entropy_with_logits(5 * out.sigmoid()[:, 0], 1.1 * (y > 1).float()),

@@ -47,6 +47,12 @@ def switched_off(m, x, y, i):
     return F.cross_entropy(m.whole(x), y) + 0.0 * m.side(x).square().mean()
 
 
+def differences(m, x, y, i):
+    """The last bias is in both sides."""
+    out = m.whole[2](m.whole[0](x).tanh()) - m.whole[2](m.whole[0](-x).tanh())
+    return F.softplus(out[:, 0] * x[:, 0]).mean()
+
+
 def watched(loss, tmp_path, **given):
     torch.manual_seed(0)
     model = Adapted(**given)
@@ -66,6 +72,6 @@ def test_a_gradient_that_is_always_zero(loss, tmp_path):
     assert watched(loss, tmp_path) == [("zero-gradient", marked(loss))]
 
 
-@pytest.mark.parametrize("loss", [low_rank, behind_a_gate, later, switched_off])
+@pytest.mark.parametrize("loss", [low_rank, behind_a_gate, later, switched_off, differences])
 def test_a_gradient_that_begins_at_zero_or_is_switched_off(loss, tmp_path):
     assert not watched(loss, tmp_path, first=1.0)

@@ -10,8 +10,10 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from gradlab.watch.advantages import Advantages
+from gradlab.watch.advantages import Advantages, Places
+from gradlab.watch.bootstraps import bootstraps
 from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.comparisons import Comparison, comparisons
 from gradlab.watch.constant_answers import label_counts
 from gradlab.watch.events import BackwardPass
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE, GraphDtypes, new_compiled_forward
@@ -29,8 +31,8 @@ ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_va
 TARGETS_EVERY = 8
 """Of one of so many passes the targets are looked at."""
 
-Graph = tuple["set[torch.dtype] | None", set[int], set[tuple[int, int]]]
-"""Floating point types, `BackwardPass.advantages` and `BackwardPass.between`."""
+Graph = tuple["set[torch.dtype] | None", Places, Places, list[Comparison], set[tuple[int, int]]]
+"""Floating point types, and `BackwardPass.advantages`, `bootstraps`, `comparisons` and `between`."""
 
 
 class BackwardObserver:
@@ -45,6 +47,8 @@ class BackwardObserver:
         """For each line, whether a scaled loss was part of what the first passes there began at."""
         self.graphs: dict[tuple[CallSite | None, int], tuple[int, Graph]] = {}
         """For each line and number of optimizers, how many graphs were read, and what they show."""
+        self.followed: set[CallSite | None] = set()
+        """Lines of which a graph was read in an update that was followed: the lines of its nodes are known."""
         self.in_grad = False
         self.builds_graph = False
         """Whether the latest gradients by `torch.autograd.grad` have a graph of their own."""
@@ -188,7 +192,7 @@ class BackwardObserver:
             loop.not_finite.ask(site, roots, read is None or read[0] < GRAPHS_PER_SITE)
         loss, weight, scaled = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
-        dtypes, advantages, between = self.graph(site, roots)
+        dtypes, advantages, bootstrapped, compared, between = self.graph(site, roots)
         b = BackwardPass(
             site,
             loss,
@@ -203,6 +207,8 @@ class BackwardObserver:
             dtypes=dtypes,
             graph_token=graph_token(first),
             advantages=advantages,
+            bootstraps=bootstrapped,
+            comparisons=compared,
             between=between,
             left_in_eval=forwards.left_in_eval - forwards.in_training,
         )
@@ -212,13 +218,15 @@ class BackwardObserver:
     def graph(self, site: CallSite | None, roots: list[Tensor]) -> Graph:
         """What the graphs of the first passes at a line show; nothing is read after these."""
         loop, key = self.loop, (site, len(self.loop.trackers))
-        if (known := self.graphs.get(key)) is not None and known[0] == GRAPHS_PER_SITE:
+        followed = loop.followed.tracker is not None and site not in self.followed
+        if (known := self.graphs.get(key)) is not None and known[0] >= GRAPHS_PER_SITE and not followed:
             return known[1]
-        advantages, regressed = self.advantages.of(site, roots)
+        self.followed |= {site} if followed else set()
+        advantages, regressed = self.advantages.of(site, roots, followed)
         loop.seen.regressed |= regressed
         loop.unheld.note_terms(roots)
         between = self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set()
-        graph = self.dtypes.of(site, roots), advantages, between
+        graph = self.dtypes.of(site, roots), advantages, bootstraps(roots), comparisons(roots), between
         self.graphs[key] = (known[0] if known else 0) + 1, graph
         return graph
 

@@ -85,6 +85,15 @@ def loss_weights(tracker: OptimizerTracker, unused: list[BackwardPass], site: Ca
             yield "remainder-left", site, f"{k} micro-batches in one update, each weighted 1/{n}"
 
 
+def divided_by_hand_too(tracker: OptimizerTracker, unused: list[BackwardPass]) -> Iterator[Violation]:
+    """At a step on gradients that the loop has written to: were they divided once more, as the losses were?"""
+    k = len(unused)
+    again = len(tracker.manual_factors) == 1 and close(tracker.manual_factors[0] * k, 1)
+    known = k == len(tracker.accumulated) and is_window(unused)
+    if again and known and all(close(b.weight.product, 1 / k) for b in unused):
+        yield "loss-divided-twice", unused[0].site, f"{k} micro-batches, and their gradients are divided again"
+
+
 def unequal_counts(unused: list[BackwardPass]) -> Iterator[Violation]:
     """Means over unequal numbers of targets; the last micro-batch may be the end of the data."""
     counts = [b.weight.count for b in unused]

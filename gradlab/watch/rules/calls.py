@@ -12,7 +12,7 @@ from gradlab.watch import moved_weights
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Violation
 from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.rules.accumulation import is_window, loss_weights, zeroing
+from gradlab.watch.rules.accumulation import divided_by_hand_too, is_window, loss_weights, zeroing
 
 LOOKS = 3
 """Passes at moved weights that add to a gradient."""
@@ -112,6 +112,8 @@ def at_step(
             if b.fp16 and not b.scaled and abs(b.weight.product) <= 1:
                 yield "fp16-without-scaler", b.site, ""
                 break
+    else:
+        yield from divided_by_hand_too(tracker, unused)
     if world_size > 1 and not tracker.manually_written and not tracker.manually_reduced:
         yield from synchronization(tracker, unused, no_sync)
     steps = tracker.schedule_steps

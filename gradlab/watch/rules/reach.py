@@ -40,9 +40,12 @@ def at_step(
         return
     yield from stepped_again(tracker, site)
     yield from stepped_on_by_others(tracker, trackers, site)
-    for b in tracker.own:
-        if b.advantages & seen.regressed & tracker.ids:
-            yield "advantage-not-detached", b.site, ""
+    for b in tracker.own if tracker.attempts else ():  # the lines of their terms are known from the second update on
+        for key in list(b.advantages.keys() & seen.regressed & tracker.ids)[:1]:
+            yield "advantage-not-detached", b.advantages[key] or b.site, ""
+        for key in list(b.bootstraps.keys() & tracker.ids)[:1]:
+            yield "target-not-detached", b.bootstraps[key] or b.site, ""
+    yield from without_data(tracker)
     unused = tracker.unused
     again = [b for b in unused if tracker.index in b.stepped_terms]
     tracker.terms_again += bool(again)
@@ -60,6 +63,14 @@ def at_step(
     if unused and not tracker.clips:
         for clip, why in seen.stray_clips:
             yield "clip-elsewhere", clip, why
+
+
+def without_data(tracker: OptimizerTracker) -> Iterator[Violation]:
+    """At a step: does it train both sides of all comparisons of its losses, which are nothing but these?"""
+    pairs = [each for b in tracker.accumulated for each in b.comparisons]
+    alone = tracker.attempts and all(b.comparisons for b in tracker.accumulated)
+    if pairs and alone and all(one & tracker.ids and two & tracker.ids for one, two, _ in pairs):
+        yield "loss-without-data", pairs[0][2] or tracker.accumulated[0].site, ""
 
 
 def stepped_again(tracker: OptimizerTracker, site: CallSite | None) -> Iterator[Violation]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradlab.diagnosis.series import Blocks, Recent, Samples
 from gradlab.measure.levels import Levels
-from gradlab.update.clip import layers_of
+from gradlab.update.layers import layers_of, norms_by_layer
 
 KEPT = 200
 """Latest values of a series that are kept, for medians and spreads."""
@@ -26,9 +26,9 @@ class History:
         called: modules that the forward pass calls; None if unknown.
         """
         self.window, self.names, self.called = window, names, called
-        self.layer_names, self.layer_of = layers_of(names)
-        place = {name: i for i, name in enumerate(order or self.layer_names)}
-        self.order = sorted(range(len(self.layer_names)), key=lambda i: place.get(self.layer_names[i], len(place)))
+        layers = dict.fromkeys(layers_of(names)[0])
+        self.layer_names = [name for name in dict.fromkeys([*(order or []), *layers]) if name in layers]
+        """In the order of execution."""
         self.attempts = self.skipped = self.streak = 0
         self.empty = 0
         """Windows in which no target counted."""
@@ -137,21 +137,18 @@ class History:
             self.norms.add(norm)
             self.norms_of_all.add(norm)
         if layers and self.names:
-            self.layers = self.by_layer(layers["grad/layer"])
-            some = {i for i, norm in zip(self.layer_of, layers["grad/layer"], strict=True) if norm is not None}
-            self.reached = [i in some for i in self.order]
+            grads = self.by_layer(layers["grad/layer"])
+            self.layers, self.reached = [norm or 0.0 for norm in grads], [norm is not None for norm in grads]
             self.layer_records += 1
             if "update/norm" in layers:
                 moved, norms = self.by_layer(layers["update/norm"]), self.by_layer(layers["param/norm"])
-                names = [self.layer_names[i] for i in self.order]
-                self.layer_ratios = [(n, m / p) for n, m, p in zip(names, moved, norms, strict=True) if p]
+                zipped = zip(self.layer_names, moved, norms, strict=True)
+                self.layer_ratios = [(name, (m or 0.0) / p) for name, m, p in zipped if p]
 
-    def by_layer(self, values: list[float | None]) -> list[float]:
+    def by_layer(self, norms: list[float | None]) -> list[float | None]:
         """Norms of parameters -> norms of layers, in the order of execution."""
-        squares = [0.0] * len(self.layer_names)
-        for i, value in zip(self.layer_of, values, strict=True):
-            squares[i] += (value or 0.0) ** 2
-        return [math.sqrt(squares[i]) for i in self.order]
+        found = norms_by_layer(self.names, norms)
+        return [found[name] for name in self.layer_names]
 
     def runs(self, name: str) -> bool:
         """Whether the layer of a parameter, or a module above it, is called in the forward pass."""
@@ -159,10 +156,6 @@ class History:
         while layer and self.called is not None and layer not in self.called:
             layer = layer.rpartition(".")[0]
         return self.called is None or bool(layer) or "." not in name
-
-    @property
-    def ordered_names(self) -> list[str]:
-        return [self.layer_names[i] for i in self.order]
 
     @property
     def loss_first(self) -> float:

@@ -12,10 +12,9 @@ import torch
 
 from gradlab.base.randomness import random_state, set_random_state
 from gradlab.data.tree import samples
-from gradlab.diagnosis.series import late_to_early
 from gradlab.measure.activations import FIELDS, Activations
-from gradlab.update.clip import layers_of
 from gradlab.update.gradients import tensor_norms
+from gradlab.update.layers import late_to_early_ratio, norms_by_layer
 from gradlab.update.loss import Loss
 from gradlab.update.precision import Precision
 
@@ -148,11 +147,7 @@ def compare_gradients(
     lost = torch.stack([((full[n] != 0) & (low[n] == 0)).sum() for n in names]).double()
     if some.sum() > 0:
         inspection.flushed = (lost.sum() / some.sum()).item()
-    layers, index = layers_of(names)
-    squares = [0.0] * len(layers)
-    for i, norm in zip(index, tensor_norms([full[n] for n in names]).tolist(), strict=True):
-        squares[i] += norm**2
-    place = {name: i for i, name in enumerate(order)}
-    ordered = sorted(range(len(layers)), key=lambda i: place.get(layers[i], len(place)))
-    if len(layers) > 1:
-        inspection.layer_ratio = late_to_early([squares[i] ** 0.5 for i in ordered])
+    norms = norms_by_layer(names, tensor_norms([full[n] for n in names]).tolist())
+    ordered = [name for name in dict.fromkeys([*order, *norms]) if name in norms]
+    if len(norms) > 1:
+        inspection.layer_ratio = late_to_early_ratio([norms[name] or 0.0 for name in ordered])

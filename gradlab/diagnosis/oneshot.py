@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from gradlab.diagnosis.replay.ranges import dense
-from gradlab.update.clip import layers_of
 from gradlab.update.gradients import tensor_norms
+from gradlab.update.layers import late_to_early_ratio, norms_by_layer
 
 SHOWN = 5
 """Gradients listed at either end."""
@@ -138,17 +138,9 @@ def total_of(norms: dict[str, float]) -> float:
 
 
 def late_early_ratio(norms: dict[str, float]) -> float | None:
-    """Mean norm of the last tenth of the layers over that of the first tenth."""
-    names, index = layers_of(list(norms))
-    layers: list[list[float]] = [[] for _ in names]
-    for layer, norm in zip(index, norms.values(), strict=True):
-        layers[layer].append(norm)
-    each = [math.hypot(*layer) for layer in layers]
-    if len(each) < 2 or not all(map(math.isfinite, each)):
-        return None
-    tenth = max(1, len(each) // 10)
-    early, late = math.fsum(each[:tenth]), math.fsum(each[-tenth:])
-    return late / early if early else (math.inf if late else 1.0)
+    """Late to early ratio of the layers; None of fewer than two, or where a norm is not finite."""
+    each = [norm or 0.0 for norm in norms_by_layer(norms, norms.values()).values()]
+    return late_to_early_ratio(each) if len(each) > 1 and all(map(math.isfinite, each)) else None
 
 
 def by_size(norms: dict[str, float]) -> list[tuple[str, float]]:

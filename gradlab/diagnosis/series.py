@@ -1,4 +1,4 @@
-"""Bounded samples and means of a series of any length, and the ratio of its end to its beginning."""
+"""Bounded samples and means of a series of any length."""
 
 from __future__ import annotations
 
@@ -97,10 +97,3 @@ def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
         return f"{at}the one update that was measured {moved} the weights by {largest:.2g} times their norm"
     said = f"{at}updates {moved} the weights by {usual:.2g} times their norm, the median of {count}"
     return f"{said} that were measured, and by {largest:.2g} at most"
-
-
-def late_to_early(norms: list[float]) -> float:
-    """Mean norm of the last tenth of the layers over that of the first tenth; infinite where the latter is zero."""
-    tenth = max(1, len(norms) // 10)
-    early, late = statistics.fmean(norms[:tenth]), statistics.fmean(norms[-tenth:])
-    return late / early if early else math.inf if late else 1.0

@@ -13,8 +13,8 @@ from gradlab.measure.activations import FIELDS, Activations, by_execution, leave
 from gradlab.measure.lost import given, lost, narrow, some, still
 from gradlab.measure.monitor import Monitor
 from gradlab.measure.timing import Passes
-from gradlab.update.clip import layers_of
 from gradlab.update.gradients import Gradients, tensor_norms
+from gradlab.update.layers import layers_of
 from gradlab.update.recorder import Layers, Recorder
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Record(Recorder):
             parts.append(self.activations.table(parts[0].device).flatten())
         for name in self.recurrent:
             nothing = torch.full((1,), torch.nan, dtype=torch.float64, device=parts[0].device)
-            parts.append(late_to_early(self.through_time.get(name, nothing)).reshape(1))
+            parts.append(time_ratio(self.through_time.get(name, nothing)).reshape(1))
         return torch.cat(parts)
 
     def unpack(self, values: list[float]) -> Layers:
@@ -211,7 +211,7 @@ class Record(Recorder):
         return self.memory.bytes if self.memory else self.passes.seconds() if self.passes else {}
 
 
-def late_to_early(norms: torch.Tensor) -> torch.Tensor:
+def time_ratio(norms: torch.Tensor) -> torch.Tensor:
     """() mean norm of the last tenth of the time steps over that of the first tenth: (T,) -> ()."""
     tenth = max(1, norms.numel() // 10)
     return norms[-tenth:].mean() / norms[:tenth].mean()

@@ -1,24 +1,22 @@
-"""What a layer is wherever norms are shown by layer: the module that owns a parameter.
+"""Norms by layer as they are shown: in the order in which layers run.
 
 As in `rows` of report/pages/assets/run.js.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+
+from gradlab.update.layers import norms_by_layer
 
 ROOT = "(the model)"
 """Owner of the parameters that no module inside the model owns."""
 
 
 def by_layer(names: Sequence[str], order: Sequence[str], norms: Sequence[float | None]) -> dict[str, float | None]:
-    """Norm of each layer: the root of the sum of squares over its parameters (hypot: no overflow); None if unknown.
+    """Norm of each layer; None if unknown.
 
     names: of the parameters. order: layers as they run (see layers.jsonl); any others come last.
     """
-    owned: dict[str, list[float]] = {}
-    for name, norm in zip(names, norms, strict=True):
-        owned.setdefault(name.rpartition(".")[0], []).extend([] if norm is None else [norm])
-    layers = [layer for layer in dict.fromkeys([*order, *owned]) if layer in owned]
-    return {layer or ROOT: math.hypot(*owned[layer]) if owned[layer] else None for layer in layers}
+    found = norms_by_layer(names, norms)
+    return {layer or ROOT: found[layer] for layer in dict.fromkeys([*order, *found]) if layer in found}

@@ -15,6 +15,7 @@ import torch
 
 from gradlab.base.option import option, require
 from gradlab.update.gradients import Gradients, total_norm
+from gradlab.update.layers import layers_of
 
 State = dict[str, "torch.Tensor"]
 
@@ -124,17 +125,10 @@ class ValueClip(Clip):
         return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
 
 
-def layers_of(names: list[str]) -> tuple[list[str], list[int]]:
-    """Partition parameters by the module that owns them: layer names in order, and each parameter's layer."""
-    layers: dict[str, int] = {}
-    index = [layers.setdefault(name.rpartition(".")[0], len(layers)) for name in names]
-    return list(layers), index
-
-
 @functools.cache
 def layer_index(names: tuple[str, ...], device: torch.device) -> tuple[torch.Tensor, int]:
     """Each parameter's layer as (P,) on the device, and the number of layers; copied there once."""
-    layers, index = layers_of(list(names))
+    layers, index = layers_of(names)
     return torch.tensor(index, dtype=torch.long, device=device), len(layers)
 
 

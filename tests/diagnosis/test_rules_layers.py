@@ -71,6 +71,18 @@ def test_vanishing_uses_finite_norms_and_has_a_beginning() -> None:
     assert one(recorded([STEEP] * 40 + [EVEN] * 60), "vanishing") is None
 
 
+def test_norms_whose_squares_leave_the_range_of_float64_are_observed() -> None:
+    """As of a float64 model that explodes; one a layer, and two."""
+    for names in (NAMES, ["a.w", "b.w", "c.w", "c.b"]):
+        found = recorded([[1e200, 2e190, 1e200, 1e200], [1e200, 2e200, 1e200, 1e202]] * 50, names=names)
+        assert "layers" not in found.unchecked and one(found, "vanishing") is None
+        dominant = one(found, "dominant_layer")
+        assert dominant is None or dominant.evidence["part"] <= 1.0
+    found = recorded([[1e200, 1e199, 1e199, 1e199]] * 100)
+    dominant = one(found, "dominant_layer")
+    assert dominant is not None and math.isclose(dominant.evidence["part"], 1 / 1.03)
+
+
 def test_vanishing_over_time_is_of_the_whole_run() -> None:
     stream = Stream(Thresholds(), NAMES)
     for i in range(100):

@@ -12,7 +12,7 @@ from torch import nn
 from gradlab.base.json_lines import read_lines
 from gradlab.measure.activations import Activations, by_execution, dead_fraction, leaves, recording_order, statistics
 from gradlab.measure.monitor import Full, NoMonitor, Summary
-from gradlab.measure.record import Observed, Record, late_to_early, ratios
+from gradlab.measure.record import Observed, Record, ratios, time_ratio
 from gradlab.update.gradients import element_statistics, largest, tensor_norms
 
 SMALL = ("data.samples=60", "data.batch_size=20", "trainer.epochs=2")
@@ -226,7 +226,7 @@ def test_the_gradient_through_time_is_that_of_the_inputs_at_each_step(batch_firs
     y = rnn(wanted)[0]
     (y[:, -1] if batch_first else y[-1]).square().sum().backward()
     norms = [wanted.grad.select(1 if batch_first else 0, t).norm().item() for t in range(20)]
-    ratio = late_to_early(record.through_time[""]).item()
+    ratio = time_ratio(record.through_time[""]).item()
     assert ratio == pytest.approx((norms[-1] + norms[-2]) / (norms[0] + norms[1]), rel=1e-4) and ratio > 10
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from gradlab.measure.record import late_to_early
+from gradlab.measure.record import time_ratio
 from gradlab.sweep.vectorized import lane_rules as lane_rules_module
 from gradlab.sweep.vectorized.lane_gradients import lane_norms
 from gradlab.sweep.vectorized.lane_rules import SHORT, LaneRules
@@ -170,7 +170,7 @@ def test_taps_give_the_gradient_of_each_time_step(rules: None, cell: str, batch_
         assert own.grad is not None
         wanted = own.grad.double().norm(dim=(0, 2) if batch_first else (1, 2))
         assert torch.allclose(norms[lane], wanted, rtol=1e-5)
-        assert late_to_early(norms[lane]).item() == pytest.approx((wanted[-1] / wanted[0]).item(), rel=1e-5)
+        assert time_ratio(norms[lane]).item() == pytest.approx((wanted[-1] / wanted[0]).item(), rel=1e-5)
 
 
 def test_a_module_that_runs_both_ways_is_refused_and_not_run_one_way() -> None:

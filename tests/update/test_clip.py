@@ -19,10 +19,10 @@ from gradlab.update.clip import (
     ValueClip,
     ZClip,
     layer_norms,
-    layers_of,
     norm_coefficient,
 )
 from gradlab.update.gradients import Gradients, measure
+from gradlab.update.layers import layers_of
 
 SUM, LARGEST = NormClip(1.0, 1.0), NormClip(1.0, math.inf)
 ALL: list[Clip] = [NoClip(), NormClip(), SUM, LARGEST, ValueClip(), PerLayerClip(), AdaptiveClip(), AutoClip(), ZClip()]

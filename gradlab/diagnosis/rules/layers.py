@@ -13,7 +13,8 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
-from gradlab.diagnosis.series import Samples, late_to_early, moves
+from gradlab.diagnosis.series import Samples, moves
+from gradlab.update.layers import late_to_early_ratio
 
 
 def passed(run: FinishedRun) -> float:
@@ -66,7 +67,7 @@ class Vanishing(Rule):
             return
         norms = [norm for norm, has in zip(history.layers, history.reached, strict=True) if has]  # see broken_graph
         if len(norms) > 1 and all(map(math.isfinite, norms)):
-            ratio = late_to_early(norms)
+            ratio = late_to_early_ratio(norms)
             self.ratios.add(ratio)
             if ratio <= self.ratio:
                 self.at = None
@@ -91,7 +92,7 @@ class Vanishing(Rule):
         if run.decayed:  # of weights that are gone, no gradient is left
             return None
         if depth > self.ratio:
-            every = [*zip(h.ordered_names, h.layers, strict=True)]
+            every = [*zip(h.layer_names, h.layers, strict=True)]
             reached = [pair for pair, has in zip(every, h.reached, strict=True) if has] or every  # none at the end
             (bottom, low), (top, high) = reached[0], reached[-1]
             sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
@@ -122,6 +123,12 @@ class Vanishing(Rule):
     def unable(self, run: FinishedRun) -> str | None:
         nothing = "the model has one layer" if len(run.history.layer_names) < 2 else None
         return super().unable(run) or (nothing if not self.times.count else None)
+
+
+def part_of_squares(norms: list[float], i: int) -> float:
+    """The part of the squared norm of all that is one's."""
+    total = math.hypot(*norms)
+    return (norms[i] / total) ** 2 if total else 0.0
 
 
 @rule("dominant_layer", position=170)
@@ -155,7 +162,7 @@ class DominantLayer(Rule):
             return
         self.records += 1
         largest = max(range(len(norms)), key=norms.__getitem__)
-        if norms[largest] ** 2 > self.part * math.fsum(n * n for n in norms):
+        if part_of_squares(norms, largest) > self.part:
             self.counts[largest] = self.counts.get(largest, 0) + 1
 
     def find(self, run: FinishedRun) -> Finding | None:
@@ -165,10 +172,10 @@ class DominantLayer(Rule):
         layer = max(self.counts, key=self.counts.__getitem__)
         if self.counts[layer] < self.often * self.records:
             return None
-        name, moved = h.ordered_names[layer], dict(h.layer_ratios)
+        name, moved = h.layer_names[layer], dict(h.layer_ratios)
         own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
         rest = statistics.median(others) if others else math.nan
-        part = h.layers[layer] ** 2 / (math.fsum(n * n for n in h.layers) or 1.0)
+        part = part_of_squares(h.layers, layer)
         sentence = f"{part:.0%} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
         evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
         if statistics.fmean(self.acted.values) < self.often or not rest < self.starved * own:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradlab.measure.record import late_to_early, ratios
+from gradlab.measure.record import ratios, time_ratio
 from gradlab.sweep.vectorized.lane_gradients import lane_norms
 from gradlab.sweep.vectorized.lane_update import StackedUpdate
 from gradlab.update.gradients import Gradients
@@ -68,7 +68,7 @@ class LaneRecord(Recorder):
         for lane in range(self.update.lanes):
             layers: Layers = {k: [v[lane][i] if i < len(v[lane]) else None for i in at] for k, v in columns.items()}
             if self.recurrent:
-                layers["time/ratio"] = [late_to_early(norms[lane]).item() for norms in times]
+                layers["time/ratio"] = [time_ratio(norms[lane]).item() for norms in times]
             if "update/norm" in layers:
                 layers["update/ratio"] = ratios(layers["update/norm"], layers["param/norm"])
                 layers["grad/ratio"] = ratios(layers["grad/layer"], layers["param/norm"])

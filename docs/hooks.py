@@ -3,9 +3,10 @@
 from typing import Any
 
 from gradlab.codes.reference import reference as codes
+from gradlab.config.reference import reference as options
 from gradlab.diagnosis.reference import reference as diagnosis
 
-REFERENCES = {"codes": codes, "diagnosis": diagnosis}
+REFERENCES = {"codes": codes, "diagnosis": diagnosis, "options": options}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gradlab.base import components
-from gradlab.base.option import Invalid
+from gradlab.base.option import OPTIONS, Invalid
 from gradlab.base.suggestions import did_you_mean, must_be, no_such_field
 from gradlab.base.visible import visible
 
@@ -26,6 +26,10 @@ MORE = {
     "logger": "; the local files are always written",
 }
 """Added where a group has no such option."""
+
+
+MANY = 6
+"""Options that are not listed."""
 
 
 class Usage(ValueError):
@@ -151,6 +155,11 @@ def unknown_field(error: BaseException, cause: BaseException) -> str | None:
     above = str(parent._get_full_key(None))
     if group.startswith(f"{above}."):  # the field is of one that does not exist itself
         group, name = above, group.removeprefix(f"{above}.").split(".")[0]
+    having = [
+        f"{g}={o}" for (g, o), cls in OPTIONS.items() if g == group and name in getattr(cls, "__dataclass_fields__", ())
+    ]
+    if having and len(having) < MANY:
+        return f"{full}: no such field of the chosen option, but of {', '.join(sorted(having))}"
     return f"{full}: no such field{did_you_mean(name, known)}; {group} has {', '.join(known) or 'no fields'}"
 
 

@@ -19,20 +19,37 @@ COMMANDS = (
         "python -m gradlab.map x=optimizer.lr:1e-4:1 y=clip.max_norm:1e-3:100 clip=norm",
         "a map, refined at its boundary",
     ),
-    ("python -m gradlab.report outputs/run/... outputs/run/...", "their curves on one page; --serve follows one live"),
+    ("python -m gradlab.report FOLDER FOLDER", "their curves on one page; --serve follows one live"),
     ("python -m gradlab.list", "which runs there are"),
-    ("python -m gradlab.show outputs/run/...", "a run's verdict and curves, in the terminal"),
+    ("python -m gradlab.show FOLDER", "a run's verdict and curves, in the terminal"),
     ("python -m gradlab.audit train.py", "mistakes in a script of your own, without running it"),
-    ("python -m gradlab resume=outputs/run/...", "continue a run, or a sweep, that was interrupted"),
+    ("python -m gradlab resume=FOLDER", "continue a run, or a sweep, that was interrupted"),
     ("torchrun --standalone --nproc-per-node=2 -m gradlab ...", "the same on several processes"),
 )
-FIELDS = "seed expect pretrain init_from resume"
+FIELDS = "seed expect objective pretrain init_from resume fix"
 OTHERS = (
+    "What an option is, and its fields: --help clip, --help clip=zclip.",
     "The composed configuration: --cfg job.",
     "Your own configurations: --config-dir FOLDER.",
     "Hydra's own flags: --hydra-help.",
     'Completion in bash: eval "$(python -m gradlab --shell-completion install=bash)".',
 )
+
+
+def help_on(arguments: list[str]) -> str:
+    """Of the groups and options among the arguments; of the command, where there is none."""
+    asked = [argument.removeprefix("+").partition("=") for argument in arguments if not argument.startswith("-")]
+    known = [(group, name) for group, _, name in asked if group in components.groups() and group not in APPENDED]
+    if not known:
+        return help_text()
+    from gradlab.base.lazy import lazy_import
+
+    lazy_import("torch")
+    from gradlab.config.reference import in_terminal
+
+    columns = shutil.get_terminal_size().columns
+    parts = [in_terminal(group, name, columns) or in_terminal(group, "", columns) for group, name in known]
+    return "\n\n".join(parts)
 
 
 def help_text() -> str:

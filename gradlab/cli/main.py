@@ -11,14 +11,14 @@ from gradlab import __version__
 from gradlab.base import errors
 from gradlab.base.ending import end_process, own_process
 from gradlab.base.visible import printable
-from gradlab.cli.help import help_text
+from gradlab.cli.help import help_on
 
 
 def main() -> None:
     """Entry point of `python -m gradlab` and of the `gradlab` script."""
     arguments = sys.argv[1:]
     if {"--help", "-h"} & set(arguments):
-        show(help_text())
+        show(help_on(arguments))
     elif "--version" in arguments:
         show(f"gradlab {__version__}")
     else:

@@ -19,7 +19,7 @@ class DiagnosisOption:
     """Updates over which a loss is averaged. Comparing an end with a beginning takes two of them: a run of fewer is
     `too_short`."""
     learning: float = 0.05
-    """Part of its first loss, and of that of the best constant answer, by which a run that has learnt is better."""
+    """Improvement over its first loss, and over the best constant answer, as a fraction, that counts as learnt."""
     plateau: int = 100
     """Updates that ordinary training may need to become better than a constant answer: 20 to 70 were measured."""
     still: float = 1e-6

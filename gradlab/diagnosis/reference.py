@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from dataclasses import fields
-from itertools import pairwise
 
+from gradlab.base.documented import documented, paragraphs
 from gradlab.diagnosis.options import DiagnosisOption, rule_classes
 from gradlab.diagnosis.rules.rule import Rule
 
@@ -44,27 +41,8 @@ def section(cls: type[Rule]) -> list[str]:
     return lines
 
 
-def paragraphs(cls: type) -> list[str]:
-    """The docstring's paragraphs, a line each with empty ones between."""
-    text = inspect.cleandoc(cls.__doc__ or "")
-    return [" ".join(paragraph.split()) for paragraph in text.replace("\n\n", "\n\n\n\n").split("\n\n")]
-
-
 def table(cls: type, prefix: str) -> list[str]:
     """The thresholds of a dataclass."""
     descriptions = documented(cls)
     rows = [f"| `{prefix}.{f.name}` | {f.default:g} | {descriptions.get(f.name, '')} |" for f in fields(cls)]
     return ["", "| threshold | default | meaning |", "|---|---|---|", *rows]
-
-
-def documented(cls: type) -> dict[str, str]:
-    """The sentence under each field of a dataclass and of its bases."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__[:-1]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for pair in pairwise(body):
-            match pair:
-                case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text))):
-                    found[name] = " ".join(str(text).split())
-    return found

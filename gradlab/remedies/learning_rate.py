@@ -61,7 +61,9 @@ def lower_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
     over, forward = excess(e), e.overflow is not None and e.overflow.phase == "forward"
     if e.failed_at and 20 <= e.failed_at < e.planned and forward and not over > FAR:
         lasts = e.failed_at / e.planned * ROOM
-        why = f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the rate"
+        why = (
+            f"it overflowed at update {e.failed_at} of {e.planned}, and the time to that goes as 1 / the learning rate"
+        )
         yield rate(e, c, lasts, why)
     elif over > TOO_LARGE:
         usual = f"a median of {TYPICAL_RATIO:g} and {LARGE_RATIO:g} at most are usual"
@@ -84,7 +86,7 @@ def mean_of_samples(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """A tenth of the rate where updates were not measured; where they were small, the rate is not the cause."""
+    """A tenth of the learning rate where updates were not measured; where they were small, it is not the cause."""
     if math.isnan(excess(e)):
         yield from lower_rates(e, c)
 
@@ -107,7 +109,7 @@ def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def other_rates(e: Evidence, c: Config) -> Iterator[Proposal]:
-    for factor, word in ((0.1, "a tenth of the rate"), (10.0, "ten times the rate")):
+    for factor, word in ((0.1, "a tenth of the learning rate"), (10.0, "ten times the learning rate")):
         yield rate(e, c, factor, word)
     if c.optimizer.lr != usual_rate(c):
         yield values("optimizer.lr", f"the optimizer's default; it was {c.optimizer.lr:g}", optimizer__lr=usual_rate(c))

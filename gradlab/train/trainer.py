@@ -267,7 +267,7 @@ class Trainer(TrainerState):
         self.write(result | {"memory/peak_bytes": peak_memory(self.device)}, None)
         self.update.schedule.observe(measured)
         accuracy = f", accuracy {measured['eval/accuracy']:.1%}" if "eval/accuracy" in measured else ""
-        loss, epoch, update = measured["eval/loss"], self.outcome.epoch, self.outcome.applied
+        loss, epoch, update = measured["eval/loss"], self.outcome.epoch, self.outcome.attempts
         self.say(f"epoch {epoch}: eval loss {loss:.4g}{accuracy} (update {update})")
         self.tick = time.perf_counter()
 

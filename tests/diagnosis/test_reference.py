@@ -2,8 +2,9 @@
 
 from dataclasses import fields
 
+from gradlab.base.documented import documented
 from gradlab.diagnosis.options import CODES, rule_classes
-from gradlab.diagnosis.reference import documented, reference
+from gradlab.diagnosis.reference import reference
 
 
 def test_it_has_a_section_for_every_rule_in_the_order_of_causes() -> None:

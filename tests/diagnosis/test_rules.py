@@ -133,7 +133,7 @@ def test_where_the_scale_began_to_fall_outlives_a_growth_on_the_way() -> None:
     lines += [line(21, 2.0, scale=0.5**18)]
     found = verdict(lines, "failed", error="grad_scale is too small", scale_too_small=True)
     assert (found.evidence["scale_fell_from"], found.evidence["skipped_since"]) == (2, 19)
-    assert "not the last" in found.sentence
+    assert "below the smallest that is useful, by 19 skipped" in found.sentence
     healed = [line(22, 2.0, scale=1.0), *(line(23 + i, math.nan, math.nan, True, 0.5 ** (i + 1)) for i in range(17))]
     again = verdict([*lines, *healed], "failed", error="grad_scale is too small", scale_too_small=True)
     assert (again.evidence["scale_fell_from"], again.evidence["skipped_since"]) == (23, 17)

@@ -1,4 +1,4 @@
-"""Rules over single updates: one whose loss or gradient towers over those before, and what it did to the run."""
+"""Rules over single updates: one whose loss or gradient is far above those before, and what it did to the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AFTER = 10
 
 @dataclass
 class Towering:
-    """An update that towers over those before."""
+    """An update far above those before."""
 
     attempt: int
     loss: float
@@ -50,9 +50,9 @@ class Towering:
 @rule("bad_batch", position=55)
 @dataclass
 class BadBatch(Rule):
-    """One update, of a batch with a sample unlike the others, towers over those before it, and the run suffers from it.
+    """One update, of a batch with a sample unlike the others, is far above those before, and the run suffers from it.
 
-    It towers where its gradient, as it is applied, passes `factor` times the median of the 20 updates before, or its
+    It is where its gradient, as it is applied, passes `factor` times the median of the 20 updates before, or its
     loss lies as many times their spread above theirs. The run suffers where the loss, or the evaluation, never comes
     back; or where such updates are more than half of all the gradient that was ever applied: the weights then follow
     them, and under Adam their squares lower the rate of all others. The samples of the update are then measured one by

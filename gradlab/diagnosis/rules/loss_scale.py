@@ -62,7 +62,7 @@ class ScaleCollapse(Rule):
         elif streak:
             sentence = "no loss scale can help: the forward or backward pass itself overflows"
         else:
-            sentence = f"{skips} updates overflowed, though not the last: the loss scale has fallen below its floor"
+            sentence = f"the loss scale fell below the smallest that is useful, by {skips} skipped updates"
         found = self.found("critical", sentence, at, **evidence)
         if not run.history.applied:  # no rate has moved anything
             found.causes = [c for c in found.causes if "learning rate" not in c]

@@ -59,7 +59,8 @@ class NotLearning(Rule):
         "normalise the inputs",
     )
     reach: float = 0.02
-    """Part of the constant answer's loss by which the end must be below it, else critical; to `learning` a warning."""
+    """An improvement over the constant answer of less than this fraction is critical; of less than `learning`, a
+    warning."""
     far: float = 10.0
     """First losses over the constant answer's, above which a loss that falls throughout began far off."""
 

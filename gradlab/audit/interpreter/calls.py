@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 from gradlab.audit.interpreter.function_calls import DEPTH, follow_call
@@ -161,10 +162,10 @@ def call_unknown(site: CallSite, callee: Value, owner: Value | None) -> Value:
     if callee.kind == "unknown":
         if engine.depth and not engine.regions and dotted(node.func).startswith("self."):
             return tensor(roots=roots_of(site.args) | {next(births)}, source="model")  # a layer of unknown making
-        if any(a.kind == "tensor" for a in site.args) and not acting and may_be_loss(node, callee):
-            made = divisible(node, loss(engine, node, site.args))
-            made.guessed = True
-            return made
+        named = re.search("loss|criterion", dotted(node.func).split(".")[-1], re.I) is not None
+        kinds = ("tensor", "detached") if named else ("tensor",)
+        if any(a.kind in kinds for a in site.args) and not acting and may_be_loss(node, callee):
+            return divisible(node, loss(engine, node, site.args, guessed=not named))
         if any(value.kind in ACTING for value in callee.attributes.values()):  # `learner("after_step")`
             site.emit("opaque", callee, name=site.name, receives=frozenset({"self"}))
     handled = callee if owner is None and callee.framework else owner

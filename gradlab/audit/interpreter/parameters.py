@@ -121,7 +121,8 @@ def refine(
         text = ast.unparse(annotation)
         for word, kind in ANNOTATIONS:
             if word in text:
-                value.kind = kind
+                loss = kind == "model" and kind_by_name(parameter or name) == "criterion"
+                value.kind = "criterion" if loss else kind
                 value.given = "None" in text or "Optional" in text
                 return
         if name and adopt_class(engine, value, annotation):

@@ -12,8 +12,10 @@ SCHEDULE = re.compile(
     r"^(\w+LR|\w*WarmRestarts|ReduceLROnPlateau|get_\w*schedule\w*|get_scheduler|\w+Scheduler|create_scheduler(_v2)?)$"
 )
 LOSS_FUNCTION = re.compile(
-    r"^(cross_entropy|nll_loss|\w*mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy\w*|kl_div|\w+_loss|\w*cross_entropy\w*)$"
+    r"^(cross_entropy|nll_loss|\w*mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy\w*|kl_div|\w+_loss|\w*cross_?entropy\w*)$"
 )
+CALLED_LOSS = re.compile(r"\.(\w+_)?(loss|criterion)(_fn|_func)?$")
+"""Attributes that are called as a loss function is, whatever function they hold: `self.loss = metrics.masked_error`."""
 CLIPS = {"clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "dispatch_clip_grad"}
 HARMLESS = re.compile(
     r"^_*(eval\w*|valid\w*|test\w*|log\w*|save\w*|print\w*|plot\w*|accuracy\w*|metric\w*|sample\w*|generate\w*|predict\w*|ema\w*|"

@@ -11,7 +11,7 @@ from gradlab.audit.knowledge.context_regions import add_sync_flag
 from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import LONGEST, provenance, records
+from gradlab.audit.trace.provenance import LONGEST, provenance, records, take_apart
 from gradlab.audit.trace.tensors import roots_of, tensor
 from gradlab.audit.trace.values import Event, Value, births
 
@@ -21,6 +21,12 @@ COUNTS = re.compile(
     re.I,
 )
 """Names of arguments by which a function may divide the loss that it computes."""
+
+
+CLASSES = re.compile(r"cross_?entropy|nll|ctc|bce", re.I)
+"""Loss functions whose second argument is no prediction."""
+TARGETS = re.compile(r"(^|[_.\['\"])(targets?|labels?|gt|truth|tgt|trg|y|ys|y_true)(_\w+)?(['\"]\])?$", re.I)
+"""Names of what a prediction is compared with."""
 
 
 def forward(engine: Engine, node: ast.Call, model: Value, args: list[Value], named: Iterable[Value] = ()) -> Value:
@@ -54,8 +60,12 @@ def loss(
     reduction: object = "mean",
     ignoring: bool = False,
     maker: str = "",
+    guessed: bool = False,
 ) -> Value:
-    """The result of a loss function. ignoring: some targets are left out; maker: the function's dotted name."""
+    """The result of a loss function.
+
+    ignoring: some targets are left out; maker: the function's dotted name; guessed: it may be a network.
+    """
     tensors = [v for a in args for v in members(a) if v.kind == "tensor"]
     made = tensor(
         roots=roots_of(tensors) | {next(births)},
@@ -67,14 +77,27 @@ def loss(
         chain=chained(tensors),
         inside=tuple(engine.regions),
         ignoring=ignoring and reduction == "mean",
-        **(provenance(engine, node, args) if maker.startswith("torch.nn") or records(engine) is False else {}),
+        guessed=guessed,
+        **(provenance(engine, node, predictions(args, maker)) if not guessed or records(engine) is False else {}),
     )
+    if not maker.startswith("torch.nn"):
+        for value in tensors:
+            take_apart(value)  # perhaps
     others = [v for v in args if v.kind == "unknown"]
     if others and not any("[" in v.name for v in others):  # a part of it is another in each iteration
         made.target = max(v.birth for v in others)
     if re.search(r"mse", maker, re.I):
         made.range = "square" if reduction == "none" else "error"
     return made
+
+
+def predictions(args: list[Value], maker: str) -> list[Value]:
+    """The arguments of a loss function without the second one, where that is data: classes, or called a target."""
+    second = args[1] if len(args) > 1 else None
+    unknown = second is not None and second.kind == "unknown" and all(v.kind == "unknown" for _, v in second.choice)
+    if second is None or not unknown or not (CLASSES.search(maker) or TARGETS.search(second.name)):
+        return args
+    return [args[0], *args[2:]]
 
 
 def divisible(node: ast.Call, made: Value) -> Value:

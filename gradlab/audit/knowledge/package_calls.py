@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.constructors import constant, construct
-from gradlab.audit.knowledge.known_names import CLIPS, LOSS_FUNCTION, kind_made
+from gradlab.audit.knowledge.known_names import CALLED_LOSS, CLIPS, LOSS_FUNCTION, kind_made
 from gradlab.audit.knowledge.losses import loss
 from gradlab.audit.knowledge.opaque_calls import opaque_call, pass_networks
 from gradlab.audit.knowledge.python_functions import python_function
 from gradlab.audit.knowledge.torch_functions import torch_function
+from gradlab.audit.source.syntax import dotted
 from gradlab.audit.trace.iterables import several
 from gradlab.audit.trace.values import Value
 
@@ -30,7 +31,12 @@ def library_call(call: CallSite) -> Value:
         return value
     if kind := kind_made(call.name):
         return construct(call, kind)
-    if LOSS_FUNCTION.match(tail) and call.args:
+    named = (
+        CALLED_LOSS.search(dotted(call.node.func)) is not None
+        and call.first is not None
+        and call.first.kind == "tensor"
+    )
+    if (LOSS_FUNCTION.match(tail) or named) and call.args:
         pass_networks(call)
         reduction = constant(call.keywords.get("reduction"), "mean", "mean")
         return loss(call.engine, call.node, call.args, reduction, "ignore_index" in call.keywords, call.name)

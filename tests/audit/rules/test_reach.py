@@ -251,6 +251,53 @@ for x, y in loader:
     loss.backward()
     opt.step()
 """,
+    "a loss function that is given, of what is computed in no_grad": """
+def fit(net: nn.Module, criterion: nn.Module, opt, loader):
+    for batch in loader:
+        opt.zero_grad()
+        with torch.no_grad():
+            out = net(batch["x"])  # expect: GL712
+        loss = criterion(out, batch["label"].view(-1))
+        loss.backward()
+        opt.step()
+""",
+    "a loss of a detached output and of a target that is computed": """
+from elsewhere import metrics, prepare
+class Trainer:
+    def __init__(self, net, opt):
+        self.net, self.opt, self.loss = net, opt, metrics.masked_error
+    def fit(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            loss = self.loss(self.net(x).detach(), prepare(y))
+            loss = loss + F.cross_entropy(self.net(x).detach(), prepare(y))
+            loss.backward()
+            self.opt.step()
+    def fit_classes(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            labels = prepare(y)
+            F.cross_entropy(self.net(x).detach(), labels).backward()  # expect: GL712
+            self.opt.step()
+""",
+    "a head of unknown making behind a network in no_grad": """
+def fit(net, probe, criterion, opt):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.no_grad():
+            out = net(x)
+        criterion(probe(out), y).backward()
+        opt.step()
+""",
+    "a target from a network in no_grad before the prediction": """
+def fit(net, student, criterion, opt):
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.no_grad():
+            out = net(x)
+        criterion(out, student(x)).backward()
+        opt.step()
+""",
 }
 
 

@@ -125,6 +125,12 @@ def more_data_on_rank1() -> tuple[Tensor, Tensor]:
     return torch.randn(samples, 1, 8, 8), torch.arange(samples) % 10
 
 
+def other_data_on_rank1() -> tuple[Tensor, Tensor]:
+    """A data set that each machine has shuffled in its own way."""
+    draw = torch.Generator().manual_seed(int(os.environ.get("RANK", "0")))
+    return torch.randn(64, 1, 8, 8, generator=draw), torch.arange(64) % 10
+
+
 class SlowToExplain(Overflows):
     """Takes its time when somebody follows its forward pass."""
 

@@ -138,6 +138,46 @@ class Endless(torch.utils.data.IterableDataset[tuple[Tensor, int]]):
             yield self.inner[i]
 
 
+class FaultyOnRank1(Dataset[tuple[Tensor, int]]):
+    """Vectors, of which one cannot be read on rank 1: it raises, or ends the worker that reads it."""
+
+    def __init__(self, how: str) -> None:
+        self.x, self.y = drawn(200)
+        self.how = how
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        if os.environ.get("RANK") == "1" and i == 77:
+            if self.how == "raises":
+                raise KeyError("no such file")
+            if torch.utils.data.get_worker_info() is not None:
+                os._exit(9)
+        return self.x[i], int(self.y[i])
+
+
+class ShortOnRank1(torch.utils.data.IterableDataset[tuple[Tensor, int]]):
+    """A stream that ends early on rank 1."""
+
+    def __iter__(self) -> Any:
+        for x, y in list(zip(*drawn(200), strict=True))[: 60 if os.environ.get("RANK") == "1" else 200]:
+            yield x, int(y)
+
+
+def faulty_on_rank1(how: str) -> Any:
+    return (ShortOnRank1() if how == "ends" else FaultyOnRank1(how)), None
+
+
+def splits() -> Any:
+    """As `load_dataset` of Hugging Face returns them."""
+    return {"train": sentences()[0], "test": sentences()[1]}
+
+
+def texts() -> Any:
+    return [{"text": "a sentence", "label": i % 3} for i in range(22)], None
+
+
 def loaders(stream: bool = False, samples: int = 22) -> Any:
     """A user's own DataLoader, or a stream."""
     if stream:

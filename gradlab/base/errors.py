@@ -53,10 +53,12 @@ def explained(error: BaseException, folder: Path | None) -> str | None:
         return f"{error.filename or folder or 'output'}: {error.strerror}"
     if isinstance(error, RuntimeError) and "Expected to have finished reduction" in str(error):  # DDP's
         return "trainer.find_unused_parameters=false: must be true: the model leaves some of its parameters out"
+    if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):  # raised wherever the run is
+        return f"data.workers: a worker that reads ahead died: {' '.join(str(error).split())[:200]}"
     if isinstance(error, SystemExit):
         return f"the code that the configuration names called sys.exit({error.code!r})"
     if package(type(error).__module__) not in HYDRA and package(raised_in(error)) not in HYDRA:
-        return None
+        return of_plugin(error)
     cause = error.__cause__ or error
     return (
         unknown_option(error)
@@ -75,11 +77,29 @@ def exit_code(error: BaseException) -> int:
     """2 for a wrong command, 1 for a fault of gradlab or of the machine, such as a full disk."""
     if isinstance(error, OSError) and package(type(error).__module__) not in HYDRA:
         return 2 if isinstance(error, FileNotFoundError) else 1
-    return 1 if isinstance(error, SystemExit) or explain(error) is None else 2
+    return 1 if isinstance(error, SystemExit) or explain(error) is None or of_plugin(error) else 2
 
 
 def package(module: str) -> str:
     return module.split(".")[0]
+
+
+def of_plugin(error: BaseException) -> str | None:
+    """What a plugin of Hydra, not gradlab's, raises as Hydra imports it or as it sweeps."""
+    trace, name = error.__traceback__, ""
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        if module.startswith("hydra_plugins.") and not module.startswith("hydra_plugins.gradlab"):
+            name = ".".join(module.split(".")[:2])
+        elif package(module) == "gradlab":
+            name = ""
+        trace = trace.tb_next
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return (
+        f"{name} does not work with what is installed here ({said}): uninstall it, or try other versions"
+        if name
+        else None
+    )
 
 
 def raised_in(error: BaseException) -> str:

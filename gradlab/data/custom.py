@@ -34,6 +34,9 @@ class CustomData(StreamedSet):
             made = found(**self.kwargs)
         except TypeError as error:
             raise Invalid("kwargs", self.kwargs, f"{self.target} refuses: {' '.join(str(error).split())}") from error
+        if isinstance(made, dict):
+            parts = ", ".join(map(str, made))
+            raise Invalid("target", self.target, f"returns {parts}: must return the training set, or it and a test set")
         pair = isinstance(made, tuple) and len(made) == 2 and not all(map(is_array, made))
         train, test = made if pair else (made, None)
         if why := self.streams(train):

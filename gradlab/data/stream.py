@@ -71,7 +71,7 @@ class Stream:
 
     def read(self, keys: Iterable[Key]) -> Iterator[tuple[Key, tuple[Any, Any]]]:
         """The batches of the keys, in their order, read ahead by the workers."""
-        some, loading = self.loading.workers > 0, self.loading
+        some, loading, awaited = self.loading.workers > 0, self.loading, "the first samples"
         loader: Any = torch.utils.data.DataLoader(
             self.reader,  # type: ignore[arg-type]
             batch_size=None,
@@ -85,10 +85,11 @@ class Stream:
         )
         try:
             for got in loader:
+                awaited = f"what follows the samples {list(got[0][1][:8])}"
                 yield got[0], self.met(got)
         except RuntimeError as error:
             if some and "worker" in str(error):
-                raise self.dead(error) from None
+                raise self.dead(error, awaited) from None
             raise
 
     def met(self, got: tuple[Key, Any]) -> tuple[Any, Any]:
@@ -108,9 +109,9 @@ class Stream:
             why = f"a target of the samples {list(key[1][:8])} is {int(targets.max())}, but the model has"
             raise Invalid("data.target", self.name, f"{why} {self.classes} outputs")
 
-    def dead(self, error: Exception) -> Invalid:
-        why = " ".join(str(error).split())[:200]
-        return Invalid("data.workers", self.loading.workers, f"a worker that reads {self.name} died: {why}")
+    def dead(self, error: Exception, awaited: str) -> Invalid:
+        why = f"a worker that reads {self.name} died, awaited for {awaited}: {' '.join(str(error).split())[:200]}"
+        return Invalid("data.workers", self.loading.workers, why)
 
     def epoch(self, rank: int, ranks: int, size: int) -> Iterator[tuple[Any, Any]]:
         """A rank's batches of one pass in the order of the set, the same in every pass."""

@@ -198,6 +198,7 @@ class StreamedSet(Data):
             raise Invalid("lengths", self.lengths, "not with a loader or a stream, whose samples have no places")
         if self.without:
             raise Invalid("without", list(self.without), "not with a loader, whose samples have no places")
+        kind = type(given).__name__
         if isinstance(given, torch.utils.data.IterableDataset):
             given = torch.utils.data.DataLoader(
                 given,
@@ -213,7 +214,7 @@ class StreamedSet(Data):
             raise Invalid("target", self.target, "must not divide samples among ranks: its batches are divided here")
         length = self.batches or own_length(given)
         if training and length is None:
-            raise Invalid("batches", None, f"must be given: {type(given).__name__} does not know how many there are")
+            raise Invalid("batches", None, f"must be given: {kind} does not know how many there are")
         return Loader(
             Reader(given, collate), device, meeting, loading, self.target, length=length if training else None
         )

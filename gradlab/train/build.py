@@ -19,6 +19,8 @@ from gradlab.base.option import Invalid
 from gradlab.config.schema import Config, prefixed
 from gradlab.data.base import IGNORE, Splits
 from gradlab.data.check import check, pieces
+from gradlab.data.loader import fingerprint
+from gradlab.data.reader import alike
 from gradlab.data.stream import by_batch, streamed
 from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
@@ -121,6 +123,23 @@ def check_sizes(data: Splits, world: World) -> None:
             raise Invalid("data", data.name, why)
 
 
+def check_same(data: Splits, world: World) -> None:
+    """Raise `Invalid` on every rank where one has others' samples: the batches of one order are divided among ranks.
+
+    Samples that are drawn anew at each reading are not compared.
+    """
+    if world.size == 1:
+        return
+    state, index = randomness.random_state(), torch.arange(min(2, len(data.train)), device=data.train.device)
+    first, again = (data.train.batch(index) for _ in range(2))
+    randomness.set_random_state(state)
+    found = world.gather(fingerprint(first) if alike(first, again) else "")
+    other = next((rank for rank, own in enumerate(found) if own and found[0] and own != found[0]), None)
+    if other is not None:
+        why = f"must be the same on every rank, which takes its part of it, but on rank {other} it begins otherwise"
+        raise Invalid("data", data.name, why)
+
+
 def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedule: Schedule | None = None) -> list[str]:
     """One forward pass of two samples: a model that does not fit its data is refused here, not in the run.
 
@@ -141,7 +160,8 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, Invalid):
             raise
-        why = f"fails on inputs of shape {shapes(inputs)}: {' '.join(str(error).split())[:200]}"
+        of = f"inputs of shape {shapes(inputs)}" if shapes(inputs) else f"inputs without a tensor, {str(inputs)[:50]}"
+        why = f"fails on {of}: {' '.join(str(error).split())[:200]}"
         if isinstance(error, IndexError):
             why = too_small(model, inputs) or why
         raise Invalid("model", name, why) from error

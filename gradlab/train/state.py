@@ -58,6 +58,7 @@ class TrainerState:
         self.data, self.loss = data or build.load_data(config, self.device)
         self.samples = build.samples_of(config, self.data, self.world)
         build.check_sizes(self.data, self.world)
+        build.check_same(self.data, self.world)
         self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
         self.sharded = build.sharded(config, self.world)
         self.unsaved = Unsaved(self.module, shared=self.sharded or self.world.size == 1)

@@ -183,6 +183,13 @@ def test_a_sweep_on_two_ranks_makes_one_folder_a_job(tmp_path: Path, swept: tupl
     assert said.count("verdict:") == 2
 
 
+FAULTY = (
+    "model=custom",
+    "model.target=streams:Net",
+    "data=custom",
+    "data.target=streams:faulty_on_rank1",
+    "data.batch_size=4",
+)
 FAILING = {
     "unused": (
         ("model=custom", "model.target=nets:Unused", "trainer.epochs=1"),
@@ -190,10 +197,24 @@ FAILING = {
     ),
     "model": (("model=custom", "model.target=nets:FailsOnRank1"), "the third forward pass of rank 1 is out of luck"),
     "data": (("data=custom", "data.target=nets:data_missing_on_rank1"), "/data/shard_1: No such file or directory"),
+    "stream": (
+        (*FAULTY, "+data.kwargs.how=ends", "data.batches=40"),
+        "rank 1: data.batches=40: batches of an epoch were expected, but streams:faulty_on_rank1 ended before batch 16",
+    ),
+    "sample": (
+        (*FAULTY, "+data.kwargs.how=raises", "data.workers=1"),
+        "rank 1: data.target=streams:faulty_on_rank1: sample 77 raises KeyError: 'no such file'",
+    ),
+    "worker": (
+        (*FAULTY, "+data.kwargs.how=dies", "data.workers=1"),
+        "rank 1: data.workers=1: a worker that reads streams:faulty_on_rank1 died, awaited for what follows",
+    ),
 }
 
 
-@pytest.mark.parametrize("what", ["unused", *(pytest.param(w, marks=pytest.mark.slow) for w in ("model", "data"))])
+@pytest.mark.parametrize(
+    "what", ["unused", *(pytest.param(w, marks=pytest.mark.slow) for w in FAILING if w != "unused")]
+)
 def test_a_rank_that_fails_ends_the_run_everywhere_with_its_message(
     gradlab: Commands, tmp_path: Path, what: str
 ) -> None:
@@ -215,10 +236,14 @@ DIFFERENT = {
         ("data=custom", "data.target=nets:more_data_on_rank1"),
         "data=custom: must have as many samples on every rank, but ranks 0 to 1 have 64, 65",
     ),
+    "data": (
+        ("data=custom", "data.target=nets:other_data_on_rank1"),
+        "data=custom: must be the same on every rank, which takes its part of it, but on rank 1 it begins otherwise",
+    ),
 }
 
 
-@pytest.mark.parametrize("what", ["field", pytest.param("samples", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["field", *(pytest.param(w, marks=pytest.mark.slow) for w in ("samples", "data"))])
 def test_ranks_that_differ_are_refused_by_all(gradlab: Commands, tmp_path: Path, what: str) -> None:
     """They would train apart, or wait for each other for ever."""
     overrides, message = DIFFERENT[what]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import streams
 import torch
+from forked import Commands
 from helpers import differences, load, metrics, of_the_run, trainer, weights
 from test_resume import Copying, resumed
 from test_streamed_data import NET, TEXT, seen
@@ -88,6 +89,25 @@ def test_rows_of_hugging_face_are_as_good_as_a_list_of_them(tmp_path: Path) -> N
         run.run()
     assert torch.equal(weights(runs[0].module), weights(runs[1].module))
     assert differences(metrics(tmp_path / made[0]), metrics(tmp_path / made[1])) == []
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_ranks_read_a_stream_of_hugging_face_as_one_process_does(gradlab: Commands, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    made = ("data.target=streams:hugging_face", "+data.kwargs.streaming=true", "+data.kwargs.shuffled=true")
+    fields = (*TEXT, *made, "data.batch_size=4", "data.batches=6", "trainer.epochs=3", "trainer.device=cpu")
+    fields += ("expect=any", "trainer.progress=none")
+    for more in (("hydra.run.dir=two", "accumulation.steps=2", "trainer.updates=4"), ("resume=two",)):
+        given = (*fields, *more) if len(more) > 1 else (*more, "trainer.updates=6")
+        ended = gradlab.torchrun(2, "-m", "gradlab", *given, cwd=tmp_path)
+        assert ended.code == 0, ended.err
+    one = trainer(tmp_path / "one", *fields, "accumulation.steps=4")
+    one.run()
+    found: Any = load(tmp_path / "two")["model"]
+    assert one.outcome.applied == 6
+    for name, p in one.module.named_parameters():
+        torch.testing.assert_close(found[name], p.detach(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

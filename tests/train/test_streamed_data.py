@@ -117,7 +117,10 @@ def test_workers_read_what_the_run_itself_reads(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         (("+data.kwargs.wrong=raises",), r"^data.target=streams:augmented: sample 17 raises KeyError: 'no such file'$"),
-        (("+data.kwargs.wrong=dies", "data.workers=1"), r"^data.workers=1: a worker that reads streams:augmented died"),
+        (
+            ("+data.kwargs.wrong=dies", "data.workers=1"),
+            r"^data.workers=1: a worker that reads streams:augmented died, await",
+        ),
         (
             ("+data.kwargs.wrong=class",),
             r"^data.target=streams:augmented: a target of the samples \[.*17.*is .*3 outputs$",
@@ -133,6 +136,14 @@ def test_workers_read_what_the_run_itself_reads(tmp_path: Path) -> None:
         (
             ("data.target=streams:uneven", "data.stream=true"),
             r"^data.target=streams:uneven: inputs and targets have unequal numbers of rows: \(22, 6\) and \(20,\)$",
+        ),
+        (
+            ("data.target=streams:splits",),
+            r"^data.target=streams:splits: returns train, test: must return the training",
+        ),
+        (
+            ("data.target=streams:texts", "data.collate=padded"),
+            r"^model=.*: fails on inputs without a tensor, {'text': \[",
         ),
         (("data.stream=false", "data.workers=2"), r"^data.stream=False: cannot be given together with workers"),
     ],
@@ -216,7 +227,7 @@ def test_a_loader_is_read_in_its_own_order_and_resumed_at_its_place(tmp_path: Pa
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (("+data.kwargs.stream=true",), r"^data.batches=None: must be given: DataLoader does not know how many"),
+        (("+data.kwargs.stream=true",), r"^data.batches=None: must be given: Endless does not know how many"),
         (("data.batches=9",), r"^data.batches=9: batches of an epoch were expected, but streams:loaders ended before"),
         (("data.workers=1",), r"^data.workers=1: and data.collate are of no use for a DataLoader"),
         (("accumulation=target",), r"^accumulation=target: not with a loader"),

@@ -483,30 +483,6 @@ for x, reward in loader:
         found_by=("watch",),
     ),
     Code(
-        code="GL720",
-        name="loss-without-data",
-        severity="warning",
-        message="the loss compares outputs of the same weights alone: one output for everything is its minimum",
-        why="Both sides are trained to meet, and nothing holds the outputs of different samples apart: a constant does "
-        "best, and is learnt. The representation collapses while the loss looks good.",
-        wrong="""
-for x, y in loader:
-    optimizer.zero_grad()
-    one, two = model(x + noise()), model(x + noise())
-    (-F.cosine_similarity(one, two).mean()).backward()
-    optimizer.step()
-""".strip(),
-        fix="detach one side, behind a predictor on the other, or add a term that keeps outputs apart",
-        example="""
-for x, y in loader:
-    optimizer.zero_grad()
-    one, two = model(x + noise()), model(x + noise())
-    (-F.cosine_similarity(predictor(one), two.detach()).mean()).backward()
-    optimizer.step()
-""".strip(),
-        found_by=("watch",),
-    ),
-    Code(
         code="GL719",
         name="graph-used-again",
         severity="error",
@@ -541,5 +517,29 @@ for x, y in loader:
     second.step()
 """.strip(),
         found_by=("audit",),
+    ),
+    Code(
+        code="GL720",
+        name="loss-without-data",
+        severity="warning",
+        message="the loss compares outputs of the same weights alone: one output for everything is its minimum",
+        why="Both sides are trained to meet, and nothing holds the outputs of different samples apart: a constant does "
+        "best, and is learnt. The representation collapses while the loss looks good.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    one, two = model(x + noise()), model(x + noise())
+    (-F.cosine_similarity(one, two).mean()).backward()
+    optimizer.step()
+""".strip(),
+        fix="detach one side, behind a predictor on the other, or add a term that keeps outputs apart",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    one, two = model(x + noise()), model(x + noise())
+    (-F.cosine_similarity(predictor(one), two.detach()).mean()).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
     ),
 )

@@ -260,4 +260,32 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL411",
+        name="schedule-made-anew",
+        severity="warning",
+        message="the schedule is made anew again and again, and each begins where the first did",
+        why="A schedule counts its steps from when it is made. One that is made in the loop over epochs stays at its "
+        "beginning: a warm-up starts again each time, and what comes later never does.",
+        wrong="""
+for epoch in range(epochs):
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""".strip(),
+        fix="make it once, before the loop",
+        example="""
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -149,3 +149,49 @@ def test_a_schedule_of_an_optimizer_that_steps_no_more(how, tmp_path):
     assert not watch.broken
     found = [(f.name, f.site[1]) for f in watch.faults if f.name.startswith("schedule")]
     assert found == [("schedule-of-another-optimizer", line)] * (how in ("replaced", "discovered", "never"))
+
+
+def rising(optimizer):
+    return schedules.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 6))
+
+
+ANEW = {
+    "unchanged": (lambda o: schedules.StepLR(o, 5), True),
+    "rising": (rising, True),
+    "restarts": (lambda o: schedules.CosineAnnealingLR(o, 8), False),
+    "chained": (lambda o: schedules.ExponentialLR(o, 0.9), False),
+}
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("kind", ANEW)
+def test_a_schedule_that_is_made_anew(kind, once, tmp_path):
+    make, is_wrong = ANEW[kind]
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    schedule = make(optimizer)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for epoch in range(5):
+            schedule = schedule if once else make(optimizer)
+            for i, batch in enumerate(batches(8, seed=epoch)):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+                if kind in ("rising", "restarts") or i == 7:
+                    schedule.step()
+    assert not watch.broken
+    assert [f.name for f in watch.faults] == ["schedule-made-anew"] * (is_wrong and not once)
+
+
+def test_a_schedule_of_micro_batches_is_not_too_short_as_well(tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    schedule = schedules.LinearLR(optimizer, 1.0, 1e-6, 45)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i, batch in enumerate(batches(180)):
+            (loss_of(model, batch) / 4).backward()
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+            schedule.step()
+    assert [f.name for f in watch.faults] == ["schedule-every-micro-batch"]

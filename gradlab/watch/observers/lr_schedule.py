@@ -33,6 +33,8 @@ class ScheduleObserver:
         """id of a schedule -> schedule, tracker of its optimizer, call site of its latest step, number of steps."""
         self.idle: dict[int, rules.Idle] = {}
         """id of a schedule -> its latest steps, since a step of its optimizer."""
+        self.lives: dict[int, dict[int, rules.Life]] = {}
+        """Index of an optimizer -> id of a schedule of its -> its learning rates."""
         self.metrics: dict[int, list[rules.Measured]] = {}
         """id of a schedule that follows a metric -> what it was given."""
 
@@ -60,8 +62,17 @@ class ScheduleObserver:
             count = self.counts.get(id(schedule), (0,))[-1] + 1
             self.counts[id(schedule)] = (schedule, tracker, site, count)
 
+        lives = [
+            self.lives.setdefault(tracker.index, {}).setdefault(
+                id(schedule), rules.Life(type(schedule), site, rate_before)
+            )
+            for tracker in trackers
+        ]
+
         def after(result: Any, error: bool) -> None:
             self.running = False
+            for life in lives:
+                life.end = rules.rate_of(optimizer)
             if trackers and isinstance(schedule, lr_scheduler.ReduceLROnPlateau) and not error:
                 metric = args[1] if len(args) > 1 else kwargs.get("metrics", math.nan)
                 loss = self.loop.outputs[trackers[0].index].stream.history.loss_late
@@ -91,6 +102,9 @@ class ScheduleObserver:
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
                 self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site), at_end=True)
+        for index, lives in self.lives.items():
+            found = rules.made_anew(list(lives.values()))
+            self.loop.add_violations(self.loop.trackers[index], found, at_end=True)
         scheduled = {id(tracker.optimizer) for _, tracker, _, _ in self.counts.values()}
         for idle in self.idle.values():
             for tracker in self.loop.trackers:

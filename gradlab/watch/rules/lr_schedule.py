@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ FEWER = 4
 """Updates in an epoch at least, for its steps to be told from those after updates."""
 IDLE = 3
 """Steps of a schedule since the latest step of its optimizer."""
+LIVES = 5
+"""Schedules of one optimizer that are made one after the other: training has fewer stages."""
 FEW = 5
 """Values of a metric from which nothing is concluded."""
 ALIKE = 3.0
@@ -59,6 +62,31 @@ class Measured:
     """The usual training loss at that time."""
     reduced: bool
     """Whether the learning rate was lowered."""
+
+
+@dataclass
+class Life:
+    """One of several schedules of an optimizer that are made one after the other."""
+
+    kind: type
+    site: CallSite | None
+    start: float
+    """Learning rate before its first step."""
+    end: float = 0.0
+    """After its latest."""
+
+
+def made_anew(lives: Sequence[Life]) -> Iterator[Violation]:
+    """At the end: do schedules that replace each other begin their warm-up again, or never come to change anything?
+
+    Cycles that fall, and rise with the next schedule, are restarts.
+    """
+    if len(lives) < LIVES or len({(life.kind, life.site) for life in lives}) > 1:
+        return
+    if all(life.start == life.end == lives[0].start for life in lives):
+        yield "schedule-made-anew", lives[0].site, f"{len(lives)} times, and the learning rate never changes"
+    elif all(one.start < one.end > two.start for one, two in pairwise(lives)):
+        yield "schedule-made-anew", lives[0].site, f"{len(lives)} times, and each begins its warm-up again"
 
 
 def rate_of(optimizer: Any) -> float:
@@ -155,7 +183,7 @@ def at_end(
     """
     updates, passes = tracker.attempts, tracker.num_backwards
     gone = updates >= LONG and tracker.peak_rate > 0 and tracker.last_alive < updates / 2
-    if gone and num_steps >= 0.9 * updates and not plateau:
+    if gone and 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more are those of micro-batches
         yield "schedule-too-short", site, f"from update {tracker.last_alive + 2} on"
     accumulates = updates * 2 <= passes
     if accumulates and passes in lengths and abs(num_steps - updates) <= 1:

@@ -303,7 +303,7 @@ class Update:
             yield False
             return
         params = [p.detach() for p in self.params]
-        trained = torch._foreach_clone(params)
+        trained = [p.clone() for p in params]
         if callable(switch):
             switch()
         if self.average is not None:

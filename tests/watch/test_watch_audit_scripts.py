@@ -7,6 +7,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step"),
     pytest.mark.filterwarnings("ignore:.torch.cuda.amp"),
     pytest.mark.filterwarnings("ignore:CUDA is not available or torch_xla"),
+    pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda'"),  # PyTorch 2.10
     pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled"),
 ]
 """The mistakes of the scripts."""

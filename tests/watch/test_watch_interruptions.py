@@ -31,7 +31,9 @@ def test_warnings_of_pytorch_name_the_same_line_as_without_a_watch(tmp_path):
             else:
                 moved_too_early(schedule)
         lines_of_warnings.append([(w.filename, w.lineno) for w in caught])
-    assert lines_of_warnings[0] == lines_of_warnings[1] == [(__file__, moved_too_early.__code__.co_firstlineno + 1)]
+    plain, observed = lines_of_warnings
+    assert observed == [(__file__, moved_too_early.__code__.co_firstlineno + 1)]
+    assert plain == observed or "lr_scheduler" in plain[0][0]  # PyTorch 2.10 names a line of its own
 
 
 def test_gradients_are_read_in_the_observed_thread_alone(tmp_path):

@@ -87,8 +87,8 @@ class Stream:
             for got in loader:
                 awaited = f"what follows the samples {list(got[0][1][:8])}"
                 yield got[0], self.met(got)
-        except RuntimeError as error:
-            if some and "worker" in str(error):
+        except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+            if some and ("worker" in str(error) or not isinstance(error, RuntimeError)):  # or a batch lost with it
                 raise self.dead(error, awaited) from None
             raise
 
@@ -110,7 +110,8 @@ class Stream:
             raise Invalid("data.target", self.name, f"{why} {self.classes} outputs")
 
     def dead(self, error: Exception, awaited: str) -> Invalid:
-        why = f"a worker that reads {self.name} died, awaited for {awaited}: {' '.join(str(error).split())[:200]}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        why = f"a worker that reads {self.name} died, awaited for {awaited}: {said}"
         return Invalid("data.workers", self.loading.workers, why)
 
     def epoch(self, rank: int, ranks: int, size: int) -> Iterator[tuple[Any, Any]]:

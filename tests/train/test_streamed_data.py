@@ -153,6 +153,21 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, fields: tuple[str, ...]
         trainer(tmp_path, *NET, "data.batch_size=4", *fields).run()
 
 
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
+def test_a_batch_that_is_lost_with_its_worker_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Which of its ends is seen first, that of the worker or of what it sends, is chance."""
+
+    def lost(loader: Any) -> Any:
+        raise error
+
+    run = trainer(tmp_path, *NET, "data.workers=1", "data.batch_size=4")
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", lost)
+    with pytest.raises(Invalid, match=rf"^data.workers=1: a worker that .* the first samples: {type(error).__name__}"):
+        run.run()
+
+
 @pytest.mark.parametrize(("shifted", "counts"), [(False, "labels"), (True, "next_labels")])
 def test_a_loss_of_the_models_own_is_exact_under_accumulation(tmp_path: Path, shifted: bool, counts: str) -> None:
     """What its mean counts is measured; a micro-batch that counts nothing adds nothing, and no NaN."""

@@ -15,6 +15,7 @@ from gradlab.base.option import Invalid
 from gradlab.config.schema import to_config
 from gradlab.train import fsdp
 from gradlab.update.joined import Joined
+from gradlab.update.stepping import step_unless_
 
 RUN = (
     *("model=custom", "model.target=nets:Tiny", "data=digits", "data.batch_size=32", "trainer.evaluate_every=0"),
@@ -54,6 +55,10 @@ CASES: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+SCALED = {"fp32": (), "fp16": ("precision.init_scale=1e12",)}
+"""Of which the first updates are skipped."""
+
+
 def groups(entries: str) -> str:
     return f"optimizer.groups=[{entries}]"
 
@@ -64,7 +69,7 @@ def test_it_is_bitwise_several_optimizers_stepped_one_after_the_other(
     tmp_path: Path, case: str, precision: str
 ) -> None:
     entries, make = CASES[case]
-    run = trainer(tmp_path, *RUN, groups(entries), f"precision={precision}")
+    run = trainer(tmp_path, *RUN, groups(entries), f"precision={precision}", *SCALED[precision])
     model = Tiny()
     model.load_state_dict(run.module.state_dict())
     plain = Both(*make(list(model.parameters())))
@@ -80,7 +85,20 @@ def test_it_is_bitwise_several_optimizers_stepped_one_after_the_other(
     run.update.optimizer.register_step_pre_hook(follow)
     run.run()
     assert isinstance(run.update.optimizer, Joined) and run.outcome.applied == 8
+    assert (run.skipped > 0) == (precision == "fp16")
     assert torch.equal(weights(run.module), weights(model)) and not torch.equal(weights(model), begun)
+
+
+def test_all_parts_skip_in_their_kernels() -> None:
+    """As on CUDA, where the host does not wait to know."""
+    params = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]
+    optimizer = Joined({"a": sgd(params[:1]), None: adamw(params[1:])}, "optimizer", "")
+    for found_inf, moves in ((1.0, False), (0.0, True)):
+        for p in params:
+            p.grad = torch.ones_like(p)
+        step_unless_(optimizer, torch.tensor(found_inf), in_kernel=True)
+        assert [not torch.equal(p, torch.ones_like(p)) for p in params] == [moves, moves]
+    assert not any(hasattr(part, "found_inf") for part in optimizer.parts.values())
 
 
 def test_rates_are_logged_and_what_each_steps_is_said(tmp_path: Path) -> None:
@@ -149,6 +167,7 @@ def test_schedule_free_parts_are_evaluated_with_their_own_weights(tmp_path: Path
     assert torch.equal(held["1.weight"], trained["1.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_ranks_are_one_process(gradlab: Commands, tmp_path: Path) -> None:
     given = (*RUN, groups(f"{SGD}, {LION}"), "trainer.device=cpu", "expect=any")

@@ -10,7 +10,7 @@ import torch
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.graph_dtypes import GRAPHS_PER_SITE
 from gradlab.watch.graph_sites import site_of
-from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, variable
+from gradlab.watch.loss_graph import MAX_NODES, PRODUCTS, is_packed, variable
 from gradlab.watch.networks_between import weight_of
 
 DIFFERENCES = {"SubBackward0", "RsubBackward1", "RsubBackward0"}
@@ -40,20 +40,23 @@ class Advantages:
     """Reads the ends of the graphs of the first backward passes of each line."""
 
     def __init__(self) -> None:
-        self.read: dict[CallSite | None, list[tuple[Places, Heads]]] = {}
+        self.read: dict[CallSite | None, list[tuple[Places, Heads, bool]]] = {}
 
-    def of(self, site: CallSite | None, roots: list[torch.Tensor], again: bool) -> tuple[Places, Heads]:
-        """Values whose error multiplies a logarithm that does not depend on it, and values that are regressed."""
+    def of(self, site: CallSite | None, roots: list[torch.Tensor], again: bool) -> tuple[Places, Heads, bool]:
+        """Values whose error multiplies a logarithm that does not depend on it, values that are regressed, and whether
+        logarithms are multiplied by constants of which some are negative, as by advantages: the level of such a loss
+        says nothing."""
         read = self.read.setdefault(site, [])
         if len(read) < GRAPHS_PER_SITE or again:
             read.append(terms_of(roots))
         return read[-1]
 
 
-def terms_of(roots: list[torch.Tensor]) -> tuple[Places, Heads]:
+def terms_of(roots: list[torch.Tensor]) -> tuple[Places, Heads, bool]:
     """Advantages and regressed values among the terms of a loss."""
     advantages: Places = {}
     regressed: Heads = set()
+    is_policy = False
     queue: deque[Any] = deque(root.grad_fn for root in roots if root.grad_fn is not None)
     seen, num_products = set(queue), 0
     while queue and len(seen) < MAX_NODES:
@@ -68,9 +71,21 @@ def terms_of(roots: list[torch.Tensor]) -> tuple[Places, Heads]:
                     weights, logarithm = below(other)
                     advantages |= dict.fromkeys(found - weights if logarithm else set(), site_of(node))
         elif node.name() in LINEAR:
+            is_policy |= node.name() == "MulBackward0" and has_negative_factor(node) and below(inputs[0])[1]
             queue += [each for each in inputs if each not in seen]
             seen |= set(inputs)
-    return advantages, regressed
+    return advantages, regressed, is_policy
+
+
+def has_negative_factor(node: Any) -> bool:
+    """Whether a product has a constant for each sample, of which some are negative."""
+    if is_packed(node) or not inputs_of(node):
+        return False
+    try:
+        constant = node._saved_other if node.next_functions[0][0] is not None else node._saved_self
+        return constant is not None and constant.numel() > 1 and bool((constant < 0).any())
+    except (RuntimeError, AttributeError):  # freed, or changed since
+        return False
 
 
 def inputs_of(node: Any) -> list[Any]:

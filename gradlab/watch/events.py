@@ -87,6 +87,8 @@ class BackwardPass:
     """Indices of the optimizers that have stepped on a term of this loss, as of a sum that grows."""
     advantages: dict[int, CallSite | None] = field(default_factory=dict)
     """ids of the last weights of values whose error multiplies a policy's logarithm, and gets a gradient; its line."""
+    is_policy: bool = False
+    """Whether its loss multiplies logarithms by constants of which some are negative."""
     bootstraps: dict[int, CallSite | None] = field(default_factory=dict)
     """ids of the last weights of values that get a gradient as a part of their own target; its line."""
     comparisons: list[tuple[set[int], set[int], CallSite | None]] = field(default_factory=list)

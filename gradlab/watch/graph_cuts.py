@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.call_site import USER, CallSite, call_site, definition_site, origin
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FLAT, tensors_in
 from gradlab.watch.gradient_reads import GRADIENT
@@ -60,7 +61,7 @@ class GraphCuts:
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name == "_set_grad_enabled":
-            self.disabled_at = None if args[0] else call_site()
+            self.disabled_at = None if args[0] else decorated_site() or call_site()
         if name == "__get__" and func == GRADIENT:
             return
         inputs = tensors_in([*args, *kwargs.values()])
@@ -114,3 +115,13 @@ class GraphCuts:
                 moved.add(site)  # a loss that came later trains them; those of dead units stay what they are
         for site in sorted(sites.keys() - moved, key=lambda each: -len(sites[each])):
             yield "graph-cut", site, f"no gradient reaches {listed(sites[site])}"
+
+
+def decorated_site() -> CallSite | None:
+    """The function of the user's that is being called, if a decorator disables its gradients."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and origin(frame.f_code.co_filename) != USER:
+        if frame.f_globals.get("__name__") == "torch.utils._contextlib" and "func" in frame.f_locals:
+            return definition_site(frame.f_locals.get("func"))
+        frame = frame.f_back
+    return None

@@ -133,13 +133,17 @@ class LoopState:
         return self.activations.inspection() if own else None
 
     def is_opposed(self, tracker: OptimizerTracker) -> bool:
-        """Whether one of two losses runs through weights that another optimizer moves by the other loss.
+        """Whether one of two losses runs through weights that another optimizer moves by the other loss, or a policy's.
 
         A single number beside another optimizer, such as a temperature or a multiplier, follows what that one makes.
         """
         if len(self.trackers) > 1 and sum(p.numel() for p in tracker.params) == 1:
             return True
-        return bool(tracker.opponents) or any(tracker.index in other.opponents for other in self.trackers)
+        return (
+            tracker.is_policy
+            or bool(tracker.opponents)
+            or any(tracker.index in other.opponents for other in self.trackers)
+        )
 
     def generates(self, tracker: OptimizerTracker) -> bool:
         """Whether a model with this optimizer's weights ran without gradients too, half as often as with them."""

@@ -59,6 +59,8 @@ class OptimizerTracker:
     """Whether the loop has summed the gradients over ranks itself since the last step."""
     manual_factors: list[float] = field(default_factory=list)
     """Factors that the loop has multiplied all gradients by since the last step."""
+    is_policy: bool = False
+    """Whether a loss of it weighs logarithms by advantages: its level says nothing of what is learnt."""
     accumulates: bool = False
     """Whether there was ever more than one backward pass in the gradients."""
     reference: Reference | None = None

@@ -110,3 +110,19 @@ def test_following_leaves_no_mode_and_the_same_weights(tmp_path):
         assert not torch.overrides._get_current_function_mode_stack()
         weights.append(model.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(*(each.values() for each in weights), strict=True))
+
+
+@torch.no_grad()
+def features(first, x):
+    return first(x)
+
+
+def test_a_function_without_gradients_is_named_itself(tmp_path):
+    model = net()
+    optimizer = Adam(model.parameters(), 1e-2)
+    with watched(tmp_path)(model, optimizer) as w:
+        for x, y in batches(25):
+            optimizer.zero_grad()
+            F.cross_entropy(model[2](features(model[:2], x)), y).backward()
+            optimizer.step()
+    assert [(f.name, f.site[1]) for f in w.faults] == [("graph-cut", inspect.getsourcelines(features)[1])]

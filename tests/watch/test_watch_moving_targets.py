@@ -107,3 +107,20 @@ def test_targets_are_found_below_weights_and_sums():
     for loss in (F.mse_loss(out, goal), weighted, out.square().mean() + F.huber_loss(out, goal) / 2):
         assert target_size(loss) == 9
     assert target_size(F.cross_entropy(out.view(1, 4), torch.tensor([1]))) is None
+
+
+@pytest.mark.parametrize("is_policy", [True, False])
+def test_the_level_of_a_policy_loss_says_nothing(is_policy, tmp_path):
+    torch.manual_seed(0)
+    net = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    with gradlab.watch(net, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i in range(120):
+            policy = torch.distributions.Categorical(logits=net(torch.randn(64, 8)))
+            action = policy.sample()
+            advantage = 0.1 + i / 60 + (action - 1.0) * is_policy
+            optimizer.zero_grad()
+            (-(policy.log_prob(action) * advantage).mean()).backward()
+            optimizer.step()
+    verdict = watch.loop.outputs[0].final.verdict
+    assert verdict == ("healthy" if is_policy else "diverged")

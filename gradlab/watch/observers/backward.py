@@ -31,8 +31,8 @@ ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_va
 TARGETS_EVERY = 8
 """Of one of so many passes the targets are looked at."""
 
-Graph = tuple["set[torch.dtype] | None", Places, Places, list[Comparison], set[tuple[int, int]]]
-"""Floating point types, and `BackwardPass.advantages`, `bootstraps`, `comparisons` and `between`."""
+Graph = tuple["set[torch.dtype] | None", Places, bool, Places, list[Comparison], set[tuple[int, int]]]
+"""Floating point types, and `BackwardPass.advantages`, `is_policy`, `bootstraps`, `comparisons` and `between`."""
 
 
 class BackwardObserver:
@@ -192,7 +192,7 @@ class BackwardObserver:
             loop.not_finite.ask(site, roots, read is None or read[0] < GRAPHS_PER_SITE)
         loss, weight, scaled = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
-        dtypes, advantages, bootstrapped, compared, between = self.graph(site, roots)
+        dtypes, advantages, is_policy, bootstrapped, compared, between = self.graph(site, roots)
         b = BackwardPass(
             site,
             loss,
@@ -207,6 +207,7 @@ class BackwardObserver:
             dtypes=dtypes,
             graph_token=graph_token(first),
             advantages=advantages,
+            is_policy=is_policy,
             bootstraps=bootstrapped,
             comparisons=compared,
             between=between,
@@ -222,11 +223,11 @@ class BackwardObserver:
         if (known := self.graphs.get(key)) is not None and known[0] >= GRAPHS_PER_SITE and not followed:
             return known[1]
         self.followed |= {site} if followed else set()
-        advantages, regressed = self.advantages.of(site, roots, followed)
+        advantages, regressed, is_policy = self.advantages.of(site, roots, followed)
         loop.seen.regressed |= regressed
         loop.unheld.note_terms(roots)
         between = self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set()
-        graph = self.dtypes.of(site, roots), advantages, bootstraps(roots), comparisons(roots), between
+        graph = self.dtypes.of(site, roots), advantages, is_policy, bootstraps(roots), comparisons(roots), between
         self.graphs[key] = (known[0] if known else 0) + 1, graph
         return graph
 
@@ -234,6 +235,7 @@ class BackwardObserver:
         output = self.loop.outputs[tracker.index]
         output.fp16 |= b.fp16
         tracker.accumulates |= bool(tracker.accumulated)
+        tracker.is_policy |= b.is_policy
         tracker.accumulated.append(b)
         tracker.num_backwards, tracker.backward_site = tracker.num_backwards + 1, b.site
         tracker.remember_gradient()

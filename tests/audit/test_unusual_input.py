@@ -146,7 +146,7 @@ def test_links_pipes_and_empty_folders(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--select", "GL20x"], "no rule 'GL20x' (did you mean GL2"),
+        (["--select", "GL20x"], "no rule 'GL20x' (did you mean GL"),
         (["--ignore", "clip-after-stepp"], "did you mean clip-after-step?"),
         (["--explain", "GL999"], "no rule 'GL999'"),
         (["--severity", "fatal"], "--severity: invalid choice: 'fatal'"),

@@ -141,6 +141,8 @@ def set_mode(call: CallSite, owner: Value) -> None:
 def backward(call: CallSite, owner: Value) -> Value:
     engine = call.engine
     if owner.kind in ("accelerator", "fabric"):
+        if call.first is not None:
+            call.first.taken_backward()
         call.emit("backward", call.first, through=owner)
     elif owner.kind not in ("tensor", "detached") and any(v.kind == "tensor" or v.opaque for v in call.args):
         call.emit("opaque", owner, name="backward", receives=FRAMEWORK)

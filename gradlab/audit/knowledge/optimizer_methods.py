@@ -69,7 +69,7 @@ def scaler_method(call: CallSite, owner: Value) -> Value:
     if name == "scale" and args:
         return scaled(call, args[0], owner)
     first = args[0] if args else None
-    named = isinstance(next(iter(call.node.args), None), ast.Name)
+    named = isinstance(next(iter(call.node.args), None), (ast.Name, ast.Attribute))
     if name in ("step", "unscale_") and named and first is not None and first.given and first.kind == "unknown":
         first.kind = "optimizer"
     if name == "step":
@@ -85,6 +85,7 @@ def scaler_method(call: CallSite, owner: Value) -> Value:
 
 
 def scaled(call: CallSite, loss: Value, scaler: Value) -> Value:
+    loss.taken_backward()
     if loss.kind == "list":
         return several([v.derived("tensor", scaled=scaler) for v in loss.items])
     opaque = loss.opaque or loss.kind != "tensor"

@@ -90,7 +90,7 @@ def without_autocast(node: ast.AST, module: Module, seen: set[ast.AST]) -> bool:
 def backward_inside_autocast(scenario: Scenario) -> Iterator[Hit]:
     for backward in scenario.of("backward"):
         region = backward.inside("autocast")
-        if region is not None and (region.context is None or region.context.through is None):
+        if region is not None:
             yield Hit(backward, region=region)
 
 

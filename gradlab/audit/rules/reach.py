@@ -98,6 +98,7 @@ def clip_of_nothing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """A model is put into eval() in each epoch to be evaluated, and nothing takes it back before the next batches."""
     if not loop.outer:
+        yield from evaluated_inside(loop)
         return
     own, inside = {id(e) for e in loop.events}, events(loop.outer[-1].body)
     at = max((i for i, e in enumerate(inside) if id(e) in own), default=len(inside))
@@ -115,6 +116,23 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
             backward = next(e for e in loop.events if e.kind == "backward")
             shown = event if event.frames == backward.frames else backward
             yield shown.path, shown.node
+            return
+
+
+def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """Each iteration ends with an evaluation, in a function of its own."""
+    backward = next((e for e in loop.events if e.kind == "backward"), None)
+    if backward is None or loop.statement is None or uncertain(loop, *NETWORKS, "self"):
+        return
+    modes = [e for e in loop.events if e.kind == "mode"]
+    if any(e.name != "eval" for e in modes):
+        return
+    for event in modes:
+        model = event.value
+        if model is None or event.frames == backward.frames or not passed(loop, model):
+            continue
+        if evaluated(model, loop.events[loop.events.index(event) + 1 :], {id(backward)}):
+            yield backward.path, backward.node
             return
 
 

@@ -188,6 +188,11 @@ class Value:
         """An unknown value on which `.backward()` is called is a loss of unknown origin."""
         self.update(kind="tensor", opaque=True, roots=frozenset([next(births)]), factors=())
 
+    def taken_backward(self) -> None:
+        """An unknown value that is scaled, or given to what calls its backward(), is a loss of unknown origin."""
+        if self.kind == "unknown" and self.leaf is None and not self.framework and not self.choice:
+            self.become_tensor()
+
     @property
     def cls(self) -> ast.ClassDef | None:
         """The class of an object of the project's."""

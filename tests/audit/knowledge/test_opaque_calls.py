@@ -197,6 +197,41 @@ for x, y in loader:
     optimizer.step()  # expect: GL305
     gen_examples(model, x)
 """,
+    "a schedule that is called with the optimizer": """
+from elsewhere import Poly
+
+lr_scheduler = Poly(0.1)
+for i, (x, y) in enumerate(loader):
+    lr_scheduler(optimizer, i)
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # expect: GL305
+""",
+    "an optimizer that only a scaler steps": """
+class Trainer:
+    def __init__(self, **given):
+        self.net, self.opt = given["net"], given["opt"]
+        self.scaler = torch.amp.GradScaler("cuda")
+    def fit(self):
+        for x, y in loader:
+            with torch.autocast("cuda"):
+                loss = F.cross_entropy(self.net(x), y)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.opt)  # expect: GL305
+            self.scaler.update()
+""",
+    "a loss that an accelerator takes backward, kept": """
+from accelerate import Accelerator
+from elsewhere import losses
+
+accelerator, total = Accelerator(), 0
+model, optimizer = accelerator.prepare(model, optimizer)
+for x, y in loader:
+    loss = losses(model, x)["loss"].mean()
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    optimizer.step()
+    total += loss  # expect: GL605
+""",
 }
 
 

@@ -298,6 +298,31 @@ def fit(net, student, criterion, opt):
         criterion(out, student(x)).backward()
         opt.step()
 """,
+    "an evaluation in each iteration, of all data": """
+def test(model):
+    model.eval()
+    with torch.no_grad():
+        return model(held_out)
+def update(model):
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward()  # expect: GL707
+    opt.step()
+for epoch in range(9):
+    update(net)
+    test(net)
+""",
+    "an evaluation in each iteration, taken back": """
+def test(model):
+    model.eval()
+    with torch.no_grad():
+        return model(held_out)
+for epoch in range(9):
+    net.train()
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    opt.step()
+    test(net)
+""",
 }
 
 

@@ -33,7 +33,7 @@ class CustomOptimizer(OptimizerOption):
         require(":" in self.target, "target", self.target, 'of the form "package.module:Name"')
         for name in ("lr", "weight_decay", "fused", "foreach"):
             if name in self.kwargs:
-                raise Invalid(f"kwargs.{name}", self.kwargs[name], f"is set by optimizer.{name}")
+                raise Invalid(f"kwargs.{name}", self.kwargs[name], f"is set by the field {name}")
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
         found = load_object("target", self.target)

@@ -31,6 +31,8 @@ class Evidence:
     """The first update of the failure that ended the run."""
     ratios: Sequence[float] = ()
     """Norm of an update over that of the weights."""
+    rate: float = 1.0
+    """The usual learning rate over the full one."""
     weights: float = math.nan
     """Norm of all weights at the first update."""
     norms: Sequence[float] = ()
@@ -75,6 +77,7 @@ def evidence(run: RunRecord) -> Evidence:
     applied = [line for line in run.updates if not line.get("update/skipped")]
     steady = steady_norms([line["grad/norm"] for line in lines], at is not None)
     coefficients = [c for line in lines if math.isfinite(c := line.get("clip/coefficient", 1.0))]
+    rates = [line["lr"] / rate for line in run.updates if rate > 0 and "lr" in line]
     sizes, biases = initial_sizes(run)
     streak = next((i for i, line in enumerate(reversed(run.updates)) if not line.get("update/skipped")), None)
     return Evidence(
@@ -84,6 +87,7 @@ def evidence(run: RunRecord) -> Evidence:
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
         failed_at=at,
         ratios=[r for line in lines if (r := at_full_rate(line, rate)) > 0],
+        rate=statistics.median(rates) if rates else 1.0,
         weights=next((line["param/norm"] for line in run.updates if "param/norm" in line), math.nan),
         norms=norms,
         steady=[] if steady.why_not else steady.norms,

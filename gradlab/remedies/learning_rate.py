@@ -27,6 +27,8 @@ FAR = 10.0
 """Times the usual size beyond which updates are the cause, whatever else is seen."""
 LEAST = 1e-3
 """A rate is not lowered by more in one step: where updates are larger still, it is the gradient."""
+FALLEN = 1e-2
+"""Of the full rate, at which next to nothing is learnt."""
 ROOM = 2 / 3
 """Of the rate with which a run would have come to its end in the same time to the overflow."""
 
@@ -134,6 +136,13 @@ def shorter_warmup(e: Evidence, c: Config) -> Iterator[Proposal]:
     if 2 * given > e.planned > updates:
         why = f"the rate is reached after {given} updates, and the run has {e.planned}: a tenth of it"
         yield values("schedule.warmup", why, schedule__warmup=updates)
+
+
+def no_schedule(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """No schedule, where it has taken the rate away from most updates."""
+    if e.rate < FALLEN and scheduled(c):
+        why = f"the schedule leaves half of the updates {e.rate:.1g} of the learning rate or less"
+        yield values("schedule=constant", why, schedule="constant")
 
 
 def adaptive(e: Evidence, c: Config) -> Iterator[Proposal]:

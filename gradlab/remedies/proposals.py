@@ -25,6 +25,7 @@ from gradlab.remedies.learning_rate import (
     other_rates,
     rate,
     shorter_warmup,
+    no_schedule,
     unmeasured_rate,
     usual_rate,
     warmup,
@@ -72,6 +73,7 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
     """Clipping, the rate in either direction, units; then what is not in the configuration."""
     for maker in (
         shorter_warmup,
+        no_schedule,
         looser_clip,
         from_afar,
         higher_rate,
@@ -165,7 +167,7 @@ def rounded(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def stalled(e: Evidence, c: Config) -> Iterator[Proposal]:
-    found = [*shorter_warmup(e, c), *looser_clip(e, c), *higher_rate(e, c)]
+    found = [*shorter_warmup(e, c), *no_schedule(e, c), *looser_clip(e, c), *higher_rate(e, c)]
     yield from found or [rate(e, c, 10.0, "the loss hardly moves: ten times the rate")]
 
 

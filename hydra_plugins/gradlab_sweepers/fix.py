@@ -39,7 +39,7 @@ class FixSweeper(RoundSweeper):
 
         def say(t: Trial) -> None:
             made = "unchanged" if t.change is None else " ".join(t.change.overrides)
-            print(f"  {made} (seed {t.seed}): {t.verdict}, {t.attempts} updates", flush=True)
+            print(f"  {made} (seed {t.seed}): {t.said}, {t.attempts} updates", flush=True)
 
         def late() -> bool:
             return limit is not None and time.monotonic() - began > limit

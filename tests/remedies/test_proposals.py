@@ -165,6 +165,15 @@ def test_a_warmup_that_is_longer_than_the_run_is_shortened(verdict: str, schedul
         assert not any("warmup" in o for t in tries(e, *CUSTOM, *given) for o in t.overrides)
 
 
+@pytest.mark.parametrize("verdict", ["stalled", "not_learning"])
+@pytest.mark.parametrize(("rate", "ended"), [(1e-20, True), (0.5, False)])
+def test_a_schedule_that_takes_the_rate_away_is_left_out(verdict: str, rate: float, ended: bool) -> None:
+    """Ten times the rate is as little of it."""
+    e = Evidence(verdict, ratios=[1e-3] * 5, rate=rate, planned=200, attempts=200)
+    first = tries(e, *CUSTOM, "schedule=step", "schedule.every=4")[0].overrides if verdict == "stalled" or ended else []
+    assert (first == ["schedule=constant"]) == ended
+
+
 @pytest.mark.parametrize("verdict", ["vanishing", "dead_units", "zero_gradient", "not_learning"])
 def test_layers_that_sgd_hardly_moves_get_another_optimizer_early(verdict: str) -> None:
     e = Evidence(verdict, ratios=[0.02] * 5, planned=500, attempts=500)

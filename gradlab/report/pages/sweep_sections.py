@@ -111,7 +111,7 @@ def fix(folder: Path, index: dict[str, int]) -> dict[str, Any] | None:
             " ".join(t["change"]["overrides"]) if t["change"] else "unchanged",
             PURPOSES.get(t["purpose"], t["purpose"]),
             str(t["seed"]),
-            t["verdict"],
+            t["verdict"] + f", but {t['but']}" * bool(t.get("but")),
             str(t["attempts"]),
             index.get(t["job"]),
         ]

@@ -14,6 +14,7 @@ from gradlab.remedies.candidates import Try, remedies
 from gradlab.remedies.evidence import evidence
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.runs.record import RunRecord
+from gradlab.sweep.search.cure import end
 from gradlab.sweep.search.fix_search import Change, Number, Plan
 
 NAME = "fix.json"
@@ -49,13 +50,14 @@ def make(run: RunRecord, config: Config) -> tuple[Plan, list[Try]]:
     given = untreated(run.overrides, run.remedy)
     tries = remedies(evidence(run), config, given, search=True)
     own = [*(o for o in given if key(o) not in NOT_OF_THE_RUN), *one_process(run, config)]
-    ended = run.status in ("failed", "given_up")
+    died = run.status in ("failed", "given_up")
     plan = Plan(
         verdict=str(run.verdict),
         overrides=tuple(own),
         seed=config.seed,
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
-        died_at=len(run.updates) if ended else None,
+        died_at=len(run.updates) if died else None,
+        end=end(run.diagnosis),
         changes=[
             Change(t.name, tuple(t.overrides), t.why, shrinkable(t.overrides, config)) for t in tries if t.overrides
         ],

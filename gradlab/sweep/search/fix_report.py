@@ -95,7 +95,7 @@ def edge(search: FixSearch, change: Change | None) -> list[dict[str, Any]]:
         return []
     name = change.number.field
     tried = {
-        t.change.value: t.verdict
+        t.change.value: t.said
         for t in search.trials
         if t.change and t.change.number and t.change.number.field == name and t.updates is None
         if t.seed == search.plan.seed and t.change.name == change.name
@@ -111,7 +111,7 @@ def failures(search: FixSearch, change: Change | None) -> list[dict[str, Any]]:
         if t.change is not None and judged and not t.cured and t.change != change:
             found[t.change.overrides] = {
                 "overrides": list(t.change.overrides),
-                "verdict": t.verdict,
+                "verdict": t.said,
                 "updates": t.attempts,
                 "job": t.job,
                 "pair": bool(t.change.parts),

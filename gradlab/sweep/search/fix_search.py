@@ -2,7 +2,8 @@
 
 1. try: the likeliest change at full length; then the others for a part of the updates, all at once; then those that
    are best so far, one at a time at full length; pairs of the best where no single one cures.
-2. shrink: towards the run's own value as far as it still cures; changes that are not needed are left out.
+2. shrink: towards the run's own value as far as it still cures, at a distance from values that do not; changes that are
+   not needed are left out.
 3. confirm: under further seeds, with and without the change; what fails there is undone, or another change tried.
 
 Overrides in, `FinishedJob` out: it depends on the results alone, so that an interrupted search repeats itself for free.
@@ -18,6 +19,7 @@ from itertools import combinations
 from gradlab.base.command import key, pasted
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.sweep.grid.axes import Point
+from gradlab.sweep.search import cure as cures
 from gradlab.sweep.search.judge import FinishedJob
 
 ERROR = "error"
@@ -31,7 +33,7 @@ BEST = 4
 STEPS = 3
 """Values in a round of shrinking, evenly spaced in their logarithm."""
 NEAR = 2.0
-"""Values nearer than this factor are not told apart."""
+"""Values nearer than this factor are not told apart, and a cure keeps it from those that do not cure."""
 FOLLOWED = 5
 """Times, at half of the budget, that the samples which a trial is lost by are left out as well."""
 PURPOSES = {
@@ -43,6 +45,8 @@ PURPOSES = {
 }
 """What the trials of a round are for."""
 SAMPLES = "data.without"
+OTHER = {"loss", "data", "trainer", "remedy"}
+"""Changes with which losses cannot be compared, or runs have another length."""
 LOOSER = 64.0
 """By how much a bound that cures is loosened at most, where the run had none."""
 
@@ -94,6 +98,8 @@ class Plan:
     changes: list[Change]
     seeds: int = 2
     """Further seeds under which a cure is confirmed."""
+    end: float | None = None
+    """Its last evaluation, where it came to its end."""
     budget: float = 4.0
     """Most that finding a cure may cost, in runs of full length; shrinking and confirming come on top."""
 
@@ -117,8 +123,15 @@ class Trial:
     learns: bool = False
     attempts: int = 0
     why: str = ""
+    but: str = ""
+    """Why it is no cure although its verdict is healthy."""
     follow: Change | None = None
     """Of a trial that leaves samples out, and is lost by others: what leaves these out as well."""
+
+    @property
+    def said(self) -> str:
+        """How it ended, in words."""
+        return f"{self.verdict}, but {self.but}" if self.but else self.verdict
 
 
 Rounds = Iterator[list[Trial]]
@@ -174,13 +187,20 @@ class FixSearch:
         d, outcome = job.diagnosis, job.diagnosis.get("outcome") or {}
         trial.job, trial.verdict, trial.why = job.job, str(d.get("verdict") or ERROR), job.why
         good = trial.verdict in HEALTHY and d.get("ill") is False
-        trial.cured = good and outcome.get("status") == "completed"
+        good = good and outcome.get("status") == "completed"
+        trial.but = cures.why_not(d, self.end(trial)) if good and trial.change is not None else ""
+        trial.cured = good and not trial.but
         trial.lost = bool(d.get("lost", True)) or outcome.get("status") not in ("completed", "interrupted")
         trial.ill = bool(d.get("ill", True))
         trial.learns, trial.attempts = bool(d.get("learns")), int(outcome.get("attempts") or 0)
         if not trial.cured and trial.change is not None and names(trial.change.overrides) == [SAMPLES]:
             more = (r for r in d.get("remedies") or [] if names(r["overrides"]) == [SAMPLES])
             trial.follow = next((Change(SAMPLES, tuple(r["overrides"]), r["why"]) for r in more), None)
+
+    def end(self, trial: Trial) -> float | None:
+        """The failed run's last evaluation; None where that of a trial is of another length, or another loss."""
+        assert trial.change is not None
+        return None if trial.updates is not None or groups(trial.change) & OTHER else self.plan.end
 
     def progress(self) -> str:
         return PURPOSES[self.asked[0].purpose]
@@ -257,9 +277,12 @@ class FixSearch:
         smaller: list[Change] = []
         if cure.number is not None:
             yield from self.shrink(cure, smaller)
-        middle = smaller[(len(smaller) - 1) // 2 :][:1]  # the edge itself may be another under every seed
-        candidates = [*dict.fromkeys([*smaller[-1:], *middle, cure])]
+        nearest, *others = *reversed(smaller), cure
+        candidates = [nearest] if self.apart(nearest) else [self.further(nearest)]
+        candidates = [*dict.fromkeys([*candidates, *others, cure])]
         for place, change in enumerate(candidates):  # which grow
+            if change != cure and not self.apart(change):
+                continue
             self.cure = change
             seeds = self.seeds if self.cured(change) else [self.plan.seed, *self.seeds]
             pair = [Trial(kind, c, seed, None) for seed in seeds for kind, c in (("seed", change), ("without", None))]
@@ -270,6 +293,19 @@ class FixSearch:
             self.ended = f"{' '.join(change.overrides)} cures under seed {self.plan.seed}, and not under further seeds"
             if place < FOLLOWED:
                 candidates += [t.follow for t in pair if t.follow is not None][:1]
+
+    def apart(self, change: Change) -> bool:
+        """Whether the values of its number that do not cure, under any seed, are further off than a factor."""
+        if change.number is None:
+            return True
+        ended = [t for t in self.trials if t.change and t.change.name == change.name and t.updates is None]
+        lost = [t.change.value for t in ended if t.change and not t.cured]
+        return all(max(v / change.value, change.value / v) > NEAR for v in [*lost, change.number.own])
+
+    def further(self, cure: Change) -> Change:
+        """With a value further from the run's own."""
+        assert cure.number is not None
+        return cure.at(cure.value / NEAR if cure.number.own > cure.value else cure.value * NEAR)
 
     def shrink(self, cure: Change, found: list[Change]) -> Rounds:
         """Values between the one that cures and the run's own, in two rounds; `found` gets those that cure."""

@@ -1,0 +1,50 @@
+"""Whether a run that ended healthy is a cure of the one that failed: it must go on learning to its end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradlab.base.json_lines import number
+
+STILL = 1e-6
+"""Median size of updates, over that of the weights, below which they hardly move these."""
+LEFT = 0.05
+"""Of the first loss: one that ends below that has nothing more to learn, and may stand still."""
+RISES = 0.1
+"""Part of the fall of the losses, and of the evaluations, that a cure may lose again."""
+
+
+def why_not(diagnosis: dict[str, Any], failed: float | None) -> str:
+    """Why a healthy run is no cure, in words after "but"; empty where it is one.
+
+    failed: the last evaluation of the run that failed, where it came to its end.
+    """
+    e, last = number(diagnosis.get("evidence") or {}), end(diagnosis)
+    first, best, final = (float(e.get(f"loss_{name}", math.nan)) for name in ("first", "best", "last"))
+    ratio = e.get("usual_update_ratio", math.nan)
+    if ratio < STILL and e.get("usual_grad_norm", 0.0) > 0 and final > LEFT * abs(first):
+        return f"its updates hardly move the weights ({ratio:.1g} of their norm)"
+    if last is not None and failed is not None and last >= failed:
+        return f"its last evaluation ({last:.3g}) is no better than without it ({failed:.3g})"
+    found, constant = evaluations(diagnosis), e.get("loss_of_constant_answer", math.inf)
+    if last is None or min(len(found), 3) < 3:
+        return ""
+    fell = min(first, constant) - best, min(max(first, found[0]), constant) - min(found)
+    lost = final - best, last - min(found)
+    if all(up > RISES * down > 0 for up, down in zip(lost, fell, strict=True)):
+        return f"its loss rises again (evaluations: {min(found):.3g}, at the end {last:.3g})"
+    return ""
+
+
+def evaluations(diagnosis: dict[str, Any]) -> list[float]:
+    """Their losses, since training began."""
+    seen = number((diagnosis.get("outcome") or {}).get("eval") or [])
+    found = [float(e["eval/loss"]) for e in seen if e.get("epoch") and e.get("eval/loss") is not None]
+    return [value for value in found if math.isfinite(value)]
+
+
+def end(diagnosis: dict[str, Any]) -> float | None:
+    """The loss of the last evaluation of a run that came to its end."""
+    found = evaluations(diagnosis)
+    return found[-1] if found and (diagnosis.get("outcome") or {}).get("status") == "completed" else None

@@ -297,8 +297,8 @@ class FinishedRun:
             return f"ordinary training may need {self.plateau} updates to get there"
         if self.fits:
             return None
-        if h.lr_last >= h.lr_highest > 1.5 * h.lr_first:
-            return "the learning rate was still rising"
+        if h.lr_last >= h.lr_highest > 1.5 * h.lr_first and h.attempts - h.lr_rose < self.plateau:
+            return f"the learning rate rose until update {h.lr_rose}"
         return "the loss was still falling fast enough to get there in as many updates again" if self.falling else None
 
     @property

@@ -53,6 +53,8 @@ class History:
         self.losses_over_time = Blocks()
         self.lr_first = self.lr_last = math.nan
         self.lr_highest = -math.inf
+        self.lr_rose = 0
+        """The attempt at which it was reached."""
         self.norms, self.norms_of_all = Recent(KEPT), Samples(64)
         self.largest, self.largest_at = 0.0, 0
         self.evaluations: list[float] = []
@@ -105,7 +107,8 @@ class History:
         self.lr_last = line.get("lr", math.nan)
         if self.attempts == 1:
             self.lr_first = self.lr_last
-        self.lr_highest = max(self.lr_highest, self.lr_last)
+        if self.lr_last > self.lr_highest:
+            self.lr_highest, self.lr_rose = self.lr_last, self.attempts
         loss = line.get("train/loss")  # None: a watched loop need not show it
         finite = loss is None or math.isfinite(loss)
         self.broken = not (skipped or finite)
@@ -211,6 +214,11 @@ class History:
         values = self.norms_of_all.values
         tenth = max(2, len(values) // 10)
         return (statistics.median(values[:tenth]), statistics.median(values[-tenth:])) if values else (math.nan,) * 2
+
+    @property
+    def full_updates(self) -> float:
+        """How many updates at its highest learning rate the run was worth; NaN where that is not known."""
+        return self.rates / self.lr_highest if self.lr_highest > 0 else math.nan
 
     @property
     def usual_norm(self) -> float:

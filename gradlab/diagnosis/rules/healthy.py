@@ -17,9 +17,9 @@ class TooShort(Rule):
 
     Rules that compare an end with a beginning need two windows (`diagnosis.window`), 40 updates: diverged, vanishing,
     overclipped, dead_units, stalled and others would be blind before. A run that is no better than the best constant
-    answer by then is given `diagnosis.plateau` updates, or more while its learning rate still rises or its loss falls
-    fast enough. What is certain is said of any run: values that are not finite, a loss that has tripled and rises, a
-    loss scale that does not move.
+    answer by then is given `diagnosis.plateau` updates, as many after its learning rate has risen, or more while its
+    loss falls fast enough. What is certain is said of any run: values that are not finite, a loss that has tripled and
+    rises, a loss scale that does not move.
     """
 
     fallback = True

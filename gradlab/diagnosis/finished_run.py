@@ -125,6 +125,12 @@ class FinishedRun:
             return f"{self.last_loss:.3g}"
         return f"{finite[-1]:.3g}, its last finite value"
 
+    @property
+    def doubt(self) -> float:
+        """The standard error of the median of the last losses."""
+        last, late = self.history.last, self.history.loss_late
+        return 1.25 * 1.4826 * median(sorted(abs(v - late) for v in last)) / len(last) ** 0.5 if last else math.nan
+
     def rose(self, factor: float) -> bool:
         """Whether the final loss is more than `factor` times the first, or that of the best constant answer.
 
@@ -137,12 +143,10 @@ class FinishedRun:
         own = max(h.loss_first, h.loss_early)
         reference = own if self.constant is None else max(h.loss_first, self.constant)
         if self.long and h.last:
-            spread = 1.4826 * median(sorted(abs(v - h.loss_late) for v in h.last))
-            doubt = 1.25 * spread / len(h.last) ** 0.5  # standard error of a median
             rise, least = h.loss_late - reference, (factor - 1) * abs(reference)
             every = min(h.last) - reference > least  # a growing loss has a large spread, and is above all the same
             apart = min(h.last) > max(h.first) and h.loss_late - own > (factor - 1) * abs(own)
-            return (rise > least and (rise > 5 * doubt or every)) or apart
+            return (rise > least and (rise > 5 * self.doubt or every)) or apart
         return not self.long and self.rising(2 * factor)
 
     def rising(self, factor: float) -> bool:
@@ -243,6 +247,17 @@ class FinishedRun:
         return self.fits if self.generalizes is None else self.generalizes
 
     @property
+    def left(self) -> float:
+        """The part of the loss of a constant answer that is left, at the end or in the best evaluation.
+
+        NaN where that is not known, or zero may mean nothing.
+        """
+        if self.constant is None or self.eval_constant is None or self.constant_found:
+            return math.nan
+        best = min((v for v in self.history.evaluations if math.isfinite(v)), default=math.inf)
+        return min(self.history.end[0] / self.constant, best / self.eval_constant)
+
+    @property
     def forgot(self) -> bool:
         """Whether losses and evaluations were better than the best constant answer, and are no better at the end.
 
@@ -341,6 +356,12 @@ class FinishedRun:
     def frozen(self) -> bool:
         """Whether updates hardly move the weights."""
         return self.history.update_ratios.median < self.still
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether its rate came to nothing: updates hardly move the weights, and are worth too few at the full rate."""
+        h = self.history
+        return self.frozen and h.attempts >= self.plateau and h.full_updates < 2 * self.window
 
     @property
     def progress(self) -> str:

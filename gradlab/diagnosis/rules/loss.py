@@ -22,6 +22,8 @@ class Diverged(Rule):
     loss may rise with its targets: the finding is then a warning. There is none where targets have grown and the loss
     has halved relative to their size.
 
+    It is a warning where the losses and the evaluations have both lost `part` of their fall: what is learnt goes again.
+
     Of a run too short for two windows only what is certain is said: the loss has become twice `factor` times the first,
     and was still rising.
     """
@@ -34,6 +36,8 @@ class Diverged(Rule):
     """Relative improvement of the loss that a run must not lose again."""
     lost: float = 0.9
     """Share of it that is lost at the end."""
+    part: float = 0.25
+    """The same, of the losses and of the evaluations, for a warning."""
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
@@ -58,7 +62,19 @@ class Diverged(Rule):
             if moving := self.moving(run):
                 severity, why = "warning", f"{why}, or its targets have changed, since {moving}"
             return self.found(severity, f"{sentence}: {why}", best=h.losses.best, last=h.losses.final)
-        return self.forgotten(run) if run.forgot and not self.moving(run) else None
+        if self.moving(run):
+            return None
+        if run.forgot:
+            return self.forgotten(run)
+        if not (run.long and fallen >= self.fell * abs(reference) and back >= max(self.part * fallen, 3 * run.doubt)):
+            return None
+        evaluated = [v for v in h.evaluations if math.isfinite(v)]
+        level = began if run.eval_constant is None else run.eval_constant
+        if not evaluated or evaluated[-1] - min(evaluated) < self.part * (level - min(evaluated)):
+            return None
+        sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}, and ends at {h.losses.final:.3g}"
+        sentence += f"; the best evaluation was {min(evaluated):.4g}, and the last is {evaluated[-1]:.4g}"
+        return self.found("warning", sentence, best=min(evaluated), last=evaluated[-1])
 
     def forgotten(self, run: FinishedRun) -> Finding:
         """What was learnt, by the evaluations, is lost, however little it was."""

@@ -17,7 +17,11 @@ LARGE, SMALL = 1e-2, 1e-4
 @rule("stalled", position=190)
 @dataclass
 class Stalled(Rule):
-    """The weights hardly move (`diagnosis.still`), the model does not learn, and no other rule explains it."""
+    """The weights hardly move (`diagnosis.still`), the model does not learn, and no other rule explains it.
+
+    Also of a model that learns at first, if its learning rate then comes to nothing: where all updates of the run are
+    worth less than two windows (`diagnosis.window`) at its highest rate.
+    """
 
     fallback = True
     needs = ("long", "steps")
@@ -25,11 +29,19 @@ class Stalled(Rule):
     fixes = ("raise the learning rate", "check that the gradient reaches the weights")
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if run.status == "interrupted" or run.learns or not run.frozen:
+        h, cut_short = run.history, run.cut_short
+        if run.status == "interrupted" or not run.frozen or (run.learns and not cut_short):
             return None
-        ratio = run.history.update_ratios.median
-        sentence = f"an update usually changes the weights by {ratio:.1g} times their norm, and {run.progress}"
-        return self.found("critical", sentence, ratio=ratio)
+        ratio = h.update_ratios.median
+        course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}" if run.learns else run.progress
+        sentence = f"an update usually changes the weights by {ratio:.1g} times their norm, and {course}"
+        found = self.found("critical", sentence, ratio=ratio)
+        if cut_short:
+            found.sentence += f"; the learning rate came to nothing: the {h.attempts} updates of the run are worth"
+            found.sentence += f" {h.full_updates:.3g} at its highest"
+            found.evidence["full_updates"] = h.full_updates
+            found.causes = ["a schedule that takes the learning rate to nothing"]
+        return found
 
 
 @rule("not_learning", position=195)

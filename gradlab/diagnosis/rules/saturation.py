@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import percent
 
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import ActivationOutput
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Units(Rule):
-    """Base: most units of some layer pass no gradient, and the model does not learn."""
+    """Base: most units of some layer pass no gradient, and the model does not learn, or little."""
 
     needs = ("inspection",)
     fraction: float = 0.9
     """Fraction of a layer's units."""
+    little: float = 0.25
+    """Part of the loss of a constant answer that is left, above which it is a warning in a model that learns."""
 
     def value(self, module: ActivationOutput) -> float | None:
         raise NotImplementedError
@@ -34,13 +37,16 @@ class Units(Rule):
     def at_ends(self, run: FinishedRun, value: float, module: ActivationOutput) -> str:
         samples = run.inspection.samples if run.inspection else 0
         every = f"every one of {samples} samples" if samples else "every sample"
-        return f"{value:.0%} of the units of {module.where} are {module.ends} for {every}"
+        return f"{percent(value)} of the units of {module.where} are {module.ends} for {every}"
 
     def of(self, run: FinishedRun, value: float, module: ActivationOutput, sentence: str) -> Finding:
         evidence = {"module": module.name, "fraction": value, "operation": module.operation}
-        return self.found(
-            "critical" if run.long and not (run.fits or run.decayed) else "info", sentence, None, **evidence
-        )
+        if run.long and not (run.fits or run.decayed):
+            return self.found("critical", sentence, None, **evidence)
+        if not (run.long and run.left > self.little):
+            return self.found("info", sentence, None, **evidence)
+        sentence += f", and {percent(run.left)} of the loss of the best constant answer is left"
+        return self.found("warning", sentence, None, **evidence, left=run.left)
 
 
 @rule("dead_units", position=150)
@@ -91,5 +97,5 @@ class SaturatedUnits(Units):
         if (worst := self.worst(run)) is None:
             return None
         value, module = worst
-        steep = f"{value:.0%} of the outputs of {module.where} are saturated (slope under 1/20)"
+        steep = f"{percent(value)} of the outputs of {module.where} are saturated (slope under 1/20)"
         return self.of(run, value, module, steep if module.dead is None else self.at_ends(run, value, module))

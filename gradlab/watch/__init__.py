@@ -8,6 +8,7 @@ except:
     GL605              at the backward pass of a loss that is kept: keeping it makes no call
     GL206              where the check skips; if that is in another function than the last call before it, at the call
                        that zeroes, or adds to, the gradient that was abandoned
+    GL211              at the backward pass of the scaled loss: autocast is not observed
     GL303              at the backward pass whose gradient is multiplied: arithmetic is not observed
     GL307              if the remainder is zeroed, at the call that zeroes it
     GL306 GL402 GL404  from the second update if losses are undivided, or the schedule steps first: once may be intended

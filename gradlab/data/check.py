@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import torch
 
 from gradlab.base.option import Invalid, require
-from gradlab.data.base import IGNORE, Split, Splits, TensorSplit, TokenSplit
+from gradlab.data.base import IGNORE, Remaining, Split, Splits, TensorSplit, TokenSplit
 from gradlab.data.spec import Spec
 from gradlab.data.stream import some, streamed
 
 CHUNK = 4096
+FEW = 20
+"""Faulty samples of the training set, at most a tenth of it, that are named as those to leave out."""
 
 
 def check(splits: Splits, batch_size: int, ignore_index: int = IGNORE) -> None:
@@ -57,9 +59,20 @@ def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: in
     )
     for faulty, which, what in zip(bad.any(1).tolist(), bad, message, strict=True):
         if faulty:
-            index = which.nonzero()[:, 0].tolist()
-            raise Invalid("", name, f"{len(index)} of {bad.shape[1]} {part} {what}, the first at index {index[0]}")
+            index, every = places(split, which), places(split, bad.any(0))
+            said = f"{len(index)} of {bad.shape[1]} {part} {what}, the first at index {index[0]}"
+            if part == "training" and not isinstance(split, TokenSplit) and len(every) <= min(FEW, bad.shape[1] // 10):
+                out = {*range(len(split.whole))} - {*split.kept.tolist()} if isinstance(split, Remaining) else set()
+                listed = ",".join(map(str, sorted({*out, *every})))
+                said += f"; data.without=[{listed}] leaves {'them' if len(every) > 1 else 'it'} out"
+            raise Invalid("", name, said)
     return bool(torch.stack(low).min() == torch.stack(high).max())
+
+
+def places(split: Split, which: torch.Tensor) -> list[int]:
+    """Of samples (n,) bool, counted as in the whole set."""
+    index = which.nonzero()[:, 0]
+    return list((split.kept.cpu()[index.cpu()] if isinstance(split, Remaining) else index).tolist())
 
 
 def pieces(split: Split) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

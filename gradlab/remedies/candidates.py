@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GROUPS = {group for group, _ in OPTIONS}
 SHOWN = 4
-"""Changes that a run prints at its end."""
+"""Changes that a run prints at its end, and as many of those that are in the user's code."""
 
 
 @dataclass
@@ -68,7 +68,8 @@ def remedies(e: Evidence, config: Config, given: list[str], search: bool = False
         if same not in seen:
             seen.add(same)
             tries.append(Try(label(proposal.name.split("+")), made, proposal.why, proposal.lines))
-    return tries if search else [*[t for t in tries if t.overrides][:SHOWN], *[t for t in tries if t.lines][:SHOWN]]
+    few = [*[t for t in tries if t.overrides][:SHOWN], *[t for t in tries if t.lines][:SHOWN]]
+    return tries if search else [t for t in tries if t in few]
 
 
 def tried(config: Config, remedy: Remedy) -> tuple[Config, list[str]]:

@@ -52,9 +52,10 @@ def initial_sizes(e: Evidence, c: Config) -> Iterator[Proposal]:
     middle = statistics.median(sizes)
     odd = {n: s for n, s in e.sizes.items() if s == 0 or not 0.1 < s / middle < 10}
     if (len(sizes) >= MANY and not 0.3 < middle < 2) or not SIZES[0] < middle < SIZES[1]:
-        said = f"weights begin at {middle:.2g} / sqrt(fan-in): each layer multiplies by that much"
+        usual = math.sqrt(2)
+        said = f"weights begin at {middle:.2g} / sqrt(fan-in), {middle / usual:.2g} times the {usual:.2g} of He's"
         yield named("he_init", said)
-        yield code("initial weights", f"scale the initial weights by {math.sqrt(2) / middle:.2g}", said)
+        yield code("initial weights", f"scale the initial weights by {usual / middle:.2g}", said)
     saturated = str(e.found.get("saturated_units", {}).get("module"))
     for name in (n for n, size in e.sizes.items() if n.startswith(f"{saturated}.") and size > SIZES[1]):
         if name not in odd:
@@ -131,8 +132,11 @@ def targets(e: Evidence, c: Config) -> Iterator[Proposal]:
     ordinary = " of ordinary size" * (e.usual_ratio >= SMALL_RATIO and excess(e) <= TOO_LARGE)
     found = e.found.get("not_learning") or e.found.get("memorising") or {}
     better = "the loss is hardly better than that of a constant answer, or no better"
-    if "memorising" in e.found or found.get("evaluation", -math.inf) >= found.get("evaluation_constant", math.inf):
+    best, constant = found.get("evaluation"), found.get("evaluation_constant", found.get("constant"))
+    if best is not None and constant is not None and best >= constant:
         better = "no evaluation is better than a constant answer"
+    elif "memorising" in e.found and best is not None:
+        better = f"the best evaluation ({best:.4g}) is hardly better than that of a constant answer"
     elif "constant" not in found:
         better = "the loss is hardly better than at the beginning, or no better"
     yield code(

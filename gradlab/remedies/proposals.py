@@ -75,11 +75,11 @@ def not_learning(e: Evidence, c: Config) -> Iterator[Proposal]:
         shorter_warmup,
         no_schedule,
         looser_clip,
+        initial_sizes,
         from_afar,
         higher_rate,
         *(() if "times" in e.found.get("not_learning", {}) else (lower_rate,)),
         loss_scale,
-        initial_sizes,
         adaptive,
         units,
         targets,
@@ -98,9 +98,16 @@ def vanishing(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """A loss or a gradient that is not finite: the operation and the samples; the rate where updates were large."""
+    """A loss or a gradient that is not finite: the operation and the samples; the rate where updates were large.
+
+    Samples that fail with the initial weights are not the updates' fault.
+    """
     o, own = e.overflow, not hasattr(c.loss, "stable")
     makers = [samples, stable_loss] if own else [stable_loss, samples]
+    if e.found.get(e.verdict, {}).get("samples"):
+        for maker in (*makers, wider):
+            yield from maker(e, c)
+        return
     if o is not None and o.phase == "forward" and own:
         makers.append(wider)
     if excess(e) > 3 and own:
@@ -111,9 +118,9 @@ def nan(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
     for maker in (
-        lower_rate,
         initial_biases,
         initial_sizes,
+        lower_rate,
         structural("gelu", "he_init"),
         adaptive,
         units,
@@ -124,9 +131,9 @@ def dead(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 def saturated(e: Evidence, c: Config) -> Iterator[Proposal]:
     for maker in (
-        lower_rate,
         initial_biases,
         initial_sizes,
+        lower_rate,
         structural("xavier_init", "relu+he_init", "layer_norm"),
         units,
         unmeasured_rate,

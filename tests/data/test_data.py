@@ -498,8 +498,16 @@ def faulty(change: str) -> Splits:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("nan", "=mine: 2 of 9000 training inputs hold NaN or Inf, the first at index 4500"),
-        ("label", "=mine: 2 of 9000 training targets are out of [0, 4), the first at index 77"),
+        (
+            "nan",
+            "=mine: 2 of 9000 training inputs hold NaN or Inf, the first at index 4500; "
+            "data.without=[4500,8000] leaves them out",
+        ),
+        (
+            "label",
+            "=mine: 2 of 9000 training targets are out of [0, 4), the first at index 77; "
+            "data.without=[77,8999] leaves them out",
+        ),
         ("test", "=mine: 1 of 5 test targets are out of [0, 4), the first at index 3"),
         ("lengths", "=mine: has 9000 training inputs but 8999 targets"),
         ("empty", "=mine: the training set is empty"),
@@ -509,6 +517,17 @@ def test_faults_are_reported_with_their_index(change: str, message: str) -> None
     with pytest.raises(Invalid, match=f"^{re.escape(message)}$") as caught:
         check(faulty(change), 32)
     assert caught.value.field == ""
+
+
+def test_places_of_faults_are_those_of_the_whole_set() -> None:
+    """Where samples were left out already; and where many are faulty, leaving these out is no answer."""
+    splits = faulty("nan")
+    splits.train = SyntheticData(without=[8999, 3]).left(splits.train)
+    with pytest.raises(Invalid, match=r"first at index 4500; data.without=\[3,4500,8000,8999\] leaves them out$"):
+        check(splits, 32)
+    many = torch.full((8, 3), float("nan"))
+    with pytest.raises(Invalid, match=r"the first at index 0$"):
+        check(Splits(TensorSplit(many, torch.zeros(8).long()), None, VECTORS, "mine"), 8)
 
 
 def test_faults_of_values_and_tokens() -> None:

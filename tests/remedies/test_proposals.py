@@ -129,6 +129,9 @@ def test_initial_weights_off_by_a_factor_get_it_back(size: float, factor: float)
     assert f"by {factor:g}" in own[0].lines.replace(" 14", " 14") and not own[0].overrides
     fine = replace(e, sizes=dict.fromkeys(sizes, 0.58))
     assert not any(t.name == "initial weights" for t in tries(fine, *CUSTOM))
+    lost = tries(replace(e, verdict="exploding", ratios=[1.7], norms=[9.0], weights=3.0), *CUSTOM)
+    assert lost[0].name == "initial weights" and "multiplies" not in lost[0].why, "before what is not measured as wrong"
+    assert any(t.name == "optimizer.lr" for t in lost)
     one = tries(replace(fine, sizes={**fine.sizes, "head.weight": 58.0}), *CUSTOM)
     assert "head.weight by 0.01" in one[0].lines
 
@@ -152,7 +155,9 @@ def test_samples_that_did_the_damage_are_left_out() -> None:
 @pytest.mark.parametrize("verdict", ["nan_loss", "nan_forward", "nan_gradient"])
 def test_samples_that_are_not_finite_by_themselves_are_left_out_first(verdict: str) -> None:
     e = Evidence(verdict, {verdict: {"samples": [9]}}, planned=500, ratios=[1.0] * 5, norms=[1.0], failed_at=30)
-    assert tries(e, *CUSTOM)[0].overrides == ["data.without=[9]"]
+    found = tries(e, *CUSTOM)
+    assert found[0].overrides == ["data.without=[9]"]
+    assert not any(o.startswith(("optimizer", "clip", "schedule")) for t in found for o in t.overrides), "not its fault"
     assert tries(e, "data=digits", "loss=unstable", "loss.kind=log")[0].overrides == ["loss.stable=true"]
 
 
@@ -222,6 +227,8 @@ def test_a_reason_does_not_contradict_the_run() -> None:
     evaluated = {"constant": 1.0, "end": 0.9, "evaluation": 1.1, "evaluation_constant": 1.0}
     assert reason(1e-3, **evaluated).endswith("no evaluation is better than a constant answer")
     assert "hardly better" in reason(1e-3, constant=1.0, end=0.99)
+    memorised = Evidence("memorising", {"memorising": {"evaluation": 0.68, "constant": 0.69}}, attempts=300)
+    assert "the best evaluation (0.68) is hardly better" in str(tries(memorised, *CUSTOM))
     assert "ordinary" in reason(1e-3, **evaluated) and "ordinary" not in reason(2e-3, **evaluated)
 
 

@@ -164,9 +164,9 @@ class Restarts(Schedule):
     """Half cosines down to min_factor, each `growth` times as long as the last (SGDR, Loshchilov and Hutter 2017)."""
 
     period: int = 1000
-    """Updates of the first."""
+    """Updates in the first cycle."""
     growth: int = 1
-    """Factor on the length of the next."""
+    """Each cycle is this many times as long as the one before."""
     min_factor: float = 0.0
     """Lowest rate as a fraction of the full one."""
 

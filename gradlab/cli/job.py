@@ -32,7 +32,7 @@ from gradlab.config.schema import choices, to_config
 if TYPE_CHECKING:
     from gradlab.base.distributed import World
 
-LOST = re.compile("gloo|nccl|connection (closed|reset)|broken pipe", re.IGNORECASE)
+LOST_CONNECTION = re.compile("gloo|nccl|connection (closed|reset)|broken pipe", re.IGNORECASE)
 """In what PyTorch raises where another rank is gone."""
 FRESH = {".hydra", "gradlab.log"}
 """What Hydra writes into a folder before its job runs."""
@@ -163,7 +163,7 @@ def failed(error: BaseException, folder: Path, world: World, overrides: list[str
         code = 0  # an answer, and not a fault of the command
     shown = "".join(traceback.format_exception(error)) if message is None else f"gradlab: {message}\n"
     failed_at, alone = int(time.time()), world.size > 1 and not all_failed(world)
-    if (alone or overrides is None) and not lost(error):
+    if (alone or overrides is None) and not other_rank_ended(error):
         tell_torchrun(of_rank(error, message, world.rank), failed_at)
     if alone:
         print(of_rank(error, message, world.rank), end="", file=sys.stderr, flush=True)
@@ -190,7 +190,7 @@ def of_rank(error: BaseException, message: str | None, rank: int) -> str:
     if message is not None:
         return f"gradlab: rank {rank}: {message}\n"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    if lost(error):
+    if other_rank_ended(error):
         return f"gradlab: rank {rank}: another rank has ended\n" if rank == 0 else ""
     return "".join([f"gradlab: rank {rank}: {what}\n", *traceback.format_tb(error.__traceback__, limit=-3)])
 
@@ -203,9 +203,9 @@ def tell_torchrun(said: str, failed_at: int) -> None:
             Path(file).write_text(json.dumps(content), encoding="utf-8")
 
 
-def lost(error: BaseException) -> bool:
+def other_rank_ended(error: BaseException) -> bool:
     """Whether a rank only notices that another one has ended."""
-    return isinstance(error, RuntimeError) and LOST.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and LOST_CONNECTION.search(str(error)) is not None
 
 
 def all_failed(world: World) -> bool:

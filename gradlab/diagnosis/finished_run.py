@@ -349,7 +349,7 @@ class FinishedRun:
         if self.decay is None or len(h.weights) < 2 or not self.long or (self.knows and not self.forgot):
             return None
         first, last = h.weights
-        pull = self.decay(h.rates, h.applied * h.update_ratios.median, h.slopes.median)
+        pull = self.decay(h.lr_sum, h.applied * h.update_ratios.median, h.grad_to_weight_ratios.median)
         return (first, last) if math.log(2) <= math.log(first / last) <= pull else None
 
     @property

@@ -62,11 +62,11 @@ class History:
         self.coefficients, self.update_ratios = Samples(), Samples()
         self.weights: list[float] = []
         """Norms of all weights, the first and the last one that was recorded."""
-        self.slopes = Samples()
+        self.grad_to_weight_ratios = Samples()
         """Norm of the gradient that is applied over that of the weights."""
-        self.rates = 0.0
+        self.lr_sum = 0.0
         """Sum of the learning rates of the updates that were applied."""
-        self.lost, self.still = Samples(), Samples()
+        self.rounded_off, self.still = Samples(), Samples()
         """Shares of weights of a narrow type that an update, and that all since the record before, left unchanged."""
         self.layer_records = 0
         self.layers: list[float] = []
@@ -99,9 +99,9 @@ class History:
                 self.update_ratios.add(ratio)
             if weights := line.get("param/norm", 0.0):
                 self.weights = [*self.weights[:1], weights]
-                self.slopes.add(norm * coefficient / weights)
-            self.rates += line.get("lr", 0.0)
-            for name, kept in (("update/lost", self.lost), ("update/still", self.still)):
+                self.grad_to_weight_ratios.add(norm * coefficient / weights)
+            self.lr_sum += line.get("lr", 0.0)
+            for name, kept in (("update/lost", self.rounded_off), ("update/still", self.still)):
                 if name in line:
                     kept.add(line[name])
         self.lr_last = line.get("lr", math.nan)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradlab.measure.activations import FIELDS, Activations, by_execution, leaves
-from gradlab.measure.lost import given, lost, narrow, some, still
 from gradlab.measure.monitor import Monitor
+from gradlab.measure.rounded_off import given, narrow, rounded_off, some, still
 from gradlab.measure.timing import Passes
 from gradlab.update.gradients import Gradients, tensor_norms
 from gradlab.update.layers import layers_of
@@ -107,7 +107,7 @@ class Record(Recorder):
         self.through_time: dict[str, torch.Tensor] = {}
         self.measured: list[tuple[str, list[str], torch.Tensor]] = []
         self.before: list[torch.Tensor] = []
-        self.slopes: dict[str, torch.Tensor] = {}
+        self.grads: dict[str, torch.Tensor] = {}
         self.norms_of: Callable[[list[torch.Tensor]], torch.Tensor] = tensor_norms
 
     @contextmanager
@@ -151,7 +151,7 @@ class Record(Recorder):
             for name, values in gradients.elements().items():
                 self.measured.append((name, names, values))
         if self.steps:
-            self.slopes = dict(zip(gradients.names, gradients.tensors, strict=True))
+            self.grads = dict(zip(gradients.names, gradients.tensors, strict=True))
             self.before = [p.detach().clone() for p in self.params]
             self.norms_of = gradients.norms_of
             self.measured.append(("param/norm", self.names, self.norms_of(self.before)))
@@ -160,19 +160,19 @@ class Record(Recorder):
         if self.steps:
             torch._foreach_sub_(self.before, [p.detach() for p in self.params])
             self.measured.append(("update/norm", self.names, self.norms_of(self.before)))
-            self.look_for_lost()
-            self.before, self.slopes, self.norms_of = [], {}, tensor_norms
+            self.look_for_rounded_off()
+            self.before, self.grads, self.norms_of = [], {}, tensor_norms
 
-    def look_for_lost(self) -> None:
+    def look_for_rounded_off(self) -> None:
         """Of parameters of a narrow type: elements that the step did not change though it should have."""
         at = [i for i, p in enumerate(self.params) if narrow(p)]
         if not at or self.observed.wholes:
             return
         names, moved, device = [self.names[i] for i in at], [self.before[i] for i in at], self.params[0].device
-        grads = [self.slopes.get(name) for name in names]
+        grads = [self.grads.get(name) for name in names]
         self.measured += [
             ("update/given", names, given(grads, device)),
-            ("update/lost", names, lost(moved, grads, device)),
+            ("update/lost", names, rounded_off(moved, grads, device)),
         ]
         now = [some(self.params[i]) for i in at]
         if self.observed.kept:

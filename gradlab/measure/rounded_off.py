@@ -24,7 +24,7 @@ def given(grads: Sequence[torch.Tensor | None], device: torch.device | str = "cp
     return torch.stack(counts).double()
 
 
-def lost(
+def rounded_off(
     moved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], device: torch.device | str = "cpu"
 ) -> torch.Tensor:
     """(P,) float64: elements that a step leaves bitwise unchanged though their gradient is not zero.

@@ -206,7 +206,7 @@ def one(model: torch.nn.Module, loss: Loss, index: torch.Tensor, read: Read) -> 
     params = [p for p in model.parameters() if p.requires_grad]
     with torch.enable_grad():
         value = loss.sum(model(inputs), targets) / loss.count(targets).clamp(min=1)
-        slopes = torch.autograd.grad(value, params, allow_unused=True) if value.requires_grad else ()
-    norm = total_norm(tensor_norms([s for s in slopes if s is not None], value.device))
+        grads = torch.autograd.grad(value, params, allow_unused=True) if value.requires_grad else ()
+    norm = total_norm(tensor_norms([g for g in grads if g is not None], value.device))
     sizes = [t.abs().max().item() if t.is_floating_point() else math.nan for t in (inputs, targets)]
     return Sample(int(index[0]), value.item(), norm.item(), input=sizes[0], target=sizes[1])

@@ -237,7 +237,7 @@ class Job(Sink):
             clips=not isinstance(self.config.clip, NoClip),
             overflow=overflow,
             inspection=inspection,
-            decay=None if self.config.optimizer.kinds() else self.config.optimizer.decays,
+            decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,
             constant=constant,
             eval_constant=eval_constant,
             constants_of_terms=of_terms,

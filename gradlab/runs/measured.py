@@ -8,7 +8,7 @@ from typing import Any
 
 from gradlab.base.statistics import quantile
 from gradlab.measure.levels import Levels
-from gradlab.runs.outcome_class import LOST, lost
+from gradlab.runs.outcome_class import LOST, finding_class
 
 
 def measured(updates: Sequence[dict[str, Any]], began: int | None = None) -> dict[str, Any]:
@@ -34,4 +34,4 @@ def measured(updates: Sequence[dict[str, Any]], began: int | None = None) -> dic
 def lost_at(diagnosis: dict[str, Any]) -> int | None:
     """The attempt with which a run began to be lost, by its diagnosis.json; None if it was not, or it was not seen."""
     code, findings = diagnosis.get("verdict"), diagnosis.get("findings") or []
-    return next((f["began"] for f in findings if f["code"] == code and (code in LOST or lost(f))), None)
+    return next((f["began"] for f in findings if f["code"] == code and (code in LOST or finding_class(f))), None)

@@ -68,22 +68,22 @@ def learns(diagnosis: dict[str, Any]) -> bool:
     return bool(diagnosis.get("learns"))
 
 
-def lost(finding: dict[str, Any]) -> str:
+def finding_class(finding: dict[str, Any]) -> str:
     """The class of a run that a finding of its diagnosis.json says is lost; empty where it does not."""
     if finding.get("severity") != "critical":
         return ""
     return LOST.get(finding["code"]) or str(finding.get("lost") or "")
 
 
-def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float, lost: str = "") -> str:
+def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float, of_finding: str = "") -> str:
     """The class of a run from its verdict, how it ended (completed, failed, given_up, interrupted), whether its
-    diagnosis has it as learning, and its last loss. lost: what the verdict's own finding says (see `lost`)."""
+    diagnosis has it as learning, and its last loss. of_finding: `finding_class` of the verdict's own finding."""
     if verdict is None or status is None:
         return "error"
     if verdict in LOST:
         return LOST[verdict]
-    if lost in NAMES and status != "failed":
-        return lost
+    if of_finding in NAMES and status != "failed":
+        return of_finding
     if status == "interrupted":
         return "stopped"
     if status == "given_up":

@@ -11,7 +11,7 @@ from gradlab.base.command import command, key
 from gradlab.base.fields import value
 from gradlab.base.json_lines import number
 from gradlab.runs.objective import objective, undominated
-from gradlab.runs.outcome_class import learns, lost, outcome_class
+from gradlab.runs.outcome_class import finding_class, learns, outcome_class
 from gradlab.runs.record import REFUSED, RunRecord
 from gradlab.runs.sweep_record import SweepRecord
 
@@ -84,8 +84,8 @@ def class_of(job: RunRecord, numbers: dict[str, Any]) -> str:
         return "stopped"
     last = math.nan if numbers["loss/final"] is None else numbers["loss/final"]
     findings = job.diagnosis.get("findings") or []
-    lost_by = next((lost(f) for f in findings if f["code"] == job.verdict), "")
-    return outcome_class(job.verdict, job.status, learns(job.diagnosis), last, lost_by)
+    of_finding = next((finding_class(f) for f in findings if f["code"] == job.verdict), "")
+    return outcome_class(job.verdict, job.status, learns(job.diagnosis), last, of_finding)
 
 
 def why(job: RunRecord) -> str:

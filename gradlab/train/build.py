@@ -294,14 +294,14 @@ def build_update(
         if p.requires_grad:
             check_held(precision, name, p)
     params = list(model.parameters())
-    make: Callable[..., Update] = TermsUpdate if loss.parted else Update
+    make: Callable[..., Update] = TermsUpdate if loss.needs_parts else Update
     if sharded(config, world):
         from gradlab.update.sharded import ShardedTerms, ShardedUpdate, own_part
 
         own = [own_part(p) for p in params if p.requires_grad]
-        kinds = (type(config.optimizer), *config.optimizer.kinds().values())
+        kinds = (type(config.optimizer), *config.optimizer.group_optimizers().values())
         params = own if all(kind.elementwise for kind in kinds) else params
-        make = partial(ShardedTerms if loss.parted else ShardedUpdate, parts=own)
+        make = partial(ShardedTerms if loss.needs_parts else ShardedUpdate, parts=own)
     with group("optimizer"):
         names = trained_names(model)
         outer = ends(unwrapped(model), called)
@@ -310,11 +310,12 @@ def build_update(
     if ema is not None and callable(getattr(optimizer, "eval", None)):
         raise Invalid("trainer.ema", ema, f"not with {type(optimizer).__name__}, which averages the weights itself")
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
-    halts = config.precision.stops
     join = partial(config.optimizer.join, optimizer, names, outer)
-    update = make(*parts, lr=config.optimizer.lr, halts=halts, seed=config.seed, world=world, ema=ema, join=join)
+    update = make(
+        *parts, lr=config.optimizer.lr, stops=config.precision.stops, seed=config.seed, world=world, ema=ema, join=join
+    )
     if config.pitfall is not None:
-        if loss.parted:
+        if loss.needs_parts:
             raise Invalid(
                 "pitfall", type(config.pitfall).__name__, "not with a loss of several terms, or of a late count"
             )

@@ -44,9 +44,9 @@ def check(config: Config) -> None:
     if config.pitfall is not None:
         raise Invalid("trainer.parallel", "fsdp", "not with a pitfall, which is compared under ddp")
     kinds = {"optimizer": type(config.optimizer)}
-    kinds |= {f"optimizer.{field}": kind for field, kind in config.optimizer.kinds().items()}
+    kinds |= {f"optimizer.{field}": kind for field, kind in config.optimizer.group_optimizers().items()}
     for field, kind in kinds.items():
-        if not kind.divides:
+        if not kind.shardable:
             name = next((name for (_, name), known in OPTIONS.items() if known is kind), kind.__name__)
             raise Invalid(field, name, "not with trainer.parallel=fsdp: it needs whole parameters")
     if not config.clip.by_parts:

@@ -71,7 +71,7 @@ class TrainerState:
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(randomness.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
-        self.first_loss, self.lost = math.nan, 0
+        self.first_loss, self.num_hopeless = math.nan, 0
         """What `trainer.hopeless` compares with, and the updates in a row whose loss was hopeless."""
         self.outcome = Outcome()
         self.streak: Attempt | None = None

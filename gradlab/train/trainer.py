@@ -29,7 +29,7 @@ from gradlab.train.state import TrainerState
 from gradlab.update.loss import Loss
 from gradlab.update.precision import ScaleTooSmall
 from gradlab.update.recorder import NOTHING, Layers
-from gradlab.update.stepping import scales
+from gradlab.update.stepping import lr_scales
 
 FEW = 5
 """Names of parameters that a line lists."""
@@ -56,7 +56,7 @@ class Trainer(TrainerState):
         self.low = False
         """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that it can be copied."""
         self.warned = 1.0
-        self.scales = scales(self.update.optimizer)
+        self.lr_scales = lr_scales(self.update.optimizer)
         self.thawed = 0
         """Parameters of which it was said that they were unfrozen."""
         self.interrupt = Interrupt()
@@ -168,7 +168,7 @@ class Trainer(TrainerState):
         """Tell which parameters were unfrozen in this update."""
         if names := self.update.thawed[self.thawed :]:
             self.thawed += len(names)
-            self.scales = scales(self.update.optimizer)
+            self.lr_scales = lr_scales(self.update.optimizer)
             some = ", ".join([*names[:FEW], *["..."] * (len(names) > FEW)])
             plural = "parameters were" if len(names) > 1 else "parameter was"
             where = f"update {self.update.attempts}"
@@ -202,7 +202,7 @@ class Trainer(TrainerState):
             "lr": v["lr"],
             "throughput/samples_per_second": rate,
         }
-        metrics |= {f"lr/{label}": v["lr"] * scale for label, scale in self.scales.items()} | attempt.impact
+        metrics |= {f"lr/{label}": v["lr"] * scale for label, scale in self.lr_scales.items()} | attempt.impact
         metrics |= {name: v[name] for name in terms}
         layers = None
         if attempt.layers is not None:
@@ -241,9 +241,9 @@ class Trainer(TrainerState):
         if math.isnan(self.first_loss):
             self.first_loss = loss
         fine = loss <= limit * self.first_loss or self.first_loss <= 0  # no factor of a negative loss means anything
-        self.lost = 0 if fine else self.lost + 1
-        if self.lost >= self.config.trainer.patience:
-            first, updates = self.first_loss, self.lost
+        self.num_hopeless = 0 if fine else self.num_hopeless + 1
+        if self.num_hopeless >= self.config.trainer.patience:
+            first, updates = self.first_loss, self.num_hopeless
             raise Hopeless(
                 f"given up: for {updates} updates the loss was over {limit:g} times its first, {first:.3g} ({where})"
             )
@@ -282,7 +282,7 @@ class Trainer(TrainerState):
             device = "cpu" if self.sharded else self.device  # the whole may be more than one device holds
             kept = snapshot.restore(self, snapshot.load(Path(self.config.resume), device))
             self.thawed = len(self.update.thawed)
-            self.scales = scales(self.update.optimizer)
+            self.lr_scales = lr_scales(self.update.optimizer)
         for sink in self.sinks:
             sink.begin(self, kept)
         for note in (*self.notes, *self.data.notes, self.loss.weighting):

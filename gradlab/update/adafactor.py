@@ -16,7 +16,7 @@ from gradlab.update.optimizer import OptimizerOption, without_kernels
 class Adafactor(OptimizerOption):
     """Adafactor (Shazeer and Stern 2018): second moments of matrices as a row and a column; its rate is relative."""
 
-    fuses = divides = False
+    fuses = shardable = False
     lr: float = 1e-2
     """Largest rate, times the root mean square of the parameter; less after 1 / lr^2 updates."""
     beta2_decay: float = -0.8

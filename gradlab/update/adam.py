@@ -64,9 +64,9 @@ class AdamOption(BetasOption):
 class Adam(AdamOption):
     """Adam (Kingma and Ba 2015)."""
 
-    def decays(self, rates: float, way: float, slope: float) -> float:
+    def decays(self, lr_sum: float, path_length: float, grad_ratio: float) -> float:
         """Its part of the gradient is its part of the update, whose size does not depend on either."""
-        return way * self.weight_decay / (self.weight_decay + slope) if self.weight_decay else 0.0
+        return path_length * self.weight_decay / (self.weight_decay + grad_ratio) if self.weight_decay else 0.0
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.Adam(params, betas=(self.beta1, self.beta2), eps=self.eps, **shared)

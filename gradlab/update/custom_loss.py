@@ -130,7 +130,7 @@ class CustomLoss(Loss):
         return tuple(name for name in self.forms if name)
 
     @property
-    def parted(self) -> bool:
+    def needs_parts(self) -> bool:
         return bool(self.terms) or not {"pair", "elements"}.isdisjoint(self.forms.values())
 
     @property
@@ -156,7 +156,7 @@ class CustomLoss(Loss):
     @property
     def late(self) -> bool:
         """Whether the number of the losses is known after the forward pass, and is one."""
-        return self.parted and not self.terms
+        return self.needs_parts and not self.terms
 
     def returned(self, outputs: Any, targets: Any) -> dict[str, Term]:
         """What the function returns, by name."""
@@ -203,7 +203,7 @@ class CustomLoss(Loss):
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Where `parts` are asked in an update: the mean of the micro-batch times its samples."""
         found = self.returned(outputs, targets)
-        if not self.parted and "" in found and found[""].form not in ("pair", "elements"):
+        if not self.needs_parts and "" in found and found[""].form not in ("pair", "elements"):
             return found[""].sum
         return self.weighted([term.mean for term in found.values()], tuple(found)).sum() * samples(targets)
 

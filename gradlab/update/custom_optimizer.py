@@ -10,7 +10,7 @@ import torch
 
 from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid, option, require
-from gradlab.update.optimizer import SCALES, OptimizerOption
+from gradlab.update.optimizer import GROUP_SETTINGS, OptimizerOption
 from gradlab.update.sgd import begin_momentum
 
 OWN = {"params", "names", "label", "lr_scale"}
@@ -47,7 +47,7 @@ class CustomOptimizer(OptimizerOption):
             raise Invalid("weight_decay", self.weight_decay, f"must be 0: {self.target} takes none")
         optimizer = self.called(found, params, given)
         for name in used - optimizer.defaults.keys():
-            known = ", ".join((*SCALES, *optimizer.defaults))
+            known = ", ".join((*GROUP_SETTINGS, *optimizer.defaults))
             raise Invalid("groups", name, f"no such setting; there are {known}")
         self.try_step(found, optimizer, given)
         begin_momentum(optimizer)
@@ -80,7 +80,7 @@ class CustomOptimizer(OptimizerOption):
         super().checked({k: v for k, v in settings.items() if k == "weight_decay"})
         return settings  # of others the optimizer alone knows
 
-    def decays(self, rates: float, way: float, slope: float) -> float:
+    def decays(self, lr_sum: float, path_length: float, grad_ratio: float) -> float:
         return 0.0  # not known
 
 

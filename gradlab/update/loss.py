@@ -56,7 +56,7 @@ class Loss:
         return ()
 
     @property
-    def parted(self) -> bool:
+    def needs_parts(self) -> bool:
         """Whether an update asks for `parts`: there are several terms, or the outputs alone tell how many losses."""
         return False
 

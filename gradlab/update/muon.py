@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Muon(AdamOption):
     """Muon (Jordan et al. 2024) for the matrices inside the model; AdamW for embeddings, the head and all else."""
 
-    fuses = elementwise = divides = False
+    fuses = elementwise = shardable = False
     lr: float = 5e-3
     weight_decay: float = 0.1
     beta2: float = 0.95
@@ -58,7 +58,7 @@ class Muon(AdamOption):
         names = names or [f"parameter{i}" for i in range(len(params))]
         return self.of_groups(grouped(self.groups, names), dict(zip(names, params, strict=True)), ends)
 
-    def divided(self, group: dict[str, Any], ends: Sequence[Tensor]) -> list[dict[str, Any]]:
+    def split_group(self, group: dict[str, Any], ends: Sequence[Tensor]) -> list[dict[str, Any]]:
         """Matrices are Muon's, but for embeddings and the head; all else is AdamW's."""
         outer, made = {id(p) for p in ends}, []
         for muon in (True, False):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor  # at run time it would import what is imported lazily
 
 
-SCALES = ["optimizer", "lr_scale", "lr_decay"]
+GROUP_SETTINGS = ["optimizer", "lr_scale", "lr_decay"]
 """Settings of a group that are gradlab's, and not the optimizer's."""
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "{NAME: VALUE}"}
 
@@ -42,7 +42,7 @@ class OptimizerOption:
 
     fuses: ClassVar[bool] = True
     """Whether `make` takes `fused`."""
-    divides: ClassVar[bool] = True
+    shardable: ClassVar[bool] = True
     """Whether it can step a parameter of which each rank holds a part."""
     elementwise: ClassVar[bool] = False
     """Whether an element's step depends on its own gradients alone, so that a part of a parameter steps by itself."""
@@ -51,7 +51,7 @@ class OptimizerOption:
         require(0 < self.lr < inf, "lr", self.lr, "> 0 and finite")
         require(0 <= self.weight_decay < inf, "weight_decay", self.weight_decay, ">= 0 and finite")
         require(not (self.fused and self.foreach), "foreach", self.foreach, "false or null where fused=true")
-        self.kinds()
+        self.group_optimizers()
 
     def build(
         self, parameters: Iterable[torch.nn.Parameter], names: Sequence[str] = (), ends: Sequence[Tensor] = ()
@@ -80,7 +80,7 @@ class OptimizerOption:
         """One optimizer of all groups, also where some have optimizers of their own."""
         others = {group.label: group for group in groups if "optimizer" in group.settings}
         own = [group for group in groups if group.label not in others]
-        if not self.kinds():
+        if not self.group_optimizers():
             return self.of_own(own, named, ends)
         from gradlab.update.joined import Joined, told
 
@@ -98,13 +98,13 @@ class OptimizerOption:
     ) -> torch.optim.Optimizer:
         shared = self.shared([named[name] for group in groups for name in group.names])
         made = [self.group(group, named, shared["lr"]) for group in groups]
-        return self.make([part for group in made for part in self.divided(group, ends)], shared)
+        return self.make([part for group in made for part in self.split_group(group, ends)], shared)
 
-    def divided(self, group: dict[str, Any], ends: Sequence[Tensor]) -> list[dict[str, Any]]:
+    def split_group(self, group: dict[str, Any], ends: Sequence[Tensor]) -> list[dict[str, Any]]:
         """A group in those that an optimizer of several steps differently."""
         return [group]
 
-    def kinds(self) -> dict[str, type[OptimizerOption]]:
+    def group_optimizers(self) -> dict[str, type[OptimizerOption]]:
         """The optimizers that entries of `groups` name, by their fields."""
         entries = ((f"groups.{i}.optimizer", one) for i, one in enumerate(self.groups) if isinstance(one, dict))
         return {field: option_of(field, one["optimizer"]) for field, one in entries if "optimizer" in one}
@@ -165,13 +165,13 @@ class OptimizerOption:
         """params: parameters, or groups of them, as PyTorch's optimizers take them."""
         raise NotImplementedError
 
-    def decays(self, rates: float, way: float, slope: float) -> float:
+    def decays(self, lr_sum: float, path_length: float, grad_ratio: float) -> float:
         """How many times a run's weight decay alone would divide the weights by e.
 
-        rates: the sum of its learning rates. way: of the sizes of its updates, each over the weights'. slope: the
-        usual norm of the gradient over that of the weights.
+        lr_sum: of its learning rates. path_length: the sum over its updates of ||update|| / ||weights||.
+        grad_ratio: the usual ||gradient|| / ||weights||.
         """
-        return rates * self.weight_decay
+        return lr_sum * self.weight_decay
 
     def moments(self) -> tuple[str, ...]:
         """Names of the state per element, as in torch.optim; it starts at zero."""
@@ -205,11 +205,12 @@ def check_settings(cls: type[OptimizerOption], settings: dict[str, Any], known: 
     hints = get_type_hints(cls)
     for name, value in settings.items():
         if name not in known:
-            allowed = f"no such setting{did_you_mean(name, SCALES + known)}; there are {', '.join(SCALES + known)}"
+            every = GROUP_SETTINGS + known
+            allowed = f"no such setting{did_you_mean(name, every)}; there are {', '.join(every)}"
             raise Invalid(name, value, "needs an optimizer of its own; lr_scale multiplies" * (name == "lr") or allowed)
         if not fits(value, hints[name]):
-            every = get_args(hints[name]) if get_origin(hints[name]) is Union else [hints[name]]
-            kinds = " or ".join(KINDS.get(get_origin(hint) or hint, "null") for hint in every)
+            hinted = get_args(hints[name]) if get_origin(hints[name]) is Union else [hints[name]]
+            kinds = " or ".join(KINDS.get(get_origin(hint) or hint, "null") for hint in hinted)
             raise Invalid(name, value, f"must be {kinds}")
 
 

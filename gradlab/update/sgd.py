@@ -36,9 +36,9 @@ class SGD(OptimizerOption):
         begin_momentum(optimizer)
         return optimizer
 
-    def decays(self, rates: float, way: float, slope: float) -> float:
+    def decays(self, lr_sum: float, path_length: float, grad_ratio: float) -> float:
         """Momentum adds it up."""
-        return rates * self.weight_decay / (1 - self.momentum)
+        return lr_sum * self.weight_decay / (1 - self.momentum)
 
     def moments(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if isinstance(self.momentum, torch.Tensor) or self.momentum else ()

@@ -71,7 +71,7 @@ class ShardedUpdate(Update):
         self.wholes: list[Any] = list(self.params)
         self.params = list(parts)
         mesh = self.wholes[0].device_mesh
-        self.parted = self.world if mesh.ndim == 1 else replace(self.world, group=mesh.get_group(1))
+        self.shard_group = self.world if mesh.ndim == 1 else replace(self.world, group=mesh.get_group(1))
         """The ranks among which a parameter is divided: groups of them have the same gradients."""
         if self.average is not None:
             self.average = Average.of(self.params, self.average.decay)
@@ -85,8 +85,8 @@ class ShardedUpdate(Update):
 
     def measure(self) -> Gradients:
         own = super().measure()
-        made = ShardedGradients(own.names, own.params, own.tensors, own.norms, own.total, self.parted)
-        made.norms = self.parted.sum_(own.norms.square()).sqrt()
+        made = ShardedGradients(own.names, own.params, own.tensors, own.norms, own.total, self.shard_group)
+        made.norms = self.shard_group.sum_(own.norms.square()).sqrt()
         made.total = total_norm(made.norms)
         return made
 

@@ -17,7 +17,7 @@ from gradlab.update.optimizer import OptimizerOption, without_kernels
 class StableAdamW(AdamOption):
     """AdamW of which each tensor's step is shorter where its gradients have suddenly grown (Wortsman et al. 2023)."""
 
-    fuses = elementwise = divides = False
+    fuses = elementwise = shardable = False
     weight_decay: float = 0.01
     beta2: float = 0.99
 

@@ -1,7 +1,7 @@
 """ONE optimizer update. Read `Update.__call__`: the order of its lines is the correct order.
 
-The lanes of a sweep inherit this order, and all arithmetic that works on tensors with a dimension of lanes
-(`gradlab.sweep.vectorized.lane_update`).
+Vectorized sweeps subclass `Update` (`gradlab.sweep.vectorized.lane_update`): they inherit this order and most of its
+arithmetic.
 
 Nothing here waits for the device. Whether an update is applied is decided on the device, and the host reads it later:
 the number of applied updates, which the schedule reads, and the learning rate are tensors.
@@ -77,16 +77,17 @@ class Update:
         clip: Clip,
         *,
         lr: float,
-        halts: bool = True,
+        stops: bool = True,
         seed: int = 0,
         world: World | None = None,
         ema: float | None = None,
         join: Callable[[str, Any], None] | None = None,
     ) -> None:
-        """halts: after a non-finite gradient no later update is applied either, since the run ends.
+        """stops: after a non-finite gradient no later update is applied either, since the run ends.
 
         ema: decay of the average of the weights; None: there is none.
-        join: makes the optimizer step a parameter that was frozen, by its name; None: as those of its first group.
+        join: makes the optimizer step a parameter that was frozen, by its name; None: it is added to the first
+            parameter group.
         """
         self.model: Any = model
         self.loss, self.optimizer = loss, optimizer
@@ -111,7 +112,7 @@ class Update:
         self.in_kernel = skips_in_kernel(optimizer)
         self.attempts = 0
         self.applied = torch.zeros((), dtype=torch.int64, device=device)
-        self.halts = halts
+        self.stops = stops
         self.halted = torch.zeros((), device=device)
         self.clip_state = clip.init(device)
         self.counted = torch.ones((), dtype=torch.int64, device=device)
@@ -212,8 +213,7 @@ class Update:
         return self.loss.sum(self.model(batch.inputs), batch.targets)
 
     def unscale(self) -> None:
-        if self.precision.loss_scale is not None:
-            self.precision.unscale_([p.grad for p in self.params if p.grad is not None])
+        self.precision.unscale_([p.grad for p in self.params if p.grad is not None])
 
     def measure(self) -> Gradients:
         return measure(self.names, self.params, self.device)
@@ -225,7 +225,7 @@ class Update:
         """
         bad = gradients.total - gradients.total != 0  # inf - inf and NaN - NaN are NaN, which is not 0
         found = (bad & (self.counted > 0)).float()
-        if self.halts:
+        if self.stops:
             found = self.halted = torch.maximum(self.halted, found)
         return found
 

@@ -16,22 +16,22 @@ def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:
     return fused and bool(optimizer.param_groups[0]["params"][0].is_cuda)
 
 
-def step_unless_(optimizer: torch.optim.Optimizer, found_inf: torch.Tensor, in_kernel: bool) -> None:
-    """Apply the update unless found_inf, () float32, is 1; on the host that waits for the device."""
+def step_unless_(optimizer: torch.optim.Optimizer, skipped: torch.Tensor, in_kernel: bool) -> None:
+    """Apply the update unless skipped, () float32, is 1; on the host that waits for the device."""
     if in_kernel:
         every: list[Any] = simple(optimizer)
         for one in every:
-            one.found_inf, one.grad_scale = found_inf, None
+            one.found_inf, one.grad_scale = skipped, None
         try:
             optimizer.step()
         finally:
             for one in every:
                 del one.found_inf, one.grad_scale
-    elif not found_inf.item():
+    elif not skipped.item():
         optimizer.step()
 
 
-def scales(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+def lr_scales(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The factors of the groups with a rate of their own, by what they match."""
     found = {group.get("label", ""): group.get("lr_scale", 1.0) for group in optimizer.param_groups}
     return {label: scale for label, scale in found.items() if scale != 1.0}

@@ -10,7 +10,7 @@ from torch import nn
 import gradlab
 from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import Thresholds
-from gradlab.measure.lost import given, lost, narrow, some, still
+from gradlab.measure.rounded_off import given, narrow, rounded_off, some, still
 
 
 def test_elements_that_a_step_leaves_bitwise_as_they_are() -> None:
@@ -21,7 +21,7 @@ def test_elements_that_a_step_leaves_bitwise_as_they_are() -> None:
         after = weights - (rate * grads).bfloat16()
         same = (after.view(torch.int16) == weights.view(torch.int16)) & (grads != 0)
         moved = weights - after
-        assert lost([moved, moved], [grads, None]).tolist() == [same.sum().item(), 0.0]
+        assert rounded_off([moved, moved], [grads, None]).tolist() == [same.sum().item(), 0.0]
     assert given([grads, None]).tolist() == [(grads != 0).sum().item(), 0.0]
     assert still([some(weights)], [some(weights * 2)]).item() < 0.01 and still([some(weights)], [some(weights)]) == 1.0
     assert len(some(weights)) <= 1024 and len(some(weights[:5])) == 5

@@ -13,7 +13,7 @@ from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import VERDICTS, Thresholds
 from gradlab.runs.curve import curve
 from gradlab.runs.measured import lost_at, measured
-from gradlab.runs.outcome_class import LOST, NAMES, STABLE, learns, lost, outcome_class, share, worst
+from gradlab.runs.outcome_class import LOST, NAMES, STABLE, finding_class, learns, outcome_class, share, worst
 from gradlab.runs.record import RunRecord
 from gradlab.runs.sweep_record import swept
 from gradlab.sweep.results import read, write
@@ -52,8 +52,8 @@ def test_what_became_of_a_run(verdict, status, learnt, last, expected) -> None: 
 def test_a_rule_says_whether_a_run_is_lost_by_its_finding() -> None:
     """Of a plugin's rule, and of bad_batch where the damage lasted: a critical finding with a class of its own."""
     critical = {"code": "own_rule", "severity": "critical", "lost": "diverged"}
-    assert lost(critical) == "diverged" and lost(critical | {"code": "exploding"}) == "exploded"
-    assert not lost(critical | {"severity": "warning"}) and not lost(critical | {"lost": ""})
+    assert finding_class(critical) == "diverged" and finding_class(critical | {"code": "exploding"}) == "exploded"
+    assert not finding_class(critical | {"severity": "warning"}) and not finding_class(critical | {"lost": ""})
     assert outcome_class("own_rule", "completed", True, 1.0, "diverged") == "diverged"
     assert outcome_class("own_rule", "completed", True, 1.0, "") == "learnt"
     assert outcome_class("own_rule", "failed", True, 1.0, "diverged") == "exploded"

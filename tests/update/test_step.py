@@ -50,7 +50,7 @@ def update_of(
     option, precision = optimizer or SGD(lr=0.1), precision or FP32()
     built = option.build(model.parameters())
     parts = (schedule or Constant(), precision.build(CPU), noise or NoNoise(), clip or NoClip())
-    return Update(model, CrossEntropy(reduction=reduction), built, *parts, lr=option.lr, halts=precision.stops)
+    return Update(model, CrossEntropy(reduction=reduction), built, *parts, lr=option.lr, stops=precision.stops)
 
 
 def cut(x: torch.Tensor, y: torch.Tensor, sizes: list[int]) -> list[MicroBatch]:
@@ -340,7 +340,7 @@ def test_on_cuda_an_update_never_waits_for_the_device(make, clip: Clip) -> None:
     model = net().to(device)
     option, precision = make(True), FP16()
     parts = (Warmup(4), precision.build(device), NoNoise(), clip)
-    update = Update(model, CrossEntropy(), option.build(model.parameters()), *parts, lr=option.lr, halts=False)
+    update = Update(model, CrossEntropy(), option.build(model.parameters()), *parts, lr=option.lr, stops=False)
     update([MicroBatch(x, y)])
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -263,7 +263,7 @@ class UpdatesLost(Rule):
     """Part of that share that is unchanged from one record to the next, too."""
 
     def find(self, run: FinishedRun) -> Finding | None:
-        lost, still = run.history.lost.median, run.history.still.median
+        lost, still = run.history.rounded_off.median, run.history.still.median
         if not (lost > self.share and still > self.stay * lost):
             return None
         sentence = f"{lost:.1%} of the weights stay bitwise what they are in an update, though their gradient is not"
@@ -274,6 +274,6 @@ class UpdatesLost(Rule):
     def unable(self, run: FinishedRun) -> str | None:
         if (why := super().unable(run)) is not None:
             return why
-        if not run.history.lost.count:
+        if not run.history.rounded_off.count:
             return "no weights are in bf16 or fp16"
         return None if run.history.still.count else "the steps were recorded once only"

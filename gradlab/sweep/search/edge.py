@@ -20,7 +20,7 @@ class Edge:
 
     stable: int | None
     """None: no value tried was stable."""
-    lost: int | None
+    first_lost: int | None
     """None: stable to the last value tried."""
     again: tuple[int, ...] = ()
     """Stable ones beyond it: there is more than one edge, and this is the first."""
@@ -49,10 +49,10 @@ def ask(known: Known, on: Lattice) -> list[int]:
     found = edge(known)
     if found.stable is None:
         wanted = outwards(known, on, -1) or outwards(known, on, 1)
-    elif found.lost is None:
+    elif found.first_lost is None:
         wanted = outwards(known, on, 1)
     else:
-        wanted = between(found.stable, found.lost, on.points)
+        wanted = between(found.stable, found.first_lost, on.points)
     return fresh(wanted, known) or fresh(gaps(known, on.checks), known)
 
 

@@ -43,10 +43,10 @@ def remarks(line: SearchLine, on: Lattice) -> list[str]:
     found = []
     if tried and e.stable is None:
         found.append(f"not stable at any value tried, {values([min(tried), max(tried)])} and between")
-    elif tried and e.lost is None:
+    elif tried and e.first_lost is None:
         found.append(f"stable {'up' if on.size > 0 else 'down'} to at least {values([max(tried)])}")
-    elif e.stable is not None and e.lost is not None and e.lost - e.stable > 1:
-        found.append(f"known only to be between {values([e.stable, e.lost])}")
+    elif e.stable is not None and e.first_lost is not None and e.first_lost - e.stable > 1:
+        found.append(f"known only to be between {values([e.stable, e.first_lost])}")
     if e.again:
         found.append(f"stable again at {values(e.again)}: there is more than one edge, and this is the first")
     if e.before:
@@ -93,7 +93,7 @@ def line_content(line: SearchLine, on: Lattice) -> dict[str, Any]:
     return {
         "seed": line.seed,
         "stable": None if e.stable is None else on.value(e.stable),
-        "lost": None if e.lost is None else on.value(e.lost),
+        "lost": None if e.first_lost is None else on.value(e.first_lost),
         "stable_again": [on.value(p) for p in e.again],
         "lost_before": [on.value(p) for p in e.before],
         "tried": [dict(zip(("value", "stable", "job", "verdict"), t, strict=True)) for t in tried],

@@ -40,7 +40,7 @@ KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_cod
 
 def lost(diagnosis: dict[str, Any]) -> bool:
     """Whether a critical finding means that the run is lost; others, such as stalled, are of stable runs."""
-    return any(outcome_class.lost(f) for f in diagnosis.get("findings", []))
+    return any(outcome_class.finding_class(f) for f in diagnosis.get("findings", []))
 
 
 def stable(diagnosis: dict[str, Any]) -> bool | None:

@@ -73,10 +73,10 @@ def dtypes(module: nn.Module) -> Iterator[list[tuple[str, str]]]:
             handle.remove()
 
 
-def near(slopes: Sequence[Tensor], wanted: Sequence[Tensor], bound: float) -> bool:
+def near(grads: Sequence[Tensor], wanted: Sequence[Tensor], bound: float) -> bool:
     """Whether a gradient is as near to another; one that is not finite cannot be compared."""
     norm = sum(w.double().square().sum() for w in wanted)
-    apart = sum((s.double() - w.double()).square().sum() for s, w in zip(slopes, wanted, strict=True))
+    apart = sum((s.double() - w.double()).square().sum() for s, w in zip(grads, wanted, strict=True))
     return not norm < float("inf") or bool(apart <= bound**2 * norm)
 
 
@@ -91,7 +91,7 @@ def same_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, names: S
     def total(trained: dict[str, Tensor], rest: dict[str, Tensor]) -> Tensor:
         return loss.sum(functional_call(module, {**rest, **trained}, (x,)), y)
 
-    def slopes(lanes: bool) -> list[Tensor]:
+    def grads(lanes: bool) -> list[Tensor]:
         own = {k: v.clone().expand(2, *v.shape).clone() if lanes else v.clone() for k, v in state.items()}
         trained = {k: own.pop(k).requires_grad_() for k in names}
         if lanes:
@@ -102,7 +102,7 @@ def same_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, names: S
         return list(torch.autograd.grad(value, [trained[k] for k in names]))
 
     try:
-        return near([rows[0] for rows in slopes(True)], slopes(False), SAME)
+        return near([rows[0] for rows in grads(True)], grads(False), SAME)
     except RuntimeError:  # some of it is in fp32 whatever it is given
         return False
 

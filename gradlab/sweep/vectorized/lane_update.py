@@ -51,7 +51,7 @@ class StackedUpdate(StackedState):
         if len(origin) == self.lanes:
             return gradients
         self.origin = index = torch.tensor(origin, device=self.device)
-        self.slopes = self.slopes[index]
+        self.grads = self.grads[index]
         self.keep(index)
         self.set_thresholds()
         return self.gradients(gradients.norms[index])
@@ -78,7 +78,7 @@ class StackedUpdate(StackedState):
         losses, times = [], list[Taps]()
         if not i:
             self.through_time = {}
-            self.slopes = torch.zeros_like(self.weights.matrix)
+            self.grads = torch.zeros_like(self.weights.matrix)
         for begin in range(0, self.lanes, self.width):
             rows = slice(begin, begin + self.width)
             part: Tensor = self.weights.matrix[rows].detach().requires_grad_()
@@ -88,7 +88,7 @@ class StackedUpdate(StackedState):
                     loss = self.sums(window[i], part, rows)
                 (loss * weight[rows]).sum().backward()
             if part.grad is not None:
-                self.slopes[rows] += part.grad
+                self.grads[rows] += part.grad
             losses.append(loss.detach())
             times.append(self.taps or Taps())
         for name in times[0]:
@@ -97,15 +97,15 @@ class StackedUpdate(StackedState):
 
     def unscale(self) -> None:
         if (scale := self.precision.loss_scale) is not None:
-            self.slopes.mul_(scale.scale.double().reciprocal().float().unsqueeze(1))
+            self.grads.mul_(scale.scale.double().reciprocal().float().unsqueeze(1))
 
     def measure(self) -> LaneGradients:
-        return self.part(self.gradients(lane_norms(self.weights.cut(self.slopes))))
+        return self.part(self.gradients(lane_norms(self.weights.cut(self.grads))))
 
     def gradients(self, norms: Tensor) -> LaneGradients:
-        """What `slopes` holds, with its norms, (L, P)."""
-        views = self.weights.cut(self.slopes)
-        return LaneGradients(self.names, self.weights.views, views, norms, total_norm(norms), self.slopes)
+        """What `grads` holds, with its norms, (L, P)."""
+        views = self.weights.cut(self.grads)
+        return LaneGradients(self.names, self.weights.views, views, norms, total_norm(norms), self.grads)
 
     def add_noise(self, gradients: Gradients) -> Gradients:
         if not torch.as_tensor(self.noise.active).any():
@@ -123,7 +123,7 @@ class StackedUpdate(StackedState):
         weights, *moments = parts = [self.weights.matrix, *(flat.matrix for flat in self.moments)]
         some = self.device.type != "cpu" or bool(skipped.any())
         before = [part.clone() for part in parts] if some else []
-        self.option.move_(weights, self.slopes, moments, lr, self.applied)
+        self.option.move_(weights, self.grads, moments, lr, self.applied)
         for now, old in zip(parts, before):
             torch.where(skipped.bool().unsqueeze(1), old, now, out=now)
 

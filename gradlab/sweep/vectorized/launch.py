@@ -181,7 +181,7 @@ class Launch:
             if number:
                 workers = Workers(self.work, min(number, len(chunks)))
                 try:
-                    workers.run(chunks, ended, progress.made, self.lost)
+                    workers.run(chunks, ended, progress.made, self.jobs_failed)
                 finally:
                     workers.end()
             else:
@@ -203,9 +203,9 @@ class Launch:
         try:
             self.work(chunk, job_ended, beat)
         except Exception:
-            self.lost(chunk, left, traceback.format_exc())
+            self.jobs_failed(chunk, left, traceback.format_exc())
 
-    def lost(self, chunk: Chunk, places: list[int], why: str) -> None:
+    def jobs_failed(self, chunk: Chunk, places: list[int], why: str) -> None:
         """Report jobs of a chunk that were not trained to their end."""
         for place in places:
             job = self.programs[chunk.program].jobs[place]

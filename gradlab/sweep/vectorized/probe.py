@@ -70,8 +70,8 @@ def probe(jobs: Sequence[Job]) -> ProbeResult:
         stack.measured(torch.zeros(1, dtype=torch.long, device=update.device), first, batches=1)
     except Exception as error:
         raise refuse(f"cannot be evaluated under vmap: {' '.join(str(error).split())[:200]}") from None
-    slopes = [rows[0] for rows in update.weights.cut(grad)]
-    trusted = near(slopes, [alone.grads[name] for name in update.names], NEAR)
+    grads = [rows[0] for rows in update.weights.cut(grad)]
+    trusted = near(grads, [alone.grads[name] for name in update.names], NEAR)
     if not trusted and not same_in_double(module, update.loss, alone.inputs, alone.targets, update.names):
         raise refuse("has another gradient under vmap than alone")
     state = 4 * update.weights.matrix[0].numel() * (5 + len(update.moments))

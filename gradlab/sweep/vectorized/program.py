@@ -63,7 +63,7 @@ class Program:
                 first_two = [self.job(planned) for planned in self.jobs[:2]]
             if first.schedule.watched:
                 raise Invalid("schedule", "plateau", "follows the evaluations of each job")
-            if self.data[1].parted:
+            if self.data[1].needs_parts:
                 raise Invalid("loss", "custom", "has several terms, or a count that only its outputs tell")
             self.used, self.kept, self.state = probe(first_two)
         self.width = max(1, KEPT // self.kept if self.device.type == "cpu" else MOST)
@@ -144,11 +144,11 @@ class Program:
                 jobs.append(job)
             if jobs:
 
-                def lost(job: Job, error: Exception) -> int:
+                def job_failed(job: Job, error: Exception) -> int:
                     return failed(self.jobs[begun[id(job)]], error)
 
                 finished: Any = lambda job, code: ended(begun[id(job)], code)  # noqa: E731
-                Stack(jobs, finished, lost, self.used, beat, self.width).run()
+                Stack(jobs, finished, job_failed, self.used, beat, self.width).run()
         del jobs
         gc.collect()  # a lane, its job and its stack refer to each other: without this they would stay for many chunks
 

@@ -41,17 +41,17 @@ class Stack:
         self,
         jobs: Sequence[Job],
         ended: Ended,
-        lost: Callable[[Job, Exception], int],
+        job_failed: Callable[[Job, Exception], int],
         used: Sequence[str] | None = None,
         beat: Callable[[int], None] = lambda updates: None,
         width: int | None = None,
     ) -> None:
         """jobs: their trainers are `Lane`s. ended: gets each ended job and its exit code; beat: the number of updates.
 
-        lost: gets an exception that is no failure of training, and returns the job's exit code.
+        job_failed: gets an exception that is no failure of training, and returns the job's exit code.
         used: names of the parameters that get a gradient; default: all. width: rows that go through the model together.
         """
-        self.jobs, self.ended, self.lost, self.beat = list(jobs), ended, lost, beat
+        self.jobs, self.ended, self.job_failed, self.beat = list(jobs), ended, job_failed, beat
         self.lanes: list[Lane] = [job.trainer for job in jobs]  # type: ignore[misc]
         configs = [job.config for job in jobs]
         self.update = StackedUpdate([lane.update for lane in self.lanes], configs, used, sharing.rows(configs))
@@ -93,7 +93,7 @@ class Stack:
                 raise lane.fault
             return job.end(lambda: lane.outcome)
         except Exception as error:
-            return self.lost(job, error)
+            return self.job_failed(job, error)
 
     def restore(self, lane: Lane) -> None:
         """Write a lane's weights and the state of its update back into it."""

@@ -44,7 +44,7 @@ class StackedState(Update):
         first, lanes = alone[0], len(alone)
         device = self.device = first.device
         self.model = self.module = first.module
-        self.loss, self.world, self.in_kernel, self.halts = first.loss, first.world, False, first.halts
+        self.loss, self.world, self.in_kernel, self.stops = first.loss, first.world, False, first.stops
         trained = dict(zip(first.names, first.params, strict=True))
         self.names = [n for n in first.names if used is None or n in used]
         self.option = stack_options([o.optimizer for o in options], device)
@@ -92,7 +92,7 @@ class StackedState(Update):
         """Their norms at each step, (L, T), by the layer's name."""
         self.width = lanes
         """Rows that go through the model together; more would leave the processor's cache."""
-        self.slopes = torch.zeros(0, device=device)
+        self.grads = torch.zeros(0, device=device)
         """(L, N): the gradient."""
 
     @property

@@ -89,9 +89,9 @@ class Workers:
         chunks: Sequence[Chunk],
         ended: Callable[[Chunk, int, int], None],
         updates: Callable[[int], None],
-        lost: Callable[[Chunk, list[int], str], None],
+        jobs_failed: Callable[[Chunk, list[int], str], None],
     ) -> None:
-        """Distribute all chunks. ended: gets a job and its exit code; lost: jobs that did not end, and why."""
+        """Distribute all chunks. ended: gets a job and its exit code; jobs_failed: those that did not end, and why."""
         waiting, at = list(chunks), dict[Any, Chunk]()
         left: dict[Any, list[int]] = {}
         open_: set[Any] = set(self.pipes)
@@ -105,7 +105,7 @@ class Workers:
                     open_.discard(pipe)
                     if left.get(pipe):
                         self.pipes[pipe].join(5)
-                        lost(at[pipe], left.pop(pipe), f"its process ended ({self.pipes[pipe].exitcode})")
+                        jobs_failed(at[pipe], left.pop(pipe), f"its process ended ({self.pipes[pipe].exitcode})")
                     continue
                 if kind == "updates":
                     updates(message[0])
@@ -113,10 +113,10 @@ class Workers:
                     left[pipe].remove(message[0])
                     ended(at[pipe], *message)
                 elif kind == "failed" and left.get(pipe):
-                    lost(at[pipe], left.pop(pipe), message[0])
+                    jobs_failed(at[pipe], left.pop(pipe), message[0])
                 elif kind == "ready":
                     if left.get(pipe):
-                        lost(at[pipe], left.pop(pipe), "it was not trained")
+                        jobs_failed(at[pipe], left.pop(pipe), "it was not trained")
                     chunk = waiting.pop(0) if waiting else None
                     if chunk is not None:
                         at[pipe], left[pipe] = chunk, list(chunk.places)
@@ -124,7 +124,7 @@ class Workers:
                         open_.discard(pipe)
                     pipe.send(chunk)
         for chunk in waiting:  # no process is left
-            lost(chunk, chunk.places, "no process was left to train it")
+            jobs_failed(chunk, chunk.places, "no process was left to train it")
 
     def end(self) -> None:
         """End the processes that are still there."""

@@ -218,7 +218,7 @@ class History:
     @property
     def full_updates(self) -> float:
         """How many updates at its highest learning rate the run was worth; NaN where that is not known."""
-        return self.rates / self.lr_highest if self.lr_highest > 0 else math.nan
+        return self.lr_sum / self.lr_highest if self.lr_highest > 0 else math.nan
 
     @property
     def usual_norm(self) -> float:

@@ -49,7 +49,7 @@ def remedies(e: Evidence, config: Config, given: list[str], search: bool = False
     from gradlab.remedies.proposals import proposals
 
     before = replace(config, init_from=None) if config.pretrain else config
-    tries, seen = list[Try](), set[tuple[str, ...]]()
+    tries, seen, made_of = list[Try](), set[tuple[str, ...]](), [before]
     for proposal in proposals(e, before, search):
         if proposal.remedy is None:
             made = list[str]()
@@ -58,8 +58,9 @@ def remedies(e: Evidence, config: Config, given: list[str], search: bool = False
                 after, made = tried(before, proposal.remedy)
             except (Invalid, ValueError):
                 continue
-            if not made:
+            if not made or after in made_of:
                 continue
+            made_of.append(after)
             if not (all("." in o for o in made) or pasteable(given, made, after)):
                 if not proposal.shipped or any(key(o) == "remedy" for o in given):
                     continue

@@ -15,6 +15,9 @@ from gradlab.remedies.proposal import Proposal, values
 from gradlab.update.clip import NoClip
 from gradlab.update.sgd import SGD
 
+STARVED = 0.1
+"""Relative change of the other layers over that of the dominant one."""
+
 
 def clip_norm(e: Evidence, c: Config) -> Iterator[Proposal]:
     """At the outliers of the steady norms; without any, where a clipped update of SGD has the usual size."""
@@ -52,7 +55,10 @@ def looser_clip(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def clip_per_layer(e: Evidence, c: Config) -> Iterator[Proposal]:
+    """Where one layer's gradient makes the clipped updates of the others tiny: a looser bound for all lets it loose."""
     found = e.found.get("dominant_layer", {})
+    if not found or not found.get("others", 0.0) < STARVED * found.get("update_ratio", 1.0):
+        return
     bound = getattr(c.clip, "max_norm", 1.0)
     why = f"the norm is mostly that of {found.get('layer')}, and clipping the whole leaves the others next to nothing"
     yield values("clip=per_layer", why, clip="per_layer", clip__max_norm=bound)

@@ -17,6 +17,9 @@ from gradlab.runs.record import RunRecord
 if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
 
+DAMAGE = ("bad_batch", "exploding")
+"""Findings after whose first update nothing is usual any more."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -70,12 +73,13 @@ def evidence(run: RunRecord) -> Evidence:
     """The evidence in a run's folder; what was not measured stays empty."""
     lines = [line for line in before_failure(run) if not line.get("update/skipped")]
     rate = float((run.config.get("optimizer") or {}).get("lr") or math.nan)
-    norms = [line["grad/norm"] for line in lines if math.isfinite(line["grad/norm"]) and line["grad/norm"] > 0]
+    sound = before_damage(run, lines)
+    norms = [line["grad/norm"] for line in sound if math.isfinite(line["grad/norm"]) and line["grad/norm"] > 0]
     at = failed_at(run)
     if run.updates and (run.verdict or "").startswith("nan_") and not math.isfinite(run.updates[0]["train/loss"]):
         at = 1
     applied = [line for line in run.updates if not line.get("update/skipped")]
-    steady = steady_norms([line["grad/norm"] for line in lines], at is not None)
+    steady = steady_norms([line["grad/norm"] for line in sound], at is not None)
     coefficients = [c for line in lines if math.isfinite(c := line.get("clip/coefficient", 1.0))]
     rates = [line["lr"] / rate for line in run.updates if rate > 0 and "lr" in line]
     sizes, biases = initial_sizes(run)
@@ -99,6 +103,13 @@ def evidence(run: RunRecord) -> Evidence:
         sizes=sizes,
         biases=biases,
     )
+
+
+def before_damage(run: RunRecord, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those before a batch or an explosion from which the run did not recover; all where that is known of none."""
+    began = [f.get("began") for f in run.diagnosis.get("findings") or [] if f["code"] in DAMAGE]
+    first = min((at for at in began if at is not None), default=math.inf)
+    return [line for line in lines if line["attempt"] < first] or lines
 
 
 def at_full_rate(line: Mapping[str, Any], rate: float) -> float:

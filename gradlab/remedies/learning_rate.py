@@ -94,10 +94,11 @@ def unmeasured_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
 
 
 def higher_rate(e: Evidence, c: Config) -> Iterator[Proposal]:
-    """Never where clipping is what makes updates small."""
-    if 0 < e.usual_ratio < SMALL_RATIO and not e.coefficient < 0.5:
-        why = f"{moved(e, c)}: this rate makes the median {TYPICAL_RATIO:g}"
-        yield rate(e, c, TYPICAL_RATIO / e.usual_ratio, why)
+    """Never where clipping is what makes updates small, and none that makes the largest of them too large."""
+    small = 0 < e.usual_ratio < SMALL_RATIO and not e.coefficient < 0.5
+    if small and (factor := min(TYPICAL_RATIO / e.usual_ratio, LARGE_RATIO / e.largest_ratio)) > 1:
+        why = f"{moved(e, c)}: this rate makes the median {factor * e.usual_ratio:.2g}"
+        yield rate(e, c, factor, why)
 
 
 def from_afar(e: Evidence, c: Config) -> Iterator[Proposal]:

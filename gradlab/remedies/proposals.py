@@ -196,7 +196,7 @@ LIKELY: dict[str, tuple[Maker, ...]] = {
     "saturated_units": (saturated,),
     "vanishing": (vanishing,),
     "underflow_fp16": (underflow,),
-    "overclipped": (looser_clip,),
+    "overclipped": (clip_per_layer, looser_clip),
     "dominant_layer": (clip_per_layer,),
     "update_too_large": (too_large,),
     "stalled": (stalled,),

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import made
 import pytest
 import torch
 from helpers import composed
@@ -12,7 +14,8 @@ from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.measure.record import summed
 from gradlab.remedies.candidates import SHOWN, Try, remedies
-from gradlab.remedies.evidence import Evidence
+from gradlab.remedies.evidence import Evidence, evidence
+from gradlab.runs.record import RunRecord
 
 CUSTOM = ("model=custom", "model.target=nets:Tiny")
 
@@ -62,6 +65,40 @@ def test_a_bound_that_is_the_cause_is_loosened_and_the_rate_never_raised(given: 
         assert not any(o.startswith("optimizer.lr") for t in found for o in t.overrides)
         bare = tries(replace(e, coefficient=1.0), *CUSTOM)
         assert bare[0].overrides[0].startswith("optimizer.lr=") if verdict != "overclipped" else not bare
+
+
+@pytest.mark.parametrize(("others", "first"), [(2e-5, "clip=per_layer"), (0.3, "clip.max_norm=")])
+def test_layers_that_one_layer_starves_of_a_clipped_gradient_are_clipped_by_themselves(
+    others: float, first: str
+) -> None:
+    found = {"overclipped": {}, "dominant_layer": {"layer": "a", "update_ratio": 0.6, "others": others}}
+    e = Evidence("overclipped", found, ratios=[3e-4] * 5, norms=[100.0] * 40, steady=[100.0] * 36, coefficient=9e-3)
+    every = tries(e, *CUSTOM, "clip=norm", search=True)
+    assert every[0].overrides[0].startswith(first)
+    bounds = [
+        t for t in every if any(o.startswith("clip.max_norm=1") for o in t.overrides) and "per_layer" not in str(t)
+    ]
+    assert len(bounds) == 1, "one bound is not tried twice"
+
+
+@pytest.mark.parametrize(("largest", "raised"), [(2e-7, 1e-3 / 1e-7), (0.2, None), (1e-5, 1e-2 / 1e-5)])
+def test_a_rate_is_raised_no_further_than_the_largest_update_permits(largest: float, raised: float | None) -> None:
+    e = Evidence("bad_batch", ratios=[1e-7] * 9 + [largest], norms=[1.0], planned=500)
+    rates = [t for t in tries(e, *CUSTOM, "optimizer=sgd", "optimizer.lr=0.01", search=True) if "this rate" in t.why]
+    assert [value([t], "optimizer.lr") for t in rates] == (
+        [] if raised is None else [pytest.approx(0.01 * raised, rel=0.1)]
+    )
+
+
+def test_norms_are_those_before_the_damage(tmp_path: Path) -> None:
+    lines = [made.line(i, 1.0) | {"grad/norm": 1.0 if i < 60 else 100.0} for i in range(1, 121)]
+    damage = {"code": "exploding", "severity": "critical", "sentence": "", "evidence": {}, "began": 60}
+    for findings, bound in (([damage], 2.0), ([], 200.0)):
+        folder = made.run(tmp_path / str(bound), lines, made.diagnosis("exploding", ill=True, findings=findings))
+        limit = value(
+            [t for t in tries(evidence(RunRecord(folder)), *CUSTOM) if t.name == "clip=norm"], "clip.max_norm"
+        )
+        assert bound / 2 <= limit <= bound
 
 
 def test_without_steady_norms_the_bound_makes_the_step_of_sgd_usual() -> None:

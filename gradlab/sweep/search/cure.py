@@ -7,10 +7,6 @@ from typing import Any
 
 from gradlab.base.json_lines import number
 
-STILL = 1e-6
-"""Median size of updates, over that of the weights, below which they hardly move these."""
-LEFT = 0.05
-"""Of the first loss: one that ends below that has nothing more to learn, and may stand still."""
 RISES = 0.1
 """Part of the fall of the losses, and of the evaluations, that a cure may lose again."""
 
@@ -18,17 +14,14 @@ RISES = 0.1
 def why_not(diagnosis: dict[str, Any], failed: float | None) -> str:
     """Why a healthy run is no cure, in words after "but"; empty where it is one.
 
-    failed: the last evaluation of the run that failed, where it came to its end.
+    failed: the last evaluation of the run that failed, where it came to its end and has not learnt.
     """
     e, last = number(diagnosis.get("evidence") or {}), end(diagnosis)
     first, best, final = (float(e.get(f"loss_{name}", math.nan)) for name in ("first", "best", "last"))
-    ratio = e.get("usual_update_ratio", math.nan)
-    if ratio < STILL and e.get("usual_grad_norm", 0.0) > 0 and final > LEFT * abs(first):
-        return f"its updates hardly move the weights ({ratio:.1g} of their norm)"
     if last is not None and failed is not None and last >= failed:
         return f"its last evaluation ({last:.3g}) is no better than without it ({failed:.3g})"
     found, constant = evaluations(diagnosis), e.get("loss_of_constant_answer", math.inf)
-    if last is None or min(len(found), 3) < 3:
+    if last is None or len(found) < 3:
         return ""
     fell = min(first, constant) - best, min(max(first, found[0]), constant) - min(found)
     lost = final - best, last - min(found)

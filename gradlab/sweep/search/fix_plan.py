@@ -12,7 +12,7 @@ from gradlab.base.option import Invalid
 from gradlab.config.schema import Config
 from gradlab.remedies.candidates import Try, remedies
 from gradlab.remedies.evidence import evidence
-from gradlab.runs.outcome_class import HEALTHY
+from gradlab.runs.outcome_class import HEALTHY, learns
 from gradlab.runs.record import RunRecord
 from gradlab.sweep.search.cure import end
 from gradlab.sweep.search.fix_search import Change, Number, Plan
@@ -57,7 +57,7 @@ def make(run: RunRecord, config: Config) -> tuple[Plan, list[Try]]:
         seed=config.seed,
         planned=int(run.diagnosis.get("planned") or len(run.updates)),
         died_at=len(run.updates) if died else None,
-        end=end(run.diagnosis),
+        end=None if learns(run.diagnosis) else end(run.diagnosis),
         changes=[
             Change(t.name, tuple(t.overrides), t.why, shrinkable(t.overrides, config)) for t in tries if t.overrides
         ],

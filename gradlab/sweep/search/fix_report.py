@@ -14,21 +14,6 @@ from gradlab.sweep.search import fix_plan
 from gradlab.sweep.search.fix_search import ERROR, Change, FixSearch, Plan, Trial
 from gradlab.sweep.vectorized.grouping import LANE_VALUES
 
-WORDS = {
-    "optimizer.lr": "the learning rate",
-    "clip": "clipping",
-    "precision": "the precision and its loss scale",
-    "schedule": "the warm-up and the schedule",
-    "optimizer": "the optimizer and its settings",
-    "loss": "the form of the loss",
-    "model": "the model's initial weights and layers",
-    "data": "the samples named",
-    "trainer": "the length of the run",
-    "pitfall": "the pitfall",
-    "noise": "the noise",
-}
-"""What a change is of, by its group or field."""
-
 
 def report(folder: Path, search: FixSearch, ended: str | None) -> None:
     """Write the results into fix.json, and print them."""
@@ -54,7 +39,6 @@ def result(folder: Path, run: Path, search: FixSearch, ended: str | None) -> dic
         "ended": "" if search.proven else ended or search.ended,
         "edge": edge(search, change),
         "did_not_help": failures(search, change),
-        "ruled_out": ruled_out(search, change),
         "effect": None if change is None else effect(folder, run, search, change),
         "cost": None if change is None else cost(change),
     }
@@ -119,24 +103,11 @@ def failures(search: FixSearch, change: Change | None) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def ruled_out(search: FixSearch, change: Change | None) -> list[str]:
-    """Where nothing cures: what is not the cause, or not alone, with the values that were tried."""
-    if change is not None:
-        return []
-    values: dict[str, list[str]] = {}
-    for one in (one for one in failures(search, None) if not one["pair"]):
-        first = one["overrides"][0]
-        name = key(first) if key(first) in WORDS else key(first).split(".")[0]
-        values.setdefault(WORDS.get(name, name), []).append(" ".join(one["overrides"]))
-    return [f"{what} ({', '.join(tried)})" for what, tried in values.items()]
-
-
 def lines(content: dict[str, Any]) -> list[str]:
     """What is printed at the end, and stands on the page."""
     seed, verdict = content["plan"]["seed"], content["plan"]["verdict"]
     if content["cure"] is None:
         made = ["== no cure found", f"ended because {content['ended']}"]
-        made += [f"does not cure it: {what}" for what in content["ruled_out"]]
     else:
         found = " ".join(content["cure"])
         seen = content["effect"] or {}
@@ -148,7 +119,7 @@ def lines(content: dict[str, Any]) -> list[str]:
         made.append(f"with it: {counts}; without: {without or f'{verdict} (seed {seed})'}")
         made += [
             f"{words}: {share(seen[name])}"
-            for name, words in (("survived", "more updates"), ("improved", "lower loss"))
+            for name, words in (("survived", "more updates, of those planned"), ("improved", "lower loss"))
             if seen.get(name) and seen[name]["mean"]
         ]
         made.append(f"cost: {content['cost']}")
@@ -156,7 +127,7 @@ def lines(content: dict[str, Any]) -> list[str]:
             tried = ", ".join(f"{e['value']:.3g} {e['verdict']}" for e in content["edge"])
             made.append(f"{content['edge'][0]['field']}: {tried}")
         made.append(content["command"])
-    if content["did_not_help"] and content["cure"] is not None:
+    if content["did_not_help"]:
         made.append("tried, and did not cure it:")
         made += [f"  {' '.join(one['overrides'])}: {one['verdict']}" for one in content["did_not_help"]]
     if content["code"] and not content["proven"]:
@@ -177,6 +148,7 @@ def estimate(plan: Plan, seconds: float) -> list[str]:
     return [
         f"{plan.verdict}: {changes} change{'s' * (changes != 1)} to try, the likeliest first: "
         + "; ".join(" ".join(c.overrides) for c in plan.changes[:3]),
-        f"a run to its end takes about {seconds:.0f} s: at most {plan.budget * seconds:.0f} s to find a cure "
-        f"(--runs {plan.budget:g}), then {confirm * seconds:.0f} s to confirm it, and as long to shrink it",
+        f"a run to its end takes {seconds:.0f} s if trials are as fast as the failed run was: up to "
+        f"{plan.budget * seconds:.0f} s to find a cure (--runs {plan.budget:g}), then {confirm * seconds:.0f} s to "
+        "confirm it, as long to shrink it, and the time in which each trial starts",
     ]

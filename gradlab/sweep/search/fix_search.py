@@ -99,7 +99,7 @@ class Plan:
     seeds: int = 2
     """Further seeds under which a cure is confirmed."""
     end: float | None = None
-    """Its last evaluation, where it came to its end."""
+    """Its last evaluation, where it came to its end and has not learnt."""
     budget: float = 4.0
     """Most that finding a cure may cost, in runs of full length; shrinking and confirming come on top."""
 
@@ -131,7 +131,11 @@ class Trial:
     @property
     def said(self) -> str:
         """How it ended, in words."""
-        return f"{self.verdict}, but {self.but}" if self.but else self.verdict
+        return (
+            f"{self.verdict}, but {self.but}"
+            if self.but
+            else self.verdict + ", though it learns" * (self.learns and not self.cured)
+        )
 
 
 Rounds = Iterator[list[Trial]]

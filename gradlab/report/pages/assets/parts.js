@@ -348,7 +348,7 @@ const parts = (() => {
       more.push(
         element(
           "h3",
-          `What went into ${over.module || "the model"}${over.operation ? ` (${over.operation})` : ""}, and what came out`,
+          `What went into ${over.phase === "loss" ? "the loss" : over.module || "the model"}${over.operation ? ` (${over.operation})` : ""}, and what came out`,
         ),
         grid(["tensor", "shape", "type", "min", "max", "largest", "not finite"], rows),
       );

@@ -123,7 +123,10 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
         return "interrupted", f"stopped after {h.attempts} updates"
     if h.attempts and not h.losses.count:
         return "healthy", f"its losses are not known; the gradient norm is usually {h.usual_norm:.3g}"
-    sentence = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
+    first = f"{h.losses.initial:.4g}"
+    if run.long and h.loss_early > h.losses.initial:  # of a single batch
+        first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"
+    sentence = f"the loss went from {first} to {h.losses.final:.4g}"
     return "healthy", f"{sentence}, against another optimizer's" if run.opposed else sentence
 
 

@@ -42,6 +42,8 @@ class FinishedRun:
     """Whether there is a loss scale that moves."""
     clips: bool = False
     """Whether gradients are clipped."""
+    clips_whole: bool = True
+    """Whether clipping, if there is any, scales the whole gradient by one number."""
     overflow: Overflow | None = None
     """The first tensor that was not finite when the failing update was run again."""
     inspection: Inspection | None = None

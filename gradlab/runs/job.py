@@ -235,6 +235,7 @@ class Job(Sink):
             half=precision.half,
             scaled=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
+            clips_whole=self.config.clip.whole,
             overflow=overflow,
             inspection=inspection,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,

@@ -37,6 +37,8 @@ class Clip:
     by_parts: ClassVar[bool] = False
     """Whether it is right where a rank holds a part of every gradient (FSDP): it reads norms only, or changes elements
     one by one."""
+    whole: ClassVar[bool] = False
+    """Whether it scales the whole gradient by one number."""
 
     def reach(self, gradients: Gradients) -> torch.Tensor:
         """The smallest threshold that does not clip these gradients: () or, of many runs, (L,)."""
@@ -86,6 +88,7 @@ class NoClip(Clip):
 class NormClip(Clip):
     """Scale the whole gradient to at most max_norm (Pascanu, Mikolov, Bengio 2013, algorithm 1)."""
 
+    whole = True
     by_parts = True
     threshold = "max_norm"
     max_norm: float = 1.0
@@ -226,6 +229,7 @@ class AdaptiveClip(Clip):
 class AutoClip(Clip):
     """Clip at a percentile of the norms seen so far, this one included (Seetharaman et al. 2020, AutoClip)."""
 
+    whole = True
     by_parts = True
     percentile: float = 10.0
     """Percentile of the history that is the largest norm; the paper's value is 10."""
@@ -261,6 +265,7 @@ def zclip_norm(total: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, z_max
 class ZClip(Clip):
     """Clip norms that are outliers of their own running statistics (Kumar et al. 2025, ZClip, algorithm 1)."""
 
+    whole = True
     by_parts = True
     z_max: float = 2.5
     """z-score beyond which a norm is an outlier."""

@@ -224,3 +224,72 @@ def test_samples_are_named_only_where_few_of_an_update_fail_by_themselves(failin
 def test_an_overflow_in_the_backward_pass_is_the_cause_of_a_gradient_that_is_not_finite() -> None:
     causes = told(verdict([line(1, 1.0, math.nan)], overflow=Overflow("backward", "a", "A"), **FAILED), "nan_gradient")
     assert causes.causes == ["an overflow in the backward pass"]
+
+
+@pytest.mark.parametrize("flushed", [0.0, 1.0])
+@pytest.mark.parametrize("at", [1, 41])
+def test_a_gradient_that_fp16_makes_zero_has_no_broken_graph(at: int, flushed: float) -> None:
+    lines = [line(i, 2.0, float(i < at)) for i in range(1, 101)]
+    causes = told(verdict(lines, inspection=Inspection(flushed=flushed)), "zero_gradient").causes
+    assert ("fp16" in causes[0]) == bool(flushed) and (len(causes) == 3) == (at == 1 and not flushed), "it was there"
+
+
+def test_the_rate_is_no_cause_of_an_overflow_before_any_update() -> None:
+    """Nor are the initial weights after some."""
+    o = Overflow("forward", "a", "A", output_max=1e5, limit=65504.0)
+    for skipped in (True, False):
+        found = verdict([line(i, 2.0, 1.0, skipped) for i in range(1, 9)], overflow=o, half=True, **FAILED)
+        causes = " ".join(told(found, "overflow_fp16").causes)
+        assert ("learning rate" in causes) != skipped and ("initial weights" in causes) == skipped
+
+
+@pytest.mark.parametrize("known", [1, 2, 30])
+def test_what_is_usual_of_a_norm_was_seen(known: int) -> None:
+    norms = [7.0, 360.0] * 15 if known > 1 else [7.0]
+    lines = [*(line(i, 1.0, norms[i]) for i in range(known)), *(line(known + i, 1e9, 1e9) for i in range(30))]
+    said = told(verdict(lines, **FAILED), "exploding").sentence
+    assert ("usual" in said) == (known == 30) and ("at most 360 in the 2 updates before" in said) == (known == 2)
+
+
+def test_only_what_towers_is_said_to() -> None:
+    quiet = [line(i, 0.03 + 0.001 * (i % 3), 0.22) for i in range(1, 100)]
+    quiet[60] |= {"train/loss": 0.42, "grad/norm": 0.12}
+    samples = {61: ranked([Sample(i, 30.0 if i == 3 else 0.01, 30.0 if i == 3 else 0.01) for i in range(16)])}
+    said = told(verdict(quiet, samples_of=lambda _: samples), "bad_batch").sentence
+    assert "loss 0.42 where" in said and "gradient norm" not in said.split(";")[0]
+
+
+def test_where_a_loss_went_from_is_not_a_lucky_batch() -> None:
+    losses = [0.77, *[1.06, 1.02] * 30, *[0.81, 0.79] * 30]
+    said = verdict([line(i, loss) for i, loss in enumerate(losses, 1)]).sentence
+    assert said == "the loss went from 1.04, the median of the first 20, to 0.8"
+
+
+def test_where_a_loss_went_is_its_end_and_not_its_best() -> None:
+    losses = [*[6e-13] * 20, *[2.8e-14] * 40, *[3.1e-14] * 40]
+    assert "6e-13 to 3.1e-14" in verdict([line(i, loss, 1e-8) for i, loss in enumerate(losses, 1)]).sentence
+    falls = [-(1.3**i) for i in range(60)]
+    falls[58] = 1.3 * falls[59]
+    lines = [line(i, loss, -loss) for i, loss in enumerate(falls, 1)]
+    assert f"to {falls[59]:.3g}," in told(verdict(lines, **FAILED), "unbounded_loss").sentence
+
+
+@pytest.mark.parametrize(
+    ("whole", "rest", "severity"), [(True, 2e-5, "critical"), (True, 6e-4, "info"), (False, 2e-5, "info")]
+)
+def test_clipping_starves_layers_only_where_it_scales_the_whole_and_they_stand_still(
+    whole: bool, rest: float, severity: str
+) -> None:
+    stream = Stream(Thresholds(), NAMES)
+    for i in range(100):
+        one = line(i + 1, 2.0) | {"clip/coefficient": 1e-3, "update/ratio": 0.5}
+        layers = {"grad/layer": [1.0, 1e3, 1.0, 1.0], "update/norm": [rest, 1.0, rest, rest], "param/norm": [1.0] * 4}
+        stream.observe(one, layers)
+    assert told(diagnose(stream, clips=True, clips_whole=whole), "dominant_layer").severity == severity
+
+
+@pytest.mark.parametrize("clipped", [600, 599])
+def test_all_is_said_of_all_only(clipped: int) -> None:
+    lines = [line(i, 2.0) | {"clip/coefficient": 0.01 if i <= clipped else 1.0} for i in range(1, 601)]
+    found = told(verdict(lines, clips=True), "overclipped")
+    assert found.sentence.startswith("100% of" if clipped == 600 else "99.8% of") and "max_norm" not in found.causes[0]

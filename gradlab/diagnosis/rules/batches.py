@@ -11,7 +11,7 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import WHOLE, FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.series import median
+from gradlab.diagnosis.series import median, percent
 from gradlab.measure.samples import Sample, dominated, named, outliers
 
 AFTER = 10
@@ -150,11 +150,12 @@ class BadBatch(Rule):
         lasting = next((s for s in self.unrecovered if s in guilty and self.lasts(run, s)), None)
         spike = lasting or guilty[0]
         samples = run.samples.get(spike.attempt, [])
-        sentence = (
-            f"update {spike.attempt} towers over those before: loss {spike.loss:.3g} where {spike.before:.3g} is usual"
-        )
         clipped = ", clipped," if run.clips else ""
-        sentence += f", gradient norm{clipped} {spike.norm:.3g} where {spike.usual:.3g} is"
+        seen = {"loss": (spike.loss, spike.before), f"gradient norm{clipped}": (spike.norm, spike.usual)}
+        above = [
+            f"{name} {now:.3g} where {usual:.3g} is usual" for name, (now, usual) in seen.items() if not now <= usual
+        ]
+        sentence = f"update {spike.attempt} towers over those before: {', '.join(above)}"
         sentence += f" (and so do {self.count - 1} others)" if self.count > 1 else ""
         sentence += f"; {named(samples)}" if samples else ""
         severity, damage, lost = self.damage(run, spike, lasting is not None)
@@ -196,7 +197,7 @@ class BadBatch(Rule):
         """Severity, what the updates did to the run, and the class of a run that is lost by them."""
         h = run.history
         part = self.theirs / self.way if self.way else 0.0
-        share = f"{part:.0%} of all the gradient that was applied is of {self.count} of {h.attempts} updates"
+        share = f"{percent(part)} of all the gradient that was applied is of {self.count} of {h.attempts} updates"
         if lasting:
             return "critical", f"the loss never came back: it went to {run.loss_at_end}", "diverged"
         before, last = h.evaluations[: spike.evaluations], h.evaluations[-1:]

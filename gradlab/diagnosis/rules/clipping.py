@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import percent
 
 
 @dataclass
@@ -24,8 +25,8 @@ class Clipping(Rule):
 class Overclipped(Clipping):
     """Nearly every gradient is clipped to a small part of itself, and the model does not learn."""
 
-    causes = ("max_norm is far below the usual norm of the gradient",)
-    fixes = ("raise max_norm to the usual norm of the gradient",)
+    causes = ("the limit of clipping is far below the usual gradient",)
+    fixes = ("raise the limit to the usual gradient",)
     often: float = 0.95
     """Fraction of updates that are clipped."""
     coefficient: float = 0.1
@@ -36,7 +37,7 @@ class Overclipped(Clipping):
         left, fraction = h.coefficients.median, h.clipped / max(h.applied, 1)
         if not run.clips or fraction < self.often or not left < self.coefficient:
             return None
-        sentence = f"{fraction:.0%} of the updates are clipped, usually to {left:.2g} of the gradient"
+        sentence = f"{percent(fraction)} of the updates are clipped, usually to {left:.2g} of the gradient"
         evidence = {"fraction": fraction, "coefficient": left, "usual_norm": h.usual_norm}
         return self.found("critical" if run.stuck and run.status == "completed" else "info", sentence, 1, **evidence)
 
@@ -47,8 +48,8 @@ class ClipIdle(Clipping):
     """Clipping never acts."""
 
     aside = True
-    causes = ("max_norm is far above the usual norm of the gradient",)
-    fixes = ("nothing: clipping is an insurance; lower max_norm if it is to act",)
+    causes = ("the limit of clipping is far above the usual gradient",)
+    fixes = ("nothing: clipping is an insurance; lower its limit if it is to act",)
 
     def find(self, run: FinishedRun) -> Finding | None:
         if not run.clips or run.history.clipped or not (run.history.applied and run.history.largest):

@@ -61,4 +61,4 @@ class SmallButHealthy(Rule):
         if run.inspection is not None and (run.inspection.flushed or 0.0) >= UnderflowFP16.fraction:
             return None  # fp16 makes them zero
         sentence = f"gradients are small (norm {h.usual_norm:.2g}), and the loss falls: {h.loss_early:.4g} to"
-        return self.found("info", f"{sentence} {h.losses.best:.4g}. Small is not a problem", norm=h.usual_norm)
+        return self.found("info", f"{sentence} {h.loss_late:.4g}. Small is not a problem", norm=h.usual_norm)

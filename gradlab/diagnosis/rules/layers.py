@@ -13,7 +13,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
-from gradlab.diagnosis.series import Samples, moves
+from gradlab.diagnosis.series import Samples, moves, percent
 from gradlab.update.layers import late_to_early_ratio
 
 
@@ -147,6 +147,8 @@ class DominantLayer(Rule):
     """Part of the squared norm of the whole gradient that is one layer's."""
     starved: float = 0.1
     """Usual relative change of the other layers over that of this one, below which they are starved."""
+    small: float = 2e-4
+    """Usual relative change of the other layers above which they are not: usual is 1e-4 to 1e-2."""
     often: float = 0.8
     """Fraction of the records in which that holds, and of the updates in which clipping acts."""
 
@@ -176,9 +178,10 @@ class DominantLayer(Rule):
         own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
         rest = statistics.median(others) if others else math.nan
         part = part_of_squares(h.layers, layer)
-        sentence = f"{part:.0%} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
+        sentence = f"{percent(part)} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
         evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
-        if statistics.fmean(self.acted.values) < self.often or not rest < self.starved * own:
+        idle = statistics.fmean(self.acted.values) < self.often or not run.clips_whole
+        if idle or not rest < min(self.starved * own, self.small):
             return self.found("info", sentence, None, **evidence)
         sentence += f"; clipping the whole leaves the others updates of {rest:.1g} of their weights, against {own:.1g}"
         return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)

@@ -147,7 +147,7 @@ class UnboundedLoss(Rule):
         fell = h.loss_early - parts[3] > self.fall * abs(h.loss_early) / (3 if grown else 1)
         if not (faster and fell):
             return None
-        sentence = f"the loss falls faster and faster, from {h.losses.initial:.3g} to {min(h.finite_losses):.3g}"
+        sentence = f"the loss falls faster and faster, from {h.losses.initial:.3g} to {h.finite_losses[-1]:.3g}"
         sentence += f", and the gradient norm grows with it, from {first:.3g} to {last:.3g}: the loss has no floor"
         return self.found("critical", sentence, 1, norm_first=first, norm_last=last)
 

@@ -12,6 +12,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.series import percent
 
 
 @rule("scale_collapse", position=50)
@@ -106,14 +107,23 @@ class ScaleLivelock(Rule):
 class OverflowFP16(Rule):
     """A number in the forward pass is too large for fp16, but not for fp32."""
 
-    causes = ("activations grow with the weights: the learning rate", "sums over many elements in fp16")
+    causes = (
+        "activations grow with the weights: the learning rate",
+        "sums over many elements in fp16",
+        "inputs or initial weights that are too large",
+    )
     fixes = ("lower the learning rate", "use bf16", "normalise before the module that overflows")
 
     def find(self, run: FinishedRun) -> Finding | None:
         o = run.overflow
         if o is None or o.phase not in ("forward", "between") or not fits_wider(run):
             return None
-        return self.found("critical", str(o), None, module=o.module, output=o.output_max)
+        found, (rate, sums, start) = (
+            self.found("critical", str(o), None, module=o.module, output=o.output_max),
+            self.causes,
+        )
+        found.causes = [rate, sums] if run.history.applied else [start, sums]
+        return found
 
     def unable(self, run: FinishedRun) -> str | None:
         return None if run.half else "nothing is computed in fp16"
@@ -134,7 +144,7 @@ class UnderflowFP16(Rule):
         flushed = run.inspection.flushed if run.inspection else None
         if flushed is None or flushed < self.fraction:
             return None
-        sentence = f"{flushed:.0%} of the gradient's elements that are not zero in fp32 are zero in fp16"
+        sentence = f"{percent(flushed)} of the gradient's elements that are not zero in fp32 are zero in fp16"
         found = self.found("critical" if run.stuck else "warning", sentence, None, flushed=flushed)
         found.causes = (
             ["the loss scale is too small"]

@@ -10,6 +10,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import median
@@ -50,6 +51,7 @@ class Exploding(Rule):
         self.moved = 0.0  # the largest of the updates before it began, of those that were measured
         self.at: int | None = None
         self.usual = math.nan  # before it was left
+        self.known: list[float] = []  # the norms then
         self.reached = math.nan  # since then
         self.calm = 0
         self.before = math.nan  # the usual loss then
@@ -65,7 +67,7 @@ class Exploding(Rule):
             factor = self.growth if len(known) >= history.window else self.growth**2
             if known and norm > factor * median(known):
                 self.at, self.usual, self.calm, self.reached = line["attempt"], median(known), 0, norm
-                self.before = history.loss_late
+                self.before, self.known = history.loss_late, known
             else:
                 self.moved = max(self.moved, line.get("update/ratio", 0.0))
             return
@@ -84,9 +86,11 @@ class Exploding(Rule):
             return None  # the loss function is the cause
         course = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
         if self.at is not None:
-            sentence = (
-                f"the gradient norm left its usual {self.usual:.3g} at update {self.at}, and reached {self.reached:.3g}"
-            )
+            sentence = f"the gradient norm left its usual {self.usual:.3g} at update {self.at}"
+            if (few := len(self.known)) < run.window:
+                before = f"at most {self.known[-1]:.3g} in the {few} updates" if few > 1 else f"{self.usual:.3g}"
+                sentence = f"the gradient norm, {before} before, rose at update {self.at}"
+            sentence += f", and reached {self.reached:.3g}"
             evidence = {"largest": self.reached, "usual": self.usual}
             return self.caused(self.found("critical", f"{sentence}; {course}", self.at, **evidence))
         moved, norm = (self.first.get(name, math.nan) for name in ("update/ratio", "grad/norm"))
@@ -241,4 +245,9 @@ class ZeroGradient(Rule):
         if self.zeros < self.updates or not abs(h.loss_late) > 1e-6 * abs(h.loss_first):
             return None
         severity = "info" if run.trains or run.decayed else "critical"
-        return self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)
+        found = self.found(severity, f"the gradient is exactly zero from update {self.at} on", self.at)
+        if run.inspection is not None and (run.inspection.flushed or 0.0) >= UnderflowFP16.fraction:
+            found.causes = ["numbers of it that are not zero in fp32 are zero in fp16"]
+        elif self.at > 1:  # it was there
+            found.causes = found.causes[:1]
+        return found

@@ -14,6 +14,7 @@ from browser import Opened, opened
 from helpers import sampled
 
 from gradlab.diagnosis.replay.overflow import Overflow
+from gradlab.diagnosis.replay.ranges import Range
 from gradlab.report.pages import comparison_page, live_page, run_page
 from gradlab.runs.record import RunRecord
 
@@ -348,3 +349,15 @@ def test_the_end_is_told_in_the_order_in_which_it_came(chromium: Any, tmp_path: 
         evidence = seen.text(".evidence")
         assert "scale fell from" not in evidence and "began to fall" in evidence and "none" in evidence
         assert seen.wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("phase", "where"), [("loss", "the loss"), ("forward", "the model")])
+def test_ranges_are_said_of_where_the_operation_is(chromium: Any, tmp_path: Path, phase: str, where: str) -> None:
+    folder = made.collapse(tmp_path / "run")
+    told = json.loads((folder / "diagnosis.json").read_text())
+    base = Range("base", [3], "float32", -1.0, 1.0, 1.0, 0.0)
+    told["first_overflow"] = Overflow(phase, "", "", operation="pow", ranges=[base]).as_dict()
+    (folder / "diagnosis.json").write_text(json.dumps(told))
+    with opened(chromium, run_page.write(folder)) as seen:
+        assert f"What went into {where} (pow)" in seen.page.content()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
     from gradlab.measure.samples import Sample
 
+CLASSES = 1e5
+"""More than most data have, for a bound where their number is not known."""
 WHOLE = 0
 """Stands for the whole training set among attempts, which are counted from 1."""
 
@@ -228,10 +230,22 @@ class FinishedRun:
         if not found:
             return None
         if self.eval_constant is not None:
-            return self.better(min(found), self.eval_constant)
+            return self.better(min(found), self.eval_constant) or self.classifies
         began = max(self.history.loss_first, self.history.loss_early)
         fell = len(found) > 1 and min(found[1:]) < found[0] - self.learning / 10 * abs(found[0])
         return True if fell or min(found) <= began - self.learning * abs(began) else None
+
+    @property
+    def classifies(self) -> bool:
+        """Whether an evaluation told classes apart, whatever its loss: a few answers far too sure make that up.
+
+        By Fano's inequality: where errors are as rare, also the best constant answer would have a loss below its own.
+        """
+        error, most = 1 - self.history.accuracy, math.log(CLASSES)
+        if self.constant_found or self.eval_constant is None or error > 0.5 or self.eval_constant > most:
+            return False
+        entropy = -math.fsum(p * math.log(p) for p in (error, 1 - error) if p > 0)
+        return self.better(entropy + error * most, self.eval_constant)
 
     @cached_property
     def fits(self) -> bool:

@@ -58,6 +58,8 @@ class History:
         self.norms, self.norms_of_all = Recent(KEPT), Samples(64)
         self.largest, self.largest_at = 0.0, 0
         self.evaluations: list[float] = []
+        self.accuracy = 0.0
+        """The best of the evaluations; 0 where it is not known."""
         self.applied = self.clipped = 0
         self.coefficients, self.update_ratios = Samples(), Samples()
         self.weights: list[float] = []
@@ -78,6 +80,7 @@ class History:
         """Add a line of metrics, of an update or an evaluation."""
         if "grad/norm" not in line:
             self.evaluations.append(line.get("eval/loss", math.nan))
+            self.accuracy = max(self.accuracy, line.get("eval/accuracy", 0.0))
             return
         norm, skipped = line["grad/norm"], line["update/skipped"]
         self.attempts += 1

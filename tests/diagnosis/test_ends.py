@@ -1,7 +1,9 @@
 """How a run ends: judged by what it came to, and not by what it was in between."""
 
+import math
+
 import pytest
-from test_rules import FLAT, line, run, seen, verdict
+from test_rules import FALLING, FLAT, line, run, seen, verdict
 
 
 @pytest.mark.parametrize(("warm", "expected"), [(20, "not_learning"), (100, "not_learning"), (190, "too_short")])
@@ -45,3 +47,21 @@ def test_saturated_units_are_a_warning_in_a_model_that_learns_little(end: float,
     found = verdict(lines, constant=2.0, inspection=seen(saturated=0.9987))
     assert found.findings[0].severity == expected and found.findings[0].sentence.startswith("99.9% of")
     assert ("50% of the loss of the best constant answer is left" in found.findings[0].sentence) == (end == 1.0)
+
+
+@pytest.mark.parametrize(("accuracy", "found"), [(0.98, None), (0.6, "memorising"), (None, "memorising")])
+def test_a_model_that_tells_classes_apart_does_not_memorise(accuracy: float | None, found: str | None) -> None:
+    """Though a few answers that are far too sure have a loss above that of a constant answer."""
+    evaluated = {"eval/loss": 2.5} | ({} if accuracy is None else {"eval/accuracy": accuracy})
+    lines = [*(line(i, loss) for i, loss in enumerate(FALLING, 1)), evaluated, evaluated]
+    told = verdict(lines, constant=math.log(7))
+    assert told.verdict == (found or "healthy") and told.learns == (found is None)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.99])
+def test_the_accuracy_of_the_largest_class_is_no_learning(classes: int, share: float) -> None:
+    rest = (1 - share) / (classes - 1)
+    constant = -share * math.log(share) - (1 - share) * math.log(rest)
+    lines = [*(line(i, 0.99**i) for i in range(1, 101)), {"eval/loss": 2 * constant, "eval/accuracy": share}]
+    assert not verdict(lines, constant=constant).learns

@@ -137,7 +137,7 @@ class NotLearning(Rule):
 class Memorising(Rule):
     """The training loss improves, and no evaluation was ever better than the best constant answer.
 
-    What is learnt holds for the training data alone.
+    Nor did any tell classes apart: what is learnt holds for the training data alone.
     """
 
     needs = ("long",)

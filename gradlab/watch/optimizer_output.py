@@ -75,6 +75,7 @@ class OptimizerOutput:
         self.num_updates = self.num_skipped = 0
         self.started = self.seconds = 0.0
         self.clips = self.fp16 = False
+        self.clips_whole = True
         self.final: Diagnosis | None = None
 
     def open(self) -> None:
@@ -134,7 +135,7 @@ class OptimizerOutput:
         if not (known["opposed"] or known["generates"]):
             passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)
             known["constant"] = self.tracker.constant.loss(passes)
-        known |= {"never": never, "half": half, "scaled": scaled, "clips": self.clips}
+        known |= {"never": never, "half": half, "scaled": scaled, "clips": self.clips, "clips_whole": self.clips_whole}
         found = diagnose(self.stream, status, **known)
         if found.verdict == "interrupted" and self.error:
             found.sentence = f"{found.sentence}: {self.error}"

@@ -179,6 +179,7 @@ class ClippingObserver:
             tracker.clips.append(ClipCall(site, len(tracker.accumulated)))
             tracker.clip_site = site
             output.clips = True
+            output.clips_whole &= bound is not None and len(params) >= len(tracker.params)
             if not tracker.unused:
                 continue
             first = isinstance(total, Tensor) and not tracker.sharded and not metrics.clipping

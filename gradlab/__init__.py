@@ -3,8 +3,8 @@
 The command is `python -m gradlab`. `gradlab.update`, `measure`, `diagnosis`, `models` and `data` are plain PyTorch that
 can be imported alone: `gradlab.update.step` is one update, `gradlab.update.clip` and the others are its parts.
 
-The modules beside this one are commands, such as `python -m gradlab.list`, and names that scripts import, such as
-`gradlab.clip`: a few lines each. Everything else is in the packages.
+The modules beside this one are commands, such as `python -m gradlab.list`: a few lines each. Everything else is in the
+packages.
 """
 
 import sys

@@ -33,7 +33,7 @@ from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
 from gradlab.update.muon import ends
 from gradlab.update.schedule import Schedule
-from gradlab.update.step import Update, check_held, trained_names
+from gradlab.update.step import Update, check_held, trained_names, unwrapped
 from gradlab.update.terms import TermsUpdate
 
 
@@ -323,13 +323,6 @@ def build_update(
         chosen = (config.accumulation, config.loss, config.precision, config.clip, config.schedule)
         config.pitfall.apply(update, Setting(*chosen, world.size, steps_at(config, 0, world.size), micro_batches))
     return update
-
-
-def unwrapped(model: Any) -> torch.nn.Module:
-    """The module of a model that may be compiled and wrapped in DDP."""
-    module = model.module if hasattr(model, "no_sync") else model
-    inner: torch.nn.Module = getattr(module, "_orig_mod", module)
-    return inner
 
 
 def steps_at(config: Config, applied: int, world_size: int) -> int:

@@ -94,7 +94,7 @@ class Update:
         self.schedule, self.precision, self.noise, self.clip = schedule, precision, noise, clip
         self.world = world or World()
         self.seed, self.base_lr = seed, lr
-        module: torch.nn.Module = model.module if hasattr(model, "no_sync") else model  # type: ignore[assignment]
+        module = unwrapped(model)
         self.names = trained_names(model)
         self.params: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
         wide = any(p.dtype == torch.float64 for p in self.params)
@@ -369,8 +369,14 @@ def trained_names(model: Any) -> list[str]:
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return unwrapped(model).named_parameters()
+
+
+def unwrapped(model: Any) -> torch.nn.Module:
+    """The module of a model that may be compiled and wrapped in DDP."""
     module = model.module if hasattr(model, "no_sync") else model
-    return ((name.removeprefix("_orig_mod."), p) for name, p in module.named_parameters())
+    inner: torch.nn.Module = getattr(module, "_orig_mod", module)
+    return inner
 
 
 def check_held(precision: Precision, name: str, p: torch.Tensor) -> None:

@@ -1,3 +1,0 @@
-"""`gradlab.update.schedule`, under the name that scripts import."""
-
-from gradlab.update.schedule import *  # noqa: F403

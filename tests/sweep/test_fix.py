@@ -195,6 +195,7 @@ def test_following_samples_leaves_half_of_the_budget_to_other_changes() -> None:
         ([0.9, 0.4, 1.1], 1.0, False),
         ([0.9, 0.4, 1.1], 0.4, True),  # overfitting is no divergence
         ([0.9, 0.4, 0.4], 1.0, True),  # a noisy batch at the end
+        ([0.9, 0.5, 0.7], 0.55, True),  # noise about a level
         ([1.7, 1.6, 1.6], 1.6, False),
     ],
 )

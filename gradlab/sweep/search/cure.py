@@ -9,6 +9,8 @@ from gradlab.base.json_lines import number
 
 RISES = 0.1
 """Part of the fall of the losses, and of the evaluations, that a cure may lose again."""
+TIMES = 0.5
+"""The same, of their best: noise about a level is a part of it."""
 
 
 def why_not(diagnosis: dict[str, Any], failed: float | None) -> str:
@@ -23,9 +25,8 @@ def why_not(diagnosis: dict[str, Any], failed: float | None) -> str:
     found, constant = evaluations(diagnosis), e.get("loss_of_constant_answer", math.inf)
     if last is None or len(found) < 3:
         return ""
-    fell = min(first, constant) - best, min(max(first, found[0]), constant) - min(found)
-    lost = final - best, last - min(found)
-    if all(up > RISES * down > 0 for up, down in zip(lost, fell, strict=True)):
+    courses = [(min(first, constant), best, final), (min(max(first, found[0]), constant), min(found), last)]
+    if all(at - low > max(RISES * (high - low), TIMES * abs(low)) > 0 for high, low, at in courses):
         return f"its loss rises again (evaluations: {min(found):.3g}, at the end {last:.3g})"
     return ""
 

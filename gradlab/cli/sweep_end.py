@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gradlab.base import errors
+from gradlab.base.json_lines import write_whole
 from gradlab.base.option import Invalid
 from gradlab.base.visible import one_line
 from gradlab.cli.session import current
@@ -29,6 +30,7 @@ class SweepEnd(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         from gradlab.base.distributed import world
+        from gradlab.runs.sweep_record import WHOLE
         from gradlab.runs.trust import mark, sweep_named
         from gradlab.sweep.grid import jobs
         from gradlab.sweep.launchers import processes
@@ -36,6 +38,10 @@ class SweepEnd(Callback):
 
         processes.prepare(config)
         if world().main:
+            with suppress(OSError):  # the sweeper will report it
+                folder = Path(config.hydra.sweep.dir)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_whole(folder / WHOLE, OmegaConf.to_yaml(config))
             mark(*sweep_named(OmegaConf.to_container(config.hydra, resolve=False)))  # type: ignore[arg-type]
         launcher = config.hydra.runtime.choices["hydra/launcher"]
         folder, session = Path(config.hydra.sweep.dir), current()

@@ -10,6 +10,9 @@ from gradlab.base.command import key
 from gradlab.runs.folder_files import FolderFiles
 from gradlab.runs.record import RunRecord
 
+WHOLE = ".multirun.yaml"
+"""What Hydra writes into multirun.yaml, written at once: every rank writes that one, and a kill may cut it short."""
+
 
 class SweepRecord(FolderFiles):
     """A sweep, read from its folder."""
@@ -29,7 +32,7 @@ class SweepRecord(FolderFiles):
     @cached_property
     def hydra(self) -> dict[str, Any]:
         """What Hydra wrote into multirun.yaml; empty where that cannot be read."""
-        return self.read_part("multirun.yaml", "hydra")
+        return self.read_part(WHOLE if (self.path / WHOLE).is_file() else "multirun.yaml", "hydra")
 
 
 def swept(overrides: Sequence[Sequence[str]]) -> list[str]:

@@ -212,6 +212,7 @@ def test_killed_it_goes_on_and_ends_as_if_it_had_not_been(
     done = answers(sweep)
     assert not (sweep / "results.csv").exists() and 2 <= len(done) < 4
     (sweep / "1" / "diagnosis.json").write_text('{"verdict": "hea')  # torn, as no kill leaves it
+    (sweep / "multirun.yaml").write_text("hydra: {overrides: {ta")  # as a kill may leave it
     result = gradlab("resume=stopped", cwd=tmp_path, timeout=200)
     assert result.code == whole[1], result
     same(sweep, whole[0])
@@ -368,6 +369,15 @@ def swept(gradlab: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name / "multirun.yaml").write_text(text)
     (folder / "empty").mkdir()
     return folder
+
+
+def test_what_hydra_wrote_may_be_cut_short(swept: Path) -> None:
+    """Every rank writes it, and each resumption does so anew."""
+    sweep = swept / "sweep"
+    command, text = original_command(sweep, []), (sweep / "multirun.yaml").read_text()
+    (sweep / "multirun.yaml").write_text(text[: len(text) // 2])
+    assert original_command(sweep, []) == command
+    (sweep / "multirun.yaml").write_text(text)
 
 
 @pytest.mark.parametrize("arguments", WRONG)

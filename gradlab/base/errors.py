@@ -29,7 +29,7 @@ MORE = {
 
 
 MANY = 6
-"""Options that are not listed."""
+"""From this many options on they are not listed."""
 
 
 class Usage(ValueError):

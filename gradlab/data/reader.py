@@ -38,15 +38,19 @@ class Reader:
     def __getitem__(self, key: Key) -> tuple[Key, Any]:
         """The batch, or a `Fault`: an exception that crosses processes would come as its traceback."""
         with unmoved():  # once for all samples: it takes longer than most of them
-            if self.undrawn is None:
+            if self.draws:
+                return key, self.read(*key)
+            first = self.undrawn is None
+            if first:
                 seed_cpu(0)
                 self.undrawn = numbers_of_each()
+                seed_cpu(1)
+                other = self.read(*key)
             seed_cpu(0)
             found = self.read(*key)
-            if not self.draws and numbers_of_each() != self.undrawn:
-                self.draws = True
-                found = self.read(*key)
-        return key, found
+            # A sample may also ask for the seed, for a generator of its own, and move none of those here.
+            self.draws = numbers_of_each() != self.undrawn or (first and not alike(found, other))
+            return key, self.read(*key) if self.draws else found
 
     def read(self, epoch: int, places: tuple[int, ...]) -> Any:
         doing = "the batch"

@@ -377,7 +377,7 @@ class FinishedRun:
     def cut_short(self) -> bool:
         """Whether its rate came to nothing: updates hardly move the weights, and are worth too few at the full rate."""
         h = self.history
-        return self.frozen and h.attempts >= self.plateau and h.full_updates < 2 * self.window
+        return self.frozen and h.applied >= self.plateau and h.full_updates < 2 * self.window
 
     @property
     def progress(self) -> str:

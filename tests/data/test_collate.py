@@ -50,7 +50,8 @@ def test_packed_samples_are_one_row_and_begin_anew() -> None:
 @pytest.mark.parametrize(
     ("collate", "sample", "message"),
     [
-        (padded, (torch.ones(2), torch.ones(2)), "labels of floats cannot be padded"),
+        (padded, (torch.ones(2), torch.ones(2)), "labels of float32 cannot be padded"),
+        (padded, (torch.ones(2), torch.ones(2) > 0), "labels of bool cannot be padded"),
         (padded, "text", "padded takes pairs or mappings of tensors, but a sample is str"),
         (packed, (torch.ones(2), torch.ones(2)), "packed takes mappings with input_ids"),
         (packed, {"input_ids": [1], "pixels": [1], "kind": 2}, "a sample has kind, pixels$"),
@@ -60,6 +61,19 @@ def test_what_cannot_be_joined_is_said(collate: Any, sample: Any, message: str) 
     shorter = tuple(part[:1] for part in sample) if isinstance(sample, tuple) else sample
     with pytest.raises(ValueError, match=message):
         collate([sample, shorter])
+
+
+def test_a_key_that_not_all_samples_have_is_named() -> None:
+    samples = [{"input_ids": [1, 2]}, {"input_ids": [1], "labels": [1]}]
+    for given in (samples, samples[::-1]):
+        with pytest.raises(ValueError, match=r"not all have labels$"):
+            padded(given)
+
+
+def test_padding_is_not_packed() -> None:
+    batch = packed([{"input_ids": [0, 5, 6], "attention_mask": [0, 1, 1]}, {"input_ids": [7], "attention_mask": [1]}])
+    assert batch["input_ids"].tolist() == [[5, 6, 7]] and batch["position_ids"].tolist() == [[0, 1, 0]]
+    assert batch["labels"].tolist() == [[-100, 6, -100]]
 
 
 def test_a_budget_of_packed_samples_is_their_sum() -> None:

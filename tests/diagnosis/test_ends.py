@@ -24,6 +24,8 @@ def test_losses_and_evaluations_that_both_rise_again_have_lost_a_part(
     assert run(losses, constant=2.3, evals=evals).get("diverged") == found
     assert run(losses, evals=evals).get("diverged") == found, "also where the best constant answer is not known"
     assert run(losses, constant=2.3, evals=[*evals, 0.37]).get("diverged") is None, "and it came back"
+    for never in ([2.5], [2.5, 2.5], [2.5, 2.6]):
+        assert run(losses, constant=2.3, evals=never).get("diverged") is None, "it never fell"
 
 
 @pytest.mark.parametrize(("kept", "expected"), [(0, "stalled"), (20, "stalled"), (90, "healthy")])

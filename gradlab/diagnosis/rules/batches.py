@@ -52,13 +52,14 @@ class Towering:
 class BadBatch(Rule):
     """One update, of a batch with a sample unlike the others, is far above those before, and the run suffers from it.
 
-    It is where its gradient, as it is applied, passes `factor` times the median of the 20 updates before, or its
-    loss lies as many times their spread above theirs. The run suffers where the loss, or the evaluation, never comes
-    back; or where such updates are more than half of all the gradient that was ever applied: the weights then follow
-    them, and under Adam their squares lower the rate of all others. The samples of the update are then measured one by
-    one: they are at fault if some, with 30 times the usual loss or gradient norm, outweigh all others of the batch;
-    where none do, the weights are, and other rules say so. Where the run ends because an operation overflows, they are
-    only if their input or target lies 30 spreads beyond the others': else it is the operation that makes them large.
+    An update is far above them where its gradient, as it is applied, passes `factor` times the median of the 20
+    updates before, or its loss lies as many times their spread above theirs. The run suffers where the loss, or the
+    evaluation, never comes back; or where such updates are more than half of all the gradient that was ever
+    applied: the weights then follow them, and under Adam their squares lower the rate of all others. The samples of
+    the update are then measured one by one: they are at fault if some, with 30 times the usual loss or gradient
+    norm, outweigh all others of the batch; where none do, the weights are, and other rules say so. Where the run
+    ends because an operation overflows, they are only if their input or target lies 30 spreads beyond the others':
+    else it is the operation that makes them large.
     """
 
     causes = ("a sample that is an outlier, in its inputs or its target", "a wrong unit, or a missing normalisation")
@@ -155,7 +156,7 @@ class BadBatch(Rule):
         above = [
             f"{name} {now:.3g} where {usual:.3g} is usual" for name, (now, usual) in seen.items() if not now <= usual
         ]
-        sentence = f"update {spike.attempt} towers over those before: {', '.join(above)}"
+        sentence = f"update {spike.attempt} is far above those before: {', '.join(above)}"
         sentence += f" (and so do {self.count - 1} others)" if self.count > 1 else ""
         sentence += f"; {named(samples)}" if samples else ""
         severity, damage, lost = self.damage(run, spike, lasting is not None)

@@ -66,11 +66,12 @@ class Diverged(Rule):
             return None
         if run.forgot:
             return self.forgotten(run)
-        if not (run.long and fallen >= self.fell * abs(reference) and back >= max(self.part * fallen, 3 * run.doubt)):
+        if not (run.long and fallen >= self.fell * abs(reference) and back >= max(self.part * fallen, 5 * run.doubt)):
             return None
         evaluated = [v for v in h.evaluations if math.isfinite(v)]
         level = began if run.eval_constant is None else run.eval_constant
-        if not evaluated or evaluated[-1] - min(evaluated) < self.part * (level - min(evaluated)):
+        fall = level - min(evaluated, default=level)
+        if fall <= 0 or evaluated[-1] - min(evaluated) < self.part * fall:
             return None
         sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}, and ends at {h.losses.final:.3g}"
         sentence += f"; the best evaluation was {min(evaluated):.4g}, and the last is {evaluated[-1]:.4g}"

@@ -287,14 +287,18 @@ class FixSearch:
         for place, change in enumerate(candidates):  # which grow
             if change != cure and not self.apart(change):
                 continue
-            self.cure = change
             seeds = self.seeds if self.cured(change) else [self.plan.seed, *self.seeds]
             pair = [Trial(kind, c, seed, None) for seed in seeds for kind, c in (("seed", change), ("without", None))]
             yield [t for t in pair if t.change is not None or not self.known(t)]
+            named = " ".join(change.overrides)
+            if not self.cured(change):  # or the time was over before it was tried
+                self.ended = f"{named} was not seen to cure under seed {self.plan.seed}"
+                continue
+            self.cure = change
             if all(t.cured for t in pair if t.change is not None):
                 self.proven, self.ended = change, ""
                 return
-            self.ended = f"{' '.join(change.overrides)} cures under seed {self.plan.seed}, and not under further seeds"
+            self.ended = f"{named} cures under seed {self.plan.seed}, and not under further seeds"
             if place < FOLLOWED:
                 candidates += [t.follow for t in pair if t.follow is not None][:1]
 

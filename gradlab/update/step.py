@@ -271,11 +271,13 @@ class Update:
         if self.device.type == "cpu" and not skipped:
             return
         for name, buffer in buffers.items():
-            if (before := self.saved_buffers.get(name)) is not None:
+            before = self.saved_buffers.get(name)
+            if before is not None and before.shape == buffer.shape:
                 buffer.copy_(torch.where(skipped, before, buffer))
-            elif skipped:  # registered in this forward pass
+            elif skipped:  # registered in this forward pass, or of another shape since
                 inside, _, last = name.rpartition(".")
-                delattr(self.module.get_submodule(inside), last)
+                part = self.module.get_submodule(inside)
+                delattr(part, last) if before is None else setattr(part, last, before.clone())
 
     def save_buffers(self) -> None:
         """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""

@@ -401,6 +401,31 @@ def test_a_buffer_that_the_model_replaces_is_restored_too() -> None:
     assert torch.equal(model.mean, before)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_buffer_whose_shape_a_skipped_update_changes_has_the_old_one_again(size: int) -> None:
+    class Growing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(6, 5)
+            self.register_buffer("seen", torch.zeros(size))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen = torch.ones(3)
+            return self.linear(x)
+
+    x, y = samples(8)
+    model = Growing()
+    update = update_of(model, precision=FP32("skip"))
+    for _ in range(2):
+        assert update([MicroBatch(x * math.nan, y)]).skipped.item() == 1
+        assert torch.equal(model.seen, torch.zeros(size))
+    update.save_buffers()
+    model(x)
+    update.device = torch.device("cuda")  # where it is not known beforehand whether the update is skipped
+    update.restore_buffers(torch.zeros((), dtype=torch.bool))
+    assert torch.equal(model.seen, torch.ones(3))
+
+
 class OneOf(World):
     """A rank of a simulated world: its sums of counts are those of all ranks, known beforehand."""
 

@@ -37,7 +37,7 @@ class TermsUpdate(Update):
                 found = self.loss.parts(self.module(batch.inputs), batch.targets)[1]  # of a divided model on all ranks
                 counts += found if batch.counts else 0.0
         set_random_state(state)
-        if self.has_buffers:
+        if self.has_buffers or any(self.buffers_of_each):
             self.restore_buffers(torch.ones((), dtype=torch.bool, device=self.device))
         return counts
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import differences, load, metrics, of_the_run, trainer, updates, weights
+from streams import Tagger
 from test_resume import Copying, resumed
 from test_streamed_data import TEXT
+from torch import Tensor
 
 from gradlab.base.option import Invalid
 from gradlab.train.evaluation import evaluate
@@ -28,6 +30,23 @@ FORMS = {
     ),
 }
 TERMS = ("tokens", "size", "mean", "words")
+
+
+class Late(Tagger):
+    """Registers its only buffer in its second update, when its weights have changed, and multiplies with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = [float(self.out.bias.detach().sum())]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        found = super().forward(input_ids, attention_mask)
+        if not self.training or float(self.out.bias.detach().sum()) in self.begun:
+            return found
+        if not hasattr(self, "passes"):
+            self.register_buffer("passes", torch.zeros(()))
+        self.passes += 1
+        return {"logits": found["logits"] * (1 + 0.1 * self.passes)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -87,6 +106,16 @@ def test_counting_ahead_draws_nothing_and_leaves_buffers_alone(tmp_path: Path) -
         found.append((weights(run.module), *run.module.buffers()))
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one.float(), other.float(), atol=1e-6)
+
+
+def test_a_buffer_that_is_registered_late_begins_after_counting(tmp_path: Path) -> None:
+    found = []
+    for form in ("terms", "counted"):
+        fields = (*OWN, *FORMS[form], "model.target=test_terms:Late", "data.batch_size=4", "accumulation.steps=3")
+        run = trainer(tmp_path / form, *fields)
+        run.run()
+        found.append((weights(run.module), run.module.passes))
+    assert torch.equal(found[0][1], found[1][1]) and torch.allclose(found[0][0], found[1][0], atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["pair", "terms"])

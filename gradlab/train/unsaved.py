@@ -42,11 +42,13 @@ class Unsaved:
         """What no checkpoint holds, once each: attributes that have changed, and buffers of other ranks."""
         now = attributes_of(self.module)
         lost = [name for name, value in now.items() if is_new(value, self.attributes.get(name))]
-        late = [] if self.shared else [name for name, _ in self.module.named_buffers() if name not in self.shapes]
+        apart = not self.shared and not self.shapes  # DDP asks once whether there are buffers, and then shares all
+        late = [name for name, _ in self.module.named_buffers() if apart]
         for what, names in (
             ("not in checkpoints, and begun anew when resumed, since they are no buffers", lost),
             (
-                "registered in training, where DDP does not share them, and resumed on all ranks as rank 0 has them",
+                "registered in training, and not shared by DDP, since the model began without buffers: "
+                "resumed on all ranks as rank 0 has them",
                 late,
             ),
         ):

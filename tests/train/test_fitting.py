@@ -161,7 +161,17 @@ def test_a_buffer_at_the_address_of_the_one_before_is_another() -> None:
         module.kept, module.seen = torch.ones(3), torch.ones(3)
         assert found.state().keys() == {"kept"}
     assert ["seen" in note for note in found.notes()] == [True] and not list(found.notes())
-    found.shared = False
-    module.register_buffer("late", torch.zeros(3))
-    (note,) = found.notes()
-    assert note.endswith("DDP does not share them, and resumed on all ranks as rank 0 has them: late")
+
+
+@pytest.mark.parametrize("begins_with_one", [True, False])
+def test_buffers_that_are_registered_late_are_told_where_ddp_does_not_share_them(begins_with_one: bool) -> None:
+    module = torch.nn.Module()
+    if begins_with_one:
+        module.register_buffer("grown", torch.zeros(()))
+    found = Unsaved(module, shared=False)
+    for name in ("grown", "late"):
+        module.register_buffer(name, torch.zeros(3))
+    notes = list(found.notes())
+    assert [note.endswith("resumed on all ranks as rank 0 has them: grown, late") for note in notes] == (
+        [] if begins_with_one else [True]
+    )

@@ -209,8 +209,12 @@ def build_model(
 
 
 def begin_from(given: str, model: torch.nn.Module, world: World) -> None:
-    """Load a checkpoint's weights on rank 0; DDP sends them to the others. All ranks learn whether they fit."""
-    refused = None
+    """Load a checkpoint's weights on rank 0; DDP sends them to the others.
+
+    All ranks learn whether they fit, and make room for the buffers that were registered in training.
+    """
+    refused: Invalid | None = None
+    room: dict[str, Any] = {}
     if world.main:
         path = Path(given)
         try:
@@ -219,11 +223,17 @@ def begin_from(given: str, model: torch.nn.Module, world: World) -> None:
             plain = all(isinstance(value, torch.Tensor) for value in state.values())
             if not plain and "model" not in state:
                 raise Invalid("init_from", file, "holds neither a state_dict nor, as model, one of a run")
-            load_weights("init_from", given, model, {"model": state} if plain else state)
+            state = {"model": state} if plain else state
+            load_weights("init_from", given, model, state)
+            own = dict(model.named_buffers(remove_duplicate=False))
+            room = {name: (own[name].shape, own[name].dtype) for name in state.get("registered", ()) if name in own}
         except Invalid as error:
             refused = error
-    if (refused := world.broadcast(refused)) is not None:
+    refused, room = world.broadcast((refused, room))
+    if refused is not None:
         raise refused
+    if not world.main:
+        register_all(model, room, {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in room.items()})
 
 
 def placed(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def register_all(module: torch.nn.Module, names: Iterable[str], state: dict[str,
     """Make room for the buffers that a model has registered in training. names: of those. state: of the model."""
     for name in names:
         if name in state:
-            register(module, name, state[name], persistent=True)
+            register(module, name, state[name].to(next(module.parameters()).device), persistent=True)
 
 
 class Mark:

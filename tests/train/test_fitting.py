@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.train import build, snapshot
-from gradlab.train.unsaved import Unsaved
+from gradlab.train.unsaved import Unsaved, register_all
 
 DIGITS = ("model=custom", "data=digits", "data.samples=33", "data.batch_size=16", "trainer.evaluate_every=0")
 
@@ -175,3 +175,26 @@ def test_buffers_that_are_registered_late_are_told_where_ddp_does_not_share_them
     assert [note.endswith("resumed on all ranks as rank 0 has them: grown, late") for note in notes] == (
         [] if begins_with_one else [True]
     )
+
+
+def test_all_ranks_make_room_for_buffers_that_were_registered_in_training(tmp_path: Path) -> None:
+    fields = (*DIGITS, "model.target=test_fitting:Registering", "trainer.epochs=2", "trainer.device=cpu")
+    trainer(tmp_path, *fields).run()
+    said: list[object] = []
+
+    class Rank(World):
+        def broadcast(self, value: object) -> object:
+            said.append(value)
+            return said[0]
+
+    models = [Registering(), Registering()]
+    for rank, model in enumerate(models):
+        build.begin_from(str(tmp_path), model, Rank(rank, size=2))
+    here, there = ([(name, b.shape, b.dtype) for name, b in model.named_buffers()] for model in models)
+    assert len(here) == 4 and here == there
+
+
+def test_buffers_that_were_registered_in_training_are_where_the_model_is() -> None:
+    module = Tiny().to("meta")
+    register_all(module, ["late"], {"late": torch.ones(3)})
+    assert module.late.is_meta

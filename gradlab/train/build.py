@@ -130,11 +130,12 @@ def check_same(data: Splits, world: World) -> None:
     """
     if world.size == 1:
         return
-    state, index = randomness.random_state(), torch.arange(min(2, len(data.train)), device=data.train.device)
+    state, index = randomness.all_random_state(), torch.arange(min(2, len(data.train)), device=data.train.device)
     first, again = (data.train.batch(index) for _ in range(2))
     randomness.set_random_state(state)
     found = world.gather(fingerprint(first) if alike(first, again) else "")
-    other = next((rank for rank, own in enumerate(found) if own and found[0] and own != found[0]), None)
+    read = next(filter(None, found), "")
+    other = next((rank for rank, own in enumerate(found) if own and own != read), None)
     if other is not None:
         why = f"must be the same on every rank, which takes its part of it, but on rank {other} it begins otherwise"
         raise Invalid("data", data.name, why)

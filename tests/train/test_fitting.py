@@ -1,7 +1,9 @@
 """What a model brings that does not fit its data, its batches or a checkpoint: taken where it can be, else a line."""
 
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import differences, load, of_the_run, trainer, weights
@@ -198,3 +200,16 @@ def test_buffers_that_were_registered_in_training_are_where_the_model_is() -> No
     module = Tiny().to("meta")
     register_all(module, ["late"], {"late": torch.ones(3)})
     assert module.late.is_meta
+
+
+def test_ranks_are_compared_without_drawing_and_also_where_rank_0_draws_its_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainer(tmp_path, *DIGITS, "model.target=nets:Tiny")
+    monkeypatch.setattr(World, "gather", lambda *_: ["", "one", "", "other"])
+    batch = run.data.train.batch
+    monkeypatch.setattr(run.data.train, "batch", lambda index: (random.random(), np.random.rand(), batch(index))[2])
+    before = random.getstate(), np.random.get_state()[2]
+    with pytest.raises(Invalid, match="on rank 3 it begins otherwise"):
+        build.check_same(run.data, World(size=4))
+    assert (random.getstate(), np.random.get_state()[2]) == before

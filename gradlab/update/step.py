@@ -106,6 +106,7 @@ class Update:
         self.join = join or (lambda name, p: optimizer.param_groups[0]["params"].append(p))
         self.module, self.has_buffers = module, True
         self.buffers_of_each = [part._buffers for part in module.modules()]
+        self.begun_as_none = {(id(held), name) for held in self.buffers_of_each for name in held if held[name] is None}
         self.began = [dict(group) for group in optimizer.param_groups]
         self.saved_buffers: dict[str, torch.Tensor] = {}
         device = self.device = precision.device
@@ -277,7 +278,10 @@ class Update:
             elif skipped:  # registered in this forward pass, or of another shape since
                 inside, _, last = name.rpartition(".")
                 part = self.module.get_submodule(inside)
-                delattr(part, last) if before is None else setattr(part, last, before.clone())
+                if before is None and (id(part._buffers), last) not in self.begun_as_none:
+                    delattr(part, last)
+                else:
+                    setattr(part, last, None if before is None else before.clone())
 
     def save_buffers(self) -> None:
         """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""

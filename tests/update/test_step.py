@@ -357,6 +357,24 @@ def test_noise_that_is_not_finite_is_not_applied() -> None:
     assert update([MicroBatch(x, y)]).skipped.item() == 1 and torch.equal(weights(model), before)
 
 
+def test_a_buffer_that_a_skipped_update_fills_first_is_none_again() -> None:
+    class Filled(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(6, 5)
+            self.register_buffer("largest", None)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.largest is None:
+                self.largest = x.detach().max()
+            return super().forward(x)
+
+    x, y = samples(8)
+    model = Filled()
+    update = update_of(model, precision=FP32("skip"))
+    assert update([MicroBatch(x * math.nan, y)]).skipped.item() == 1 and model.largest is None
+    assert update([MicroBatch(x, y)]).skipped.item() == 0 and torch.equal(model.largest, x.max())
+
+
 def test_a_buffer_that_a_skipped_update_registers_first_is_gone_again() -> None:
     class Late(torch.nn.Module):
         def __init__(self) -> None:

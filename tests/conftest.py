@@ -54,7 +54,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
         folder = root / name
         with (root / f"{name}.lock").open("a+") as lock:  # not empty: the folder is whole
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not lock.tell():
+            if not os.fstat(lock.fileno()).st_size:  # asked once it is locked
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
                 fill(folder)

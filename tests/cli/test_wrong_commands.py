@@ -88,7 +88,7 @@ SWEEPS = {
     "sweep=seeds": "sweep: is appended, so it needs a plus",
     "+sweep=seeds,depth_init": "+sweep=seeds,depth_init: one sweep at a time",
     "+sweep=seeds --run": "+sweep=seeds: a sweep is not a single run",
-    "+sweep=lr_max_norm clip=value": "clip.max_norm: no such field; clip has max_value",
+    "+sweep=lr_max_norm clip=value": "of the chosen option, but of clip=norm, clip=per_layer",
     "+sweep=depth_init model=resnet": "model=resnet: must be one of sigmoid_mlp, transformer, lstm for this sweep",
     "-m optimizer.lr=logspace(0,1,3)": "both ends must be > 0 and finite",
     "-m optimizer.lr=logspace(1,2,0)": "there must be at least one point",

@@ -110,6 +110,9 @@ def test_counting_does_not_change_the_run(tmp_path: Path, precision: str) -> Non
     assert differences(*states) == []
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"
+)  # of PyTorch 2.10's own
 def test_a_compiled_model_stays_compiled(tmp_path: Path) -> None:
     run = trainer(tmp_path, "trainer.compile=true", "monitor=full")
     record = run.observed.record(1)

@@ -290,6 +290,8 @@ class FixSearch:
             seeds = self.seeds if self.cured(change) else [self.plan.seed, *self.seeds]
             pair = [Trial(kind, c, seed, None) for seed in seeds for kind, c in (("seed", change), ("without", None))]
             yield [t for t in pair if t.change is not None or not self.known(t)]
+            if place < FOLLOWED:
+                candidates += [t.follow for t in pair if t.follow is not None][:1]
             named = " ".join(change.overrides)
             if not self.cured(change):  # or the time was over before it was tried
                 self.ended = f"{named} was not seen to cure under seed {self.plan.seed}"
@@ -299,8 +301,6 @@ class FixSearch:
                 self.proven, self.ended = change, ""
                 return
             self.ended = f"{named} cures under seed {self.plan.seed}, and not under further seeds"
-            if place < FOLLOWED:
-                candidates += [t.follow for t in pair if t.follow is not None][:1]
 
     def apart(self, change: Change) -> bool:
         """Whether the values of its number that do not cure, under any seed, are further off than a factor."""

@@ -12,10 +12,13 @@ from gradlab.audit.source.syntax import dotted, kinds, text
 from gradlab.audit.trace.conditions import FALSE, TRUE, Atom, Formula, joined, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.truth import FINITE, OBJECTS, present, truthy
-from gradlab.audit.trace.values import Value
+from gradlab.audit.trace.values import Value, births
 
 LAST = re.compile(r"\blen\(|last|total|num_batches|n_batches|\bend\b")
 """What the index of the last batch is compared with."""
+
+COUNTING = re.compile(r"accum(?!ulator\b)|should_?(step|update|sync)|is_(step|update|sync|boundary)", re.I)
+"""Calls that say of each iteration anew whether it ends a window."""
 
 
 def formula(engine: Engine, node: ast.expr) -> Formula:
@@ -50,7 +53,9 @@ def unfrozen(engine: Engine, node: ast.expr) -> Formula:
         return value.formula
     finite = FINITE.search(text(node)) or value.checks_finite
     kind = "finite" if finite else "flag"
-    return ("atom", Atom(canonical(engine, node), youngest(engine, node), kind, text=text(node)))
+    counts = isinstance(node, ast.Call) and COUNTING.search(text(node))
+    birth = next(births) if counts else youngest(engine, node)
+    return ("atom", Atom(canonical(engine, node), birth, kind, text=text(node)))
 
 
 def compare(engine: Engine, node: ast.Compare) -> Formula:
@@ -103,7 +108,7 @@ def comparison(engine: Engine, node: ast.Compare | ast.BinOp) -> Formula:
     if isinstance(node, ast.Compare) and not modulo and by_length and any(value.kind == "index" for value in used):
         atom = ("atom", Atom(key.replace("!=", "==").replace("<", ">="), birth, "last"))
         return negation(atom) if isinstance(node.ops[0], (ast.NotEq, ast.Lt)) else atom
-    if isinstance(node, ast.Compare) and re.search(r"norm|loss", written):
+    if isinstance(node, ast.Compare) and re.search(r"norm|loss", written) and not re.search(r"['\"]", written):
         return ("atom", Atom(key, birth, "finite"))
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.NotEq, ast.IsNot)):
         return ("not", ("atom", Atom(key.replace("!=", "=="), birth, subject=subject(engine, node), ends=ends)))

@@ -18,6 +18,10 @@ LENGTHS = ("num_warmup_steps", "T_max", "total_steps", "num_training_steps", "to
 ARITHMETIC = {"int", "float", "round", "ceil", "floor", "max", "min", "len"}
 EPOCHS = re.compile(r"(^|[._])(n|num|max|total|train|training)?_?epochs$", re.I)
 """Names of a number of epochs, which counts neither updates nor micro-batches, whatever it was computed from."""
+SHARDING = {"FullyShardedDataParallel", "FSDP"}
+"""Wrappers that average gradients as DistributedDataParallel does."""
+STEPS = re.compile(r"(^|_)(total|max|num|n|training)_(\w+_)?(steps|iters|iterations|updates)$", re.I)
+"""Names of the length of a schedule, in a function that computes rates."""
 FAR = 20
 """How many names a schedule's length is followed through."""
 
@@ -36,6 +40,8 @@ def constant(value: Value | None, default: str, unknown: str) -> object:
 
 def wrapper(call: CallSite, made: Value) -> Value:
     inner = call.args[0] if call.args else Value("model")
+    if call.tail in SHARDING:
+        inner.root().sharded = True
     if inner.kind in CALLABLE or inner.kind in ("model", "ddp"):
         return inner
     made.kind, made.maker = "model", inner.maker
@@ -68,7 +74,25 @@ def scheduler(call: CallSite, made: Value) -> Value:
     words = sorted((k for k in call.node.keywords if k.arg in LENGTHS), key=lambda k: LENGTHS.index(str(k.arg)))
     found = [*call.node.args[1:3], *(k.value for k in words)]
     made.lengths = tuple(traced(call.engine, part, set()) for part in found)
+    if lengths := of_closure(call):
+        made.lengths = lengths
+        frame = call.engine.frames[-1] if call.engine.frames else None
+        if frame is not None and isinstance(frame.call, ast.Call):
+            made.update(call=frame.call, path=frame.module.path)
     return made
+
+
+def of_closure(call: CallSite) -> tuple[str, ...]:
+    """The lengths in a function that a schedule asks for its rates, which was made for them by another."""
+    engine, outer = call.engine, call.engine.scope
+    found: list[str] = []
+    for function in (value for value in call.values if value.kind in ("function", "lambda") and value.scope):
+        names = {part.id: part for part in walk(function.node) if isinstance(part, ast.Name)}
+        if not any("accum" in name for name in names):
+            engine.scope = function.scope
+            found += [traced(engine, part, set()) for name, part in names.items() if STEPS.search(name)]
+    engine.scope = outer
+    return tuple(found)
 
 
 def traced(engine: Engine, node: ast.expr, seen: set[int]) -> str:
@@ -95,8 +119,16 @@ def criterion(call: CallSite, made: Value) -> Value:
     return made
 
 
+def plugin(call: CallSite, made: Value) -> Value:
+    """What tells an accelerator the length of a window."""
+    names = ("gradient_accumulation_steps", "num_steps")
+    made.steps = next((call.keywords[name] for name in names if name in call.keywords), None)
+    return made
+
+
 def accelerator(call: CallSite, made: Value) -> Value:
-    made.steps = call.keywords.get("gradient_accumulation_steps")
+    plugins = [value.steps for value in call.keywords.values() if value.kind == "plugin"]
+    made.steps = call.keywords.get("gradient_accumulation_steps") or next(iter(plugins), None)
     made.keywords = call.keywords
     made.fp16 = call.keyword("mixed_precision") == "fp16"
     return made
@@ -121,7 +153,7 @@ def autocast(call: CallSite, made: Value) -> Value:
         made.when = call.engine.formula(given["enabled"][0])
     if "dtype" in given:
         node, value = given["dtype"]
-        named = value.kind == "external" and value.name.startswith("torch.")
+        named = value.kind == "external" and value.name.startswith("torch.") and not value.choice
         made.dtype = value.name if named else ast.unparse(node)
     device = given.get("device_type")
     made.device = "cuda" if "torch.cuda" in call.name else device[1].value if device is not None else ""
@@ -146,6 +178,7 @@ KINDS: dict[str, Callable[[CallSite, Value], Value]] = {
     "optimizer": optimizer,
     "scheduler": scheduler,
     "criterion": criterion,
+    "plugin": plugin,
     "accelerator": accelerator,
     "fabric": fabric,
     "scaler": scaler,

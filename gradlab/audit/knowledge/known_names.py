@@ -77,6 +77,7 @@ KINDS = {
     **dict.fromkeys(("compile", "convert_sync_batchnorm"), "wrapper"),
     **{"Accelerator": "accelerator", "Fabric": "fabric", "DataLoader": "loader"},
     **{"autocast": "autocast", "nullcontext": "null"},
+    **dict.fromkeys(("DeepSpeedPlugin", "GradientAccumulationPlugin"), "plugin"),
 }
 """What calling a name makes, whatever package it is from."""
 
@@ -94,7 +95,7 @@ def kind_made(dotted: str) -> str:
         return "arguments"
     if dotted in ("lightning.Trainer", "pytorch_lightning.Trainer", "lightning.pytorch.Trainer"):
         return "lightning"
-    if dotted.startswith("torch.nn.") and tail.endswith("Loss"):
+    if dotted.startswith("torch.nn.") and "Loss" in tail:
         return "criterion"
     if dotted.startswith(("torch.nn.functional.", "torch.nn.utils.", "torch.nn.init.", "torch.nn.parallel.")):
         return ""

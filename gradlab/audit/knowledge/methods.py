@@ -89,11 +89,11 @@ def known_method(call: CallSite, owner: Value) -> Value | None:
 
 
 def is_engine(call: CallSite) -> bool:
-    """Whether what is stepped is called as a network too, in a file that names DeepSpeed."""
+    """Whether what is stepped is called as a network too, and named an engine or in a file that names DeepSpeed."""
     func, engine = call.node.func, call.engine
     name = dotted(func.value) if isinstance(func, ast.Attribute) else ""
     called = bool(name) and name in usage(engine.scope.node).called
-    return called and "deepspeed" in engine.module.source.text.lower()
+    return called and ("engine" in name.lower() or "deepspeed" in engine.module.source.text.lower())
 
 
 def is_manual_step(call: CallSite) -> bool:

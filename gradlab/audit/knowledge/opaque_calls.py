@@ -30,6 +30,8 @@ INERT = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "matpl
 """Packages whose functions do nothing to gradients."""
 WHOLE = re.compile(r"(^|[._])(args?|cfg|conf(ig)?|opts?|params|h?params|settings|self|options)$", re.I)
 """Names of configurations."""
+CLASS = re.compile(r"[A-Z]\w*[a-z]|[A-Z]{2,}\d*$")
+"""Names of classes."""
 LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may contain the length of a window."""
 
@@ -57,6 +59,7 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
     configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
     data = owner is not None and owner.kind == "unknown" and owner.traced
     lengths = lengths_given(call) if re.search("sched", name, re.I) else ()
+    alone = owner is None and not receives and CLASS.match(name) is not None and all(v.within is None for v in received)
     return Value(
         made=True,
         opaque=True,
@@ -72,6 +75,8 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         call=call.node if lengths else UNSET,
         path=engine.module.path,
         birth=owner.birth if owner is not None and configured else -1,
+        alone=alone,
+        args=tuple(received) if alone else (),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.constructors import constant, construct
 from gradlab.audit.knowledge.known_names import CALLED_LOSS, CLIPS, LOSS_FUNCTION, kind_made
-from gradlab.audit.knowledge.losses import loss
+from gradlab.audit.knowledge.losses import forward, loss
 from gradlab.audit.knowledge.opaque_calls import opaque_call, pass_networks
 from gradlab.audit.knowledge.python_functions import python_function
 from gradlab.audit.knowledge.torch_functions import torch_function
@@ -94,7 +94,16 @@ def look(call: CallSite) -> Value:
     return Value("measured")
 
 
+def data_parallel(call: CallSite) -> Value | None:
+    """A forward pass over several devices."""
+    model = call.first
+    if model is None or model.kind not in ("model", "ddp", "unknown"):
+        return None
+    return forward(call.engine, call.node, model, call.args[1:], call.keywords.values())
+
+
 TAILS: dict[str, Callable[[CallSite], Value | None]] = {
+    "data_parallel": data_parallel,
     "scale_loss": scale_loss,
     "master_params": master_params,
     **dict.fromkeys(("all_reduce", "all_reduce_coalesced"), all_reduce),

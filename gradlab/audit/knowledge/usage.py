@@ -33,6 +33,8 @@ class Usage:
         methods, receivers = self.methods.get(name, set()), self.receivers.get(name, set())
         if methods & {"unscale_", "get_scale"} or {"scale", "update"} <= methods or {"scale", "step"} <= methods:
             return "scaler"
+        if {"backward", "step"} <= methods and not NAMES["optimizer"].search(name.split(".")[-1]):
+            return "engine"
         if (
             ({"zero_grad", "step"} <= methods)
             or {"first_step", "second_step"} <= methods
@@ -40,8 +42,6 @@ class Usage:
             or receivers & {"unscale_", "master_params"}
         ):
             return "optimizer"
-        if {"backward", "step"} <= methods:
-            return "engine"
         if methods & {"sync_gradients", "accumulate", "prepare", "unwrap_model"}:
             return "accelerator"
         if methods & {"no_backward_sync", "clip_gradients"} and "backward" in methods:

@@ -53,19 +53,32 @@ def divided(value: Value | None, through: Value | None, since: int) -> bool | No
     if value is None or value.kind != "tensor" or value.perhaps_divided:
         return None
     parts = value.parts or (value,)
+    if through is not None and through.kind == "accelerator" and not single(through):
+        return None
+    if value.parts and any(map(plain, parts)):  # weights of terms are no division of the whole
+        return any(divides(f) for f in value.factors if all(f not in term.factors for term in parts))
     means = all(p.reduction == "mean" or averaged(p, since) for p in [*parts, value])
     if not means or any(p.opaque and not p.blind for p in [*parts, value]):
         return None
     if not value.source and not value.blind:
         return None
-    factors = [f for f in value.factors if f.sign == "/" or not WEIGHT.search(f.text)]
+    factors = [f for f in value.factors if divides(f)]
     masks = [f.value.counted for f in factors if counts_own(f, since)]
     factors = [f for f in factors if not counts_own(f, since) and all(f.value is not mask for mask in masks)]
-    if len(parts) > 1:  # weights of terms are no division of the whole
+    if len(parts) > 1:
         factors = [f for f in factors if f.sign == "/" or all(f in p.factors for p in parts)]
-    if through is not None and through.kind == "accelerator" and not single(through):
-        return None
     return bool(factors)
+
+
+def divides(factor: Factor) -> bool:
+    """Whether a factor may be a division by a window's length: anything but a weight."""
+    return factor.sign == "/" or not WEIGHT.search(factor.text)
+
+
+def plain(term: Value) -> bool:
+    """Whether a term of a sum is the mean of a loss function, divided by nothing."""
+    known = term.source == "criterion" and term.reduction == "mean" and not term.opaque and not term.guessed
+    return known and not term.choice and not term.perhaps_divided and not any(f.sign == "/" for f in term.factors)
 
 
 def by_batch_size(value: Value | None, window: Loop | None, loop: TrainingLoop) -> bool:
@@ -109,8 +122,21 @@ def alone(scenario: Scenario, backward: Occurrence) -> bool:
 
 
 def same_batch(value: Value | None, window: Loop | None) -> bool:
-    """Whether each iteration has the same batch, by its targets: attacks on one batch, whose sum may be intended."""
-    return window is not None and value is not None and value.target is not None and value.target < window.birth
+    """Whether each iteration has the same batch: attacks on one batch, whose sum, or last gradient, may be intended."""
+    if window is None or value is None:
+        return False
+    if value.target is not None and value.target < window.birth:
+        return True
+    inside = {id(part) for part in walk(window.node)}
+    passes = [e.node for e in dict.fromkeys((value.forward, *value.chain)) if e is not None and id(e.node) in inside]
+    changed = {p.id for p in walk(window.node) if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)}
+    given = [argument for call in passes if isinstance(call, ast.Call) for argument in arguments(call)]
+    fixed = all(not isinstance(p, ast.Call) and getattr(p, "id", "") not in changed for one in given for p in walk(one))
+    return bool(given) and fixed
+
+
+def arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def length_in_batch(window: Loop | None, loop: TrainingLoop) -> bool:
@@ -138,17 +164,17 @@ def divided_twice(scenario: Scenario) -> Iterator[Hit]:
             if (division := divided_again(scenario, backward, divisors)) is not None:
                 yield Hit(backward, node=division)
             continue
-        if through is not None and through.kind == "accelerator" and divides(through, backward):
+        if through is not None and through.kind == "accelerator" and divides_itself(through, backward):
             twice = any(is_length(f, through.steps) for f in divisors)
         else:
-            texts = [f.text for f in divisors]
+            texts = [f.text for f in divisors if all(f not in term.factors for term in value.parts)]
             within = scenario.loop.boundary or id(backward.event) in scenario.loop.in_window
-            twice = bool(within) and not value.parts and any(texts.count(text) > 1 for text in texts)
+            twice = bool(within) and any(texts.count(text) > 1 for text in texts)
         if twice:
             yield Hit(backward)
 
 
-def divides(accelerator: Value, backward: Occurrence) -> bool:
+def divides_itself(accelerator: Value, backward: Occurrence) -> bool:
     """Whether an accelerator's backward() divides the loss: by what it was made with, inside accumulate() or not."""
     return backward.inside("accumulate") is not None or (accelerator.steps is not None and accelerator.steps.value != 1)
 

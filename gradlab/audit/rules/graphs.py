@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from gradlab.audit.rules.reach import overlap
-from gradlab.audit.rules.registry import Hit, scenario_rule
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
+from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Event, Value
+
+RECURRENT = re.compile(r"(torch\.)?nn\.(LSTM|GRU|RNN)(Cell)?")
+"""PyTorch's recurrent networks."""
+CUTTING = re.compile(r"detach_?$|^data$|no_grad|inference_mode")
+"""What a network cuts a graph with."""
 
 
 @scenario_rule("GL719")
@@ -22,7 +30,11 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
         return
     backwards = scenario.of("backward")
     for first, second in pairwise(backwards):
-        if (first.k, first.repeat) != (second.k, second.repeat) or not frees(first) or first.event is second.event:
+        if (
+            (first.k, first.repeat) != (second.k, second.repeat)
+            or not frees(first.event)
+            or first.event is second.event
+        ):
             continue
         both = [e for e in forwards(first) if e in forwards(second)]
         for event in both:
@@ -31,9 +43,59 @@ def graph_used_again(scenario: Scenario) -> Iterator[Hit]:
                 break
 
 
-def frees(backward: Occurrence) -> bool:
+@loop_rule("GL719")
+def state_keeps_graph(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """A recurrent network's state goes from batch to batch with its graph, which each backward pass frees."""
+    if loop.statement is None:
+        return
+    for event in loop.events:
+        value = event.value
+        if event.kind != "backward" or value is None or not frees(event):
+            continue
+        for forward in (e for e in value.chain if e.frames == event.frames and differentiable(e)):
+            if carried_over(forward, loop.statement.node):
+                yield event.path, event.node
+                return
+
+
+def carried_over(forward: Event, loop: ast.AST) -> bool:
+    """Whether a recurrent network receives what it returned in the iteration before, and nothing else has it."""
+    model, call = forward.value.root() if forward.value is not None else None, forward.node
+    made = next((n for n in walk(loop) if isinstance(n, ast.Assign) and n.value is call), None)
+    if made is None or model is None or not recurrent(model) or not isinstance(call, ast.Call):
+        return False
+    results = [one for target in made.targets if isinstance(target, ast.Tuple) for one in target.elts[1:]]
+    given = names([*call.args, *(k.value for k in call.keywords)])
+    own = {id(part) for part in walk(made)}
+    rest = [part for part in walk(loop) if id(part) not in own]
+    return any(name in given and not any(has(part, name) for part in rest) for name in names(results))
+
+
+def names(items: Sequence[ast.expr]) -> set[str]:
+    """Of some expressions, and of tuples among them."""
+    parts = [part for item in items for part in (item.elts if isinstance(item, (ast.Tuple, ast.List)) else [item])]
+    return {dotted(part) for part in parts} - {""}
+
+
+def has(node: ast.AST, name: str) -> bool:
+    """Whether something is bound to a name here, or a call receives it or is of a method of it."""
+    if isinstance(node, ast.Call):
+        return name in names([node.func.value if isinstance(node.func, ast.Attribute) else node.func, *node.args])
+    stored = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+    return stored and dotted(node.value if isinstance(node, ast.Subscript) else node) == name
+
+
+def recurrent(model: Value) -> bool:
+    """Whether a network is one of PyTorch's recurrent ones, or of a class with one that never cuts a graph."""
+    if not model.lineage:
+        return RECURRENT.fullmatch(model.maker) is not None
+    parts = [part for cls in model.lineage for part in walk(cls) if isinstance(part, ast.Attribute)]
+    return any(RECURRENT.fullmatch(dotted(p)) for p in parts) and not any(CUTTING.search(p.attr) for p in parts)
+
+
+def frees(backward: Event) -> bool:
     """Whether it is a plain backward pass, which frees the graph."""
-    node, through = backward.event.node, backward.event.through
+    node, through = backward.node, backward.through
     return isinstance(node, ast.Call) and through is None and not node.args and not node.keywords
 
 

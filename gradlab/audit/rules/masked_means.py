@@ -26,7 +26,8 @@ def of_mask(factor: Factor, loop: TrainingLoop, backward: Occurrence) -> bool:
 
 @scenario_rule("GL507")
 def reduced_before_backward(scenario: Scenario) -> Iterator[Hit]:
-    if not calls_wrapper(scenario.loop):
+    models = [event.value for event in scenario.loop.events if event.kind == "forward" and event.value is not None]
+    if not calls_wrapper(scenario.loop) and not any(model.root().sharded for model in models):
         return
     for average in scenario.of("average"):
         for backward in scenario.after(average):

@@ -12,7 +12,7 @@ from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.rules.scaler import scaler_of
 from gradlab.audit.source.project import INSTALLED, Module
 from gradlab.audit.source.syntax import dotted, walk
-from gradlab.audit.trace.conditions import TRUE, may_both_hold
+from gradlab.audit.trace.conditions import TRUE, atoms, may_both_hold
 from gradlab.audit.trace.event_tree import If
 from gradlab.audit.trace.event_tree import walk as walk_events
 from gradlab.audit.trace.replay import Occurrence
@@ -144,11 +144,15 @@ def casts_to_fp16(region: Region) -> bool:
     return context.device == "cuda"
 
 
+HALF = re.compile(r"Compare.*\b(float_?16|fp_?16|half)\b", re.I)
+"""What a scaler's switch says that is on in float16 alone."""
+
+
 @scenario_rule("GL211")
 def bf16_with_scaler(scenario: Scenario) -> Iterator[Hit]:
     for backward in scenario.of("backward"):
-        loss = backward.event.value
-        if loss is None or not scaler_of(backward):
+        loss, scaler = backward.event.value, scaler_of(backward)
+        if loss is None or scaler is None or any(HALF.search(atom.key) for atom in atoms(scaler.enabled)):
             continue
         for region in loss.forward.regions if loss.forward is not None else loss.inside:
             if region.kind == "autocast" and region.context is not None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from gradlab.audit.knowledge.opaque_calls import WHOLE as CONFIGURATION
 from gradlab.audit.rules.ownership import is_part
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
-from gradlab.audit.trace.event_tree import events
+from gradlab.audit.trace.conditions import atoms
+from gradlab.audit.trace.event_tree import If, Jump, Loop, events, walk
 from gradlab.audit.trace.iterables import every
 from gradlab.audit.trace.provenance import first_cut, is_traced, sources
+from gradlab.audit.trace.replay import Occurrence
 from gradlab.audit.trace.scenarios import Scenario
 from gradlab.audit.trace.training_loop import TrainingLoop, differentiable
 from gradlab.audit.trace.values import Event, Value
@@ -67,20 +70,37 @@ def useless(term: Value, loss: Value) -> bool:
 
 @scenario_rule("GL705")
 def clip_elsewhere(scenario: Scenario) -> Iterator[Hit]:
-    """Every optimizer's models are known, and none of them has anything of what is clipped."""
-    loop = scenario.loop
-    optimizers = loop.optimizers()
+    """What is clipped is trained by none of the optimizers, whose models are known, or by another than the next."""
+    optimizers = scenario.loop.optimizers()
     if not optimizers or any(not known(o.trained) or o.some for o in optimizers):
         return
     trained = [m for o in optimizers for m in o.trained]
     for clip in scenario.of("clip"):
         value = clip.event.value
-        if value is None or value.kind != "params" or not known(tuple(every(value))):
+        if value is None or value.kind != "params" or not known(tuple(clipped := every(value))):
             continue
-        if not any(overlap(one, m) for one in every(value) for m in trained) and (
-            step := next(iter(scenario.of("step")), None)
-        ):
+        own = any(overlap(one, m) for one in clipped for m in trained)
+        step = step_of_another(scenario, clip, clipped) if own else next(iter(scenario.of("step")), None)
+        if step is not None:
             yield Hit(clip, (step,))
+
+
+def step_of_another(scenario: Scenario, clip: Occurrence, clipped: list[Value]) -> Occurrence | None:
+    """The step behind a clip of gradients that are zeroed before their own, if nothing is clipped for that step."""
+
+    def about(one: Occurrence, models: Iterable[Value]) -> bool:
+        value = one.event.value
+        held = (value.trained if value.kind == "optimizer" else every(value)) if value is not None else ()
+        return any(overlap(model, other) for model in models for other in held)
+
+    rest = [s for s in scenario.after(clip) if s.kind == "step" or (s.kind == "zero" and about(s, clipped))]
+    own = next((s for s in rest if about(s, clipped)), None)
+    if not rest or (step := rest[0]) is own or (own is not None and own.kind == "step"):
+        return None
+    if own is None and any(about(s, clipped) for s in scenario.of("step")):
+        return None
+    around = [s for s in scenario.steps if s.k == step.k and s.kind == "clip"]
+    return None if any(about(s, step.event.value.trained) for s in around if step.event.value) else step
 
 
 @loop_rule("GL705")
@@ -96,9 +116,9 @@ def clip_of_nothing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 
 @loop_rule("GL707")
 def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """A model is put into eval() in each epoch to be evaluated, and nothing takes it back before the next batches."""
+    """A model is put into eval() to be evaluated, and nothing takes it back before the next batches."""
+    yield from evaluated_inside(loop)
     if not loop.outer:
-        yield from evaluated_inside(loop)
         return
     own, inside = {id(e) for e in loop.events}, events(loop.outer[-1].body)
     at = max((i for i, e in enumerate(inside) if id(e) in own), default=len(inside))
@@ -109,10 +129,9 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         if event.kind != "mode" or event.name != "eval" or event.value is None or id(event) in own:
             continue
         model = event.value
-        back = any(e.name != "eval" and (e.value is None or related(e.value, model)) for e in modes)
-        if back or not passed(loop, model) or any(e.name == "eval" and id(e) in own for e in modes):
+        if taken_back(model, modes) or not passed(loop, model) or any(e.name == "eval" and id(e) in own for e in modes):
             continue
-        if i > at or evaluated(model, inside[i + 1 :], own):
+        if i > at or evaluated(model, inside[i + 1 :], own, set()):
             backward = next(e for e in loop.events if e.kind == "backward")
             shown = event if event.frames == backward.frames else backward
             yield shown.path, shown.node
@@ -120,26 +139,49 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
 
 
 def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """Each iteration ends with an evaluation, in a function of its own."""
+    """An evaluation between the batches of a loop, in a function of its own or from time to time."""
     backward = next((e for e in loop.events if e.kind == "backward"), None)
     if backward is None or loop.statement is None or uncertain(loop, *NETWORKS, "self"):
         return
     modes = [e for e in loop.events if e.kind == "mode"]
-    if any(e.name != "eval" for e in modes):
-        return
+    conditional, apart = from_time_to_time(loop), other_data(loop)
     for event in modes:
         model = event.value
-        if model is None or event.frames == backward.frames or not passed(loop, model):
+        if event.name != "eval" or model is None or not passed(loop, model) or taken_back(model, modes):
             continue
-        if evaluated(model, loop.events[loop.events.index(event) + 1 :], {id(backward)}):
-            yield backward.path, backward.node
+        later = loop.events[loop.events.index(event) + 1 :]
+        here = event.frames == backward.frames
+        if conditional.get(id(event), not here) and evaluated(model, later, {id(backward)}, apart if here else set()):
+            shown = event if here else backward
+            yield shown.path, shown.node
             return
 
 
-def evaluated(model: Value, after: list[Event], own: set[int]) -> bool:
-    """Whether a model is called in no_grad() before the loop begins."""
+def taken_back(model: Value, modes: list[Event]) -> bool:
+    return any(e.name != "eval" and (e.value is None or related(e.value, model)) for e in modes)
+
+
+def from_time_to_time(loop: TrainingLoop) -> dict[int, bool]:
+    """Ids of events under conditions that change from iteration to iteration: whether the loop goes on behind them."""
+    found: dict[int, bool] = {}
+    for item in walk(loop.body):
+        if isinstance(item, If) and any(a.birth > loop.birth for a in atoms(item.test)):
+            for side in (item.then, item.other):
+                goes_on = not any(isinstance(part, Jump) and part.kind in ("break", "return") for part in side)
+                found |= {id(e): goes_on and found.get(id(e), True) for e in events(side)}
+    return found
+
+
+def other_data(loop: TrainingLoop) -> set[int]:
+    """Ids of the events in loops inside a training loop that have no backward pass."""
+    inner = [events(item.body) for item in walk(loop.body) if isinstance(item, Loop)]
+    return {id(e) for one in inner if all(e.kind != "backward" for e in one) for e in one}
+
+
+def evaluated(model: Value, after: list[Event], own: set[int], apart: set[int]) -> bool:
+    """Whether a model is called in no_grad(), or in one of the events `apart`, before the loop begins."""
     first = next((i for i, event in enumerate(after) if id(event) in own), len(after))
-    passes = [event for event in after[:first] if event.kind == "forward" and not differentiable(event)]
+    passes = [e for e in after[:first] if e.kind == "forward" and (id(e) in apart or not differentiable(e))]
     return any(event.value is not None and overlap(event.value, model) for event in passes)
 
 
@@ -157,14 +199,20 @@ def passed(loop: TrainingLoop, model: Value) -> bool:
 def known(models: tuple[Value, ...]) -> bool:
     """Whether the text shows where each of these models is made, and that they are no copies (`prepare()`)."""
     roots = [m.root() for m in models]
-    return bool(roots) and all(m.kind in NETWORKS and m.call is not None and m.prepared is None for m in roots)
+    made = all(m.alone or m.call is not None for m in roots)
+    return bool(roots) and made and all(m.kind in NETWORKS and m.prepared is None for m in roots)
 
 
 def overlap(one: Value, two: Value) -> bool:
     """Whether two models are, or may be, one, or one is a part of the other."""
     a, b = one.root(), two.root()
     same = a is b or bool(a.name and a.name == b.name and a.call is b.call)
-    return same or is_part(a, b) or is_part(b, a)
+    return same or is_part(a, b) or is_part(b, a) or bool({a, *received(a)} & {b, *received(b)})
+
+
+def received(model: Value) -> list[Value]:
+    """What a model of a class that is not seen was made with and may have as a part: no configuration."""
+    return [one for one in model.args if one.alone and not CONFIGURATION.search(one.name)] if model.alone else []
 
 
 def related(one: Value, two: Value) -> bool:

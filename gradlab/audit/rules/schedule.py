@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from gradlab.audit.knowledge.constructors import EPOCHS
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.source.project import INSTALLED, Module
 from gradlab.audit.source.syntax import called_name, walk
 from gradlab.audit.trace.conditions import atoms, holds
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
@@ -25,7 +26,13 @@ TORCH = re.compile(
 )
 ENDING = re.compile(r"(CosineAnnealing|Linear|Polynomial)LR$")
 """Schedules that are over after their length."""
+FALLING = re.compile(r"get_(linear|cosine|polynomial\w*)_schedule_with_warmup$|PolynomialLR$")
+"""Of these, the ones that no cycle or warm-up of an epoch is made of."""
 SHORTER = re.compile(r"//|/|accum|ceil|update", re.I)
+RATE = re.compile(r"(^|\.)(lr_?|optim\w*_|[a-z]{1,3}_)?sched(uler)?s?(_?[a-z\d]{1,3})?$", re.I)
+"""Names of schedules of a learning rate, and of nothing else."""
+SCHEDULES = re.compile(r"(?i:sched|warm_?up|noam|anneal)|lr_|_lr|[a-z]LR$")
+"""Names of what may make a schedule that is not PyTorch's."""
 
 
 def alternatives(schedule: Value) -> list[Value]:
@@ -81,7 +88,7 @@ def every_micro_batch(scenario: Scenario) -> Iterator[Hit]:
 
 @scenario_rule("GL405")
 def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
-    """A schedule as long as the loop over epochs is stepped in each iteration of the loop over batches."""
+    """A schedule as long as the loop over epochs, or as one epoch, is stepped in each iteration of one over batches."""
     loop = scenario.loop
     outer = loop.outer[-1].node if loop.outer else None
     if loop.statement is None or not isinstance(outer, ast.For):
@@ -90,10 +97,20 @@ def epochs_in_batches(scenario: Scenario) -> Iterator[Hit]:
     ends = {ast.unparse(end) for count in counts for end in count.args if EPOCHS.search(ast.unparse(end))}
     for step in scenario.of("schedule"):
         schedule = step.event.value
-        if schedule is None or step.event.arguments or scenario.own_guards(step) or schedule.prepared is not None:
+        now_and_then = scenario.own_guards(step) & loop.varying(step)
+        if schedule is None or step.event.arguments or now_and_then or schedule.prepared is not None:
             continue
-        if all(ENDING.search(one.maker) and ends & {*one.lengths} for one in alternatives(schedule)):
+        made = alternatives(schedule)
+        if all(ENDING.search(one.maker) and ends & {*one.lengths} for one in made) or (
+            schedule.birth < loop.outer[-1].birth and all(map(of_one_epoch, made))
+        ):
             yield Hit(step)
+
+
+def of_one_epoch(schedule: Value) -> bool:
+    """Whether a schedule that falls to its end is as long as a loader."""
+    length = re.match(r"([\w.]+ <- )*len\(([\w.]+)\)( <- |$)", schedule.lengths[-1]) if schedule.lengths else None
+    return length is not None and bool(FALLING.search(schedule.maker) and re.search(r"load|_dl\b", length[2]))
 
 
 @scenario_rule("GL402")
@@ -103,7 +120,10 @@ def before_step(scenario: Scenario) -> Iterator[Hit]:
     for step in scenario.of("schedule"):
         if not counts_after(loop, step.event) or once_a_micro_batch(scenario, step):
             continue
-        steps = [s for s in scenario.of("step") if s.k == step.k and sets_rate(step.event.value, s.event.value)]
+        backwards = [s for s in scenario.of("backward") if s.k == step.k]
+        automatic = any(is_automatic(s.event) for s in backwards)
+        steps = [s for s in scenario.of("step") if s.k == step.k]
+        steps = [s for s in steps if automatic or sets_rate(step.event.value, s.event.value)]
         at = scenario.steps.index(step)
         earlier = [s for s in steps if scenario.steps.index(s) < at]
         later = [s for s in steps if scenario.steps.index(s) > at]
@@ -111,9 +131,13 @@ def before_step(scenario: Scenario) -> Iterator[Hit]:
             continue
         if any(key in guard for guard, _ in step.guards - later[0].guards for key in flags):
             continue  # not in the first iteration, perhaps
-        started = any(s.kind == "backward" and s.k == step.k for s in scenario.steps[:at])
-        if loop.statement is not None or started:
+        if loop.statement is not None or automatic or any(scenario.steps.index(s) < at for s in backwards):
             yield Hit(step, (later[0],))
+
+
+def is_automatic(backward: Event) -> bool:
+    """Whether Lightning calls it, and the optimizer's step, after a method that it calls once a batch."""
+    return backward.through is not None and backward.through.kind == "lightning"
 
 
 def once_a_micro_batch(scenario: Scenario, step: Occurrence) -> bool:
@@ -135,9 +159,17 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
     own = [one for one in alternatives(schedule) if one.lineage]
     if any(one.kind != "scheduler" or one.method("step") or one.method("get_lr") for one in own):
         return False
-    return all(one.lineage or TORCH.search(one.maker) for one in alternatives(schedule)) or bool(
-        TORCH.search(event.module.source.text)
-    )
+    if all(one.lineage or TORCH.search(one.maker) for one in alternatives(schedule)):
+        return True
+    return bool(TORCH.search(event.module.source.text)) or handed_in(schedule, event.module)
+
+
+def handed_in(schedule: Value, module: Module) -> bool:
+    """Whether a schedule of a rate, by its name, comes from a caller, and the file takes none from its own project."""
+    if any(one.made or not one.given or not RATE.search(one.name) for one in alternatives(schedule)):
+        return False
+    taken = [name for name, (path, level) in module.imports.items() if level or path.split(".")[0] not in INSTALLED]
+    return not any(SCHEDULES.search(name) for name in (*taken, *module.names))
 
 
 def sets_rate(schedule: Value | None, optimizer: Value | None) -> bool:
@@ -167,15 +199,37 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
 
 @loop_rule("GL404")
 def before_epoch(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    if not loop.outer or loop.statement is None:
+    for event in heading(loop):
+        if event.kind == "schedule" and counts_after(loop, event):
+            yield event.path, event.node
+
+
+def heading(loop: TrainingLoop) -> Iterator[Event]:
+    """What happens in an epoch before its loop over batches, and before any step."""
+    if loop.statement is None:
+        return
+    if not loop.outer:
+        yield from head_of_function(loop)
         return
     for item in leading(loop.outer[-1].body, loop.statement):
         if isinstance(item, Loop) or any(e.kind == "step" for e in events([item])):
             return
-        for event in first_iteration(item, loop.outer[-1].birth):
-            if event.kind == "schedule" and not event.arguments and event.value is not None:
-                if event.value.maker.startswith("torch.optim") and not event.value.rewound:
-                    yield event.path, event.node
+        yield from first_iteration(item, loop.outer[-1].birth)
+
+
+def head_of_function(loop: TrainingLoop) -> Iterator[Event]:
+    """Statements of a function that goes over the batches once, about what it received and does not use again."""
+    again = [e.value for e in [*loop.events, *loop.after]]
+    for event in loop.before:
+        entry = event.frames[0].call if event.frames else None
+        body = entry.body if isinstance(entry, ast.FunctionDef) else []
+        if event.kind == "step":
+            return
+        direct = any(isinstance(one, ast.Expr) and one.value is event.node for one in body)
+        value = event.value
+        if direct and value is not None and value not in again:
+            if value.given or (value.call is not None and all(value.call is not part for part in walk(entry))):
+                yield event
 
 
 def first_iteration(item: Node, birth: int) -> list[Event]:

@@ -26,7 +26,7 @@ def step_without_gradient(scenario: Scenario) -> Iterator[Hit]:
         if (zero := before_backward(scenario, step, optimizer)) is not None:
             yield Hit(step, (zero,))
         if optimizer.trained and not optimizer.some:
-            if all(map(frozen, optimizer.trained)) or unreached(scenario, optimizer):
+            if all(map(frozen, optimizer.trained)) or unreached(scenario, step, optimizer):
                 yield Hit(step)
 
 
@@ -45,14 +45,14 @@ def before_backward(scenario: Scenario, step: Occurrence, optimizer: Value) -> O
     return None
 
 
-def unreached(scenario: Scenario, optimizer: Value) -> bool:
-    """Whether every loss is computed by networks that are known, and are none of those that the optimizer holds."""
+def unreached(scenario: Scenario, step: Occurrence, optimizer: Value) -> bool:
+    """Whether every loss since the last zeroing comes from networks that are known, and are none of the optimizer's."""
     loop = scenario.loop
     if not single(optimizer.trained) or uncertain(loop, "model", "ddp", "params", "optimizer", "gradients", "self"):
         return False
     if any(event.kind in ("given", "reduce") for event in loop.events):
         return False
-    losses = [s.event.value for s in scenario.of("backward")]
+    losses = [s.event.value for s in since_zeroing(scenario, step, optimizer)]
     for loss in losses:
         if loss is None or loss.kind != "tensor" or not is_traced(loss) or not sources(loss):
             return False
@@ -60,6 +60,17 @@ def unreached(scenario: Scenario, optimizer: Value) -> bool:
         if not single(models) or any(overlap(one, two) for one in models for two in optimizer.trained):
             return False
     return bool(losses)
+
+
+def since_zeroing(scenario: Scenario, step: Occurrence, optimizer: Value) -> list[Occurrence]:
+    """The backward passes since an optimizer's gradients were set to zero; all, where they were not before."""
+    found: list[Occurrence] = []
+    for one in reversed(scenario.before(step)):
+        if one.kind == "zero" and concerns(scenario.loop, one, optimizer) and not partial_zero(scenario, one):
+            return found
+        if one.kind == "backward":
+            found.append(one)
+    return scenario.of("backward")
 
 
 def single(models: tuple[Value, ...]) -> bool:

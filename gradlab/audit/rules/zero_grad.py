@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradlab.audit.rules.accumulation import same_batch
 from gradlab.audit.rules.ownership import concerns, partial_zero
 from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
@@ -79,7 +80,9 @@ def zero_in_window_loop(scenario: Scenario, optimizer: Value) -> Iterator[Hit]:
     for zero in scenario.of("zero"):
         window = scenario.loop.in_window.get(id(zero.event))
         if scenario.partial(zero) and concerns(scenario.loop, zero, optimizer):
-            if window is None or not retries(window.body):
+            passes = events(window.body) if window is not None else []
+            repeated = any(same_batch(event.value, window) for event in passes if event.kind == "backward")
+            if window is None or not (repeated or retries(window.body)):
                 yield Hit(zero)
 
 

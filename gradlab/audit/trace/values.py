@@ -59,6 +59,7 @@ class Value:
     within: Value | None = None  # the model that it is a part of
     shared: bool = False  # a part of several models, or given to what may call it or change it
     built: bool = False  # an object of a class of the project's, made by a call in the text
+    alone: bool = False  # made by a call of a class that is not seen, which received nothing of the training
     call: ast.Call = UNSET  # that made it, where what is called is known
     maker: str = ""  # the dotted name of what is called
     path: str = ""  # of the file of `call`
@@ -87,7 +88,7 @@ class Value:
     scope: Scope = UNSET  # of the definition, or of an ExitStack
     owner: Value = UNSET  # of a method or super(): its object
     callee: Value = UNSET  # of functools.partial
-    args: tuple[Value, ...] = ()  # of functools.partial
+    args: tuple[Value, ...] = ()  # of functools.partial; of what is made alone, what the call received
     keywords: Mapping[str, Value] = UNSET  # of functools.partial; of an accelerator, those that it was made with
     lineage: tuple[ast.ClassDef, ...] = ()  # of an object of the project's: its class, then its bases
     modules: tuple[Module, ...] = ()  # of each class of the lineage
@@ -106,8 +107,9 @@ class Value:
     among: tuple[Value, ...] = ()  # the schedules that it may be
     enabled: Formula = TRUE  # of a scaler
     fp16: bool = False  # of an accelerator: it scales losses itself
-    steps: Value | None = None  # of an accelerator: micro-batches of a window
+    steps: Value | None = None  # of an accelerator, or its plugin: micro-batches of a window
     wrapped: bool = False  # of a model: DistributedDataParallel wraps it
+    sharded: bool = False  # of a model: FullyShardedDataParallel does
     raw: Value | None = None  # of a model: the wrapper that it was taken out of
     half: ast.AST | None = None  # of a model: where it was cast to fp16
     half_path: str = ""  # of the file of `half`

@@ -29,6 +29,45 @@ for _ in range(2):
         (F.cross_entropy(model(x), y) / n).backward()
     optimizer.step()
 """,
+    "gradients of one batch, each instead of the last": """
+def attack(x, y, turn, n):
+    for _ in range(n):
+        turn(model)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    attack(x, y, torch.randn, 3)
+    optimizer.step()
+""",
+    "a window that a function of elsewhere ends": """
+def fit(net, opt, batches, history, accumulation=1):
+    for x, y in batches:
+        opt.zero_grad()  # expect: GL306
+        loss = F.cross_entropy(net(x), y)
+        if accumulation > 1:
+            loss = loss / accumulation
+        loss.backward()
+        if history.step(accumulation):
+            opt.step()
+""",
+    "a term that nothing divides, and one that is not seen": """
+def fit(net, opt, batches, penalty, n):
+    for i, (x, y) in enumerate(batches):
+        loss = F.cross_entropy(net(x), y) + penalty.of(net(x)) / 4
+        loss.backward()  # expect: GL301
+        if (i + 1) % n == 0 or i + 1 == len(batches):
+            opt.step()
+            opt.zero_grad()
+def divided(net, opt, batches, penalty, n):
+    for i, (x, y) in enumerate(batches):
+        loss = F.cross_entropy(net(x), y) + penalty.of(net(x)) / 4
+        (loss / n).backward()  # expect: GL308
+        if (i + 1) % n == 0 or i + 1 == len(batches):
+            opt.step()
+            opt.zero_grad()
+""",
     "a bad batch discarded": """
 n = 4
 for i, (x, y) in enumerate(loader):

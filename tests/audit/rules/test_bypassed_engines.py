@@ -55,6 +55,11 @@ CASES = {
     "Accelerate's": (ACCELERATE, "accelerator.backward(loss)", "loss.backward()  # expect: GL509"),
     "DeepSpeed's": (ENGINE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
     "an engine of a helper": (FOUND_BY_USE, "engine.backward(loss)", "loss.backward()  # expect: GL509"),
+    "an engine by its name": (
+        FOUND_BY_USE.replace("  # of DeepSpeed", ""),
+        "engine.backward(loss)",
+        "loss.backward()  # expect: GL509",
+    ),
     "Apex's": (APEX, "scaled.backward()", "loss.backward()  # expect: GL207"),
 }
 

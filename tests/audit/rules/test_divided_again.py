@@ -33,10 +33,33 @@ def train(args, batches):
 BY_STEPS = " / self.args.gradient_accumulation_steps"
 BY_BATCHES = "loss = loss / self.trainer.accumulate_grad_batches"
 MARK = "  # expect: GL302"
+PLUGIN = """
+from accelerate import Accelerator, DeepSpeedPlugin
+n = 4
+accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(gradient_accumulation_steps=n))
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for i, (x, y) in enumerate(loader):
+    loss = F.cross_entropy(model(x), y)
+    accelerator.backward({loss})
+    if (i + 1) % n == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+TERMS = """
+for x, y in loader:
+    for part in range(n):
+        loss = F.cross_entropy(model(x[part]), y[part]) / {one} + model(x[part]).square().mean()
+        loss = loss / n
+        ({loss}).backward(){mark}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 TWICE = {
     "transformers": TRAINER.format(more="", division=BY_STEPS + MARK),
     "Lightning": LIGHTNING.format(division=BY_BATCHES + MARK),
     "DeepSpeed": ENGINE.format(step=f"engine.backward(loss){MARK}\n        engine.step()"),
+    "DeepSpeed in Accelerate": PLUGIN.format(loss="loss / n").replace("loss / n)", f"loss / n){MARK}"),
+    "the loop, of a sum of terms": TERMS.format(one="classes", loss="loss / n", mark=MARK),
 }
 ONCE = {
     "by the trainer": TRAINER.format(more="", division=""),
@@ -45,6 +68,8 @@ ONCE = {
     "for the log": LIGHTNING.format(
         division=BY_BATCHES.replace("loss =", "shown =") + "\n        self.log('a', shown)"
     ),
+    "by DeepSpeed in Accelerate": PLUGIN.format(loss="loss"),
+    "by the loop, and its terms by something else": TERMS.format(one="classes", loss="loss", mark=""),
     "by the loop": ENGINE.format(step="engine.backward(loss, scale_wrt_gas=False)\n        engine.step()"),
     "in a window of the loop's own": ENGINE.format(
         step="engine.backward(loss)\n        if (i + 1) % args.gradient_accumulation_steps == 0:\n            engine.step()"

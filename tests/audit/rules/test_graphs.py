@@ -170,6 +170,59 @@ for x, y in loader:
     (F.cross_entropy(model(x), y) + distance(model(x), x)).backward()
     optimizer.step()
 """,
+    "a state that goes on with its graph, and one that is cut, by the loop or by the network": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(8, 8), nn.Linear(8, 4)
+    def forward(self, x, state):
+        out, state = self.rnn(x, state)
+        return self.head(out), state
+class Cutting(Net):
+    def forward(self, x, state):
+        out, state = super().forward(x, state)
+        return out, state.detach()
+def fit(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    state = None
+    for x, y in loader:
+        optimizer.zero_grad()
+        out, state = net(x, state)
+        F.cross_entropy(out, y).backward()  # expect: GL719
+        optimizer.step()
+fit(Net())
+def cut(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    state = None
+    for x, y in loader:
+        optimizer.zero_grad()
+        out, state = net(x, state)
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+cut(Cutting())
+def each(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    state = None
+    for x, y in loader:
+        optimizer.zero_grad()
+        state = state.detach() if state is not None else None
+        out, state = net(x, state)
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+each(Net())
+rnn = nn.LSTM(8, 4)
+optimizer = torch.optim.SGD(rnn.parameters(), lr=0.1)
+h, c = torch.zeros(1, 4), torch.zeros(1, 4)
+for x, y in loader:
+    optimizer.zero_grad()
+    out, (h, c) = rnn(x, (h, c))
+    F.cross_entropy(out, y).backward()  # expect: GL719
+    optimizer.step()
+""",
+    "a score that a loss of the project's has used": GAN.format(
+        first="score = judge(made).mean(); criterion(score).backward()",
+        second="(1 - score).backward()  # expect: GL719",
+    ).replace("for x, y", "from somewhere import Loss\ncriterion = Loss()\nfor x, y"),
 }
 
 

@@ -171,6 +171,47 @@ for x, y in loader:
     scaler.step(optimizer)
     scaler.update()
 """,
+    "right: a type that is chosen, and a scaler for one of them": """
+def fit(name, x, y):
+    kind = torch.bfloat16 if name == "bfloat16" else torch.float16
+    scaler = torch.amp.GradScaler("cuda", enabled=(name == "float16"))
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=kind):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "right: zeroed by the model, in the branch without an engine": """
+from somewhere import distribute
+def fit(args, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if args.engine:
+        model, optimizer = distribute(model, optimizer)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        if args.engine:
+            model.backward(loss)
+            model.step()
+        else:
+            loss.backward()
+            optimizer.step()
+            model.zero_grad()
+""",
+    "the mean over all ranks goes backward, with shards": """
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+def mean(tensor):
+    dist.all_reduce(tensor)  # expect: GL507
+    return tensor / dist.get_world_size()
+model = FSDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = mean(F.cross_entropy(model(x), y))
+    loss.backward()
+    optimizer.step()
+""",
     "right: bf16 weights": """
 net = nn.Linear(8, 4).to(torch.bfloat16)
 opt = torch.optim.SGD(net.parameters(), lr=0.1)

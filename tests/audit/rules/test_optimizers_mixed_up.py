@@ -79,6 +79,30 @@ for x, y in loader:
     (-judge(maker(x))).mean().backward()
     second.step()
 """,
+    "one optimizer, which only its schedule has": """
+def train():
+    opt = torch.optim.AdamW(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(opt, 10)
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        schedule.step()
+        opt.zero_grad()  # expect: GL713
+""",
+    "one optimizer, which something else has too": """
+from elsewhere import update
+def train():
+    opt = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        update(opt)
+        opt.zero_grad()
+def attack():
+    opt = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        x = x + x.grad.sign()
+""",
 }
 
 

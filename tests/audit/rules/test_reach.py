@@ -323,6 +323,118 @@ for epoch in range(9):
     opt.step()
     test(net)
 """,
+    "an evaluation from time to time, in the loop itself and in a function": """
+def test(model):
+    model.eval()
+    with torch.no_grad():
+        return [model(x) for x, y in held_out]
+for epoch in range(9):
+    net.train()
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()  # expect: GL707
+        opt.step()
+        if i % every == 0:
+            test(net)
+for epoch in range(9):
+    net.train()
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if i % every == 0:
+            net.eval()  # expect: GL707
+            for x, y in held_out:
+                losses.append(F.cross_entropy(net(x), y).item())
+""",
+    "an evaluation from time to time, taken back, or the last thing that is done": """
+def test(model):
+    model.eval()
+    with torch.no_grad():
+        return [model(x) for x, y in held_out]
+for epoch in range(9):
+    net.train()
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if i % every == 0:
+            test(net)
+            net.train()
+for epoch in range(9):
+    net.train()
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if i == most:
+            test(net)
+            break
+""",
+    "an evaluation before the first epoch and after each, over several devices": """
+from torch.nn.parallel import data_parallel
+class Trainer:
+    def __init__(self, model, devices):
+        self.model, self.devices = model, devices
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(self, batches):
+        for x, y in batches:
+            self.opt.zero_grad()
+            F.cross_entropy(data_parallel(self.model, x, device_ids=self.devices), y).backward()  # expect: GL707
+            self.opt.step()
+    def test(self, batches):
+        self.model.eval()
+        with torch.no_grad():
+            return [data_parallel(self.model, x, device_ids=self.devices) for x, y in batches]
+    def run(self, batches, held_out):
+        self.test(held_out)
+        while self.epoch < 9:
+            self.epoch += 1
+            self.train(batches)
+            self.test(held_out)
+""",
+    "clipping a network of a class that is not seen": """
+from networks import Net
+one, two = Net(8), Net(8).to("cuda")
+opt = torch.optim.SGD(one.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    target = two(x).detach()
+    F.mse_loss(one(x), target).backward()
+    torch.nn.utils.clip_grad_norm_(two.parameters(), 1.0)  # expect: GL705
+    opt.step()
+""",
+    "clipping networks that may have a common part": """
+from networks import Body, Head
+body = Body(8)
+one, two = Head(body), Head(body)
+opt = torch.optim.SGD(one.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(one(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(two.parameters(), 1.0)
+    opt.step()
+""",
+    "clipping the other of two networks that are trained in turn": """
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for x, y in loader:
+    second.zero_grad()
+    other(net(x).detach()).mean().backward()
+    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+    second.step()
+    opt.zero_grad()
+    (-other(net(x))).mean().backward()
+    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)  # expect: GL705
+    opt.step()
+for x, y in loader:
+    second.zero_grad()
+    opt.zero_grad()
+    other(net(x)).mean().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+    opt.step()
+    second.step()
+""",
 }
 
 

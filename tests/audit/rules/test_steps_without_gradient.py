@@ -6,6 +6,28 @@ import pytest
 from audited_snippets import assert_faults
 
 CASES = {
+    "of a network whose output its own loss detaches": """
+from networks import Judge, Maker
+judge, maker = Judge(), Maker(8).to("cuda")
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.SGD(maker.parameters(), lr=0.1)
+for x, y in loader:
+    first.zero_grad()
+    second.zero_grad()
+    judge(maker(x)).mean().backward()
+    first.step()
+    first.zero_grad()
+    second.zero_grad()
+    (-judge(maker(x).detach())).mean().backward()
+    second.step()  # expect: GL701
+for x, y in loader:
+    first.zero_grad()
+    judge(maker(x).detach()).mean().backward()
+    first.step()
+    second.zero_grad()
+    (-judge(maker(x))).mean().backward()
+    second.step()
+""",
     "before its backward pass": """
 for x, y in loader:
     optimizer.zero_grad()

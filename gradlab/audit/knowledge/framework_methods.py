@@ -88,4 +88,6 @@ def deepspeed_method(call: CallSite, owner: Value) -> Value:
     elif call.name == "step":
         call.emit("step", owner)
         call.emit("zero", owner)
+        if (schedule := owner.attributes.get("lr_scheduler")) is not None and schedule.kind == "scheduler":
+            call.emit("schedule", schedule, module=call.engine.module)
     return Value(made=True, opaque=True)

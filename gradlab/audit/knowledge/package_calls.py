@@ -21,8 +21,7 @@ def library_call(call: CallSite) -> Value:
         return value
     tail = call.tail
     if tail == "initialize" and "deepspeed" in call.name:
-        model = call.keywords.get("model", call.args[1] if len(call.args) > 1 else None)
-        return several([Value("engine", call.name, of=model), Value(), Value(), Value()])
+        return deepspeed(call)
     if call.name.endswith("amp.initialize") and call.args:
         return several(call.args) if call.args[1:] else call.args[0]
     if tail in CLIPS:
@@ -46,6 +45,13 @@ def library_call(call: CallSite) -> Value:
     if "." in call.name and made.kind == "unknown":
         made.foreign = True
     return made
+
+
+def deepspeed(call: CallSite) -> Value:
+    """The engine, which steps the schedule that it is given, and what it makes of the rest."""
+    engine = Value("engine", call.name, of=call.keywords.get("model", call.args[1] if len(call.args) > 1 else None))
+    schedule = engine.attributes["lr_scheduler"] = call.keywords.get("lr_scheduler", Value())
+    return several([engine, Value(), Value(), schedule])
 
 
 def clip(call: CallSite) -> Value:

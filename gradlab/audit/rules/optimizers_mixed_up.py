@@ -68,7 +68,7 @@ def stepped(scope: ast.AST, name: str) -> bool:
     for node in walk(scope):
         if isinstance(node, ast.Attribute) and node.attr in PLAIN:
             harmless.add(id(node.value))
-        elif isinstance(node, ast.Call) and SCHEDULE.match(called_name(node)):
+        elif isinstance(node, ast.Call) and (SCHEDULE.match(called_name(node)) or called_name(node) == "print"):
             harmless |= {id(given) for given in [*node.args, *(k.value for k in node.keywords)]}
         elif isinstance(node, ast.Assign):
             harmless |= {id(target) for target in node.targets}

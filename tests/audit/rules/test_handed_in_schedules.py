@@ -105,6 +105,16 @@ for epoch in range(epochs):
         whole.step()
         cycle.step()
 """,
+    "as long as the epochs, and given to an engine, which steps it": """
+import deepspeed
+def train(args):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
+    engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule)
+    for epoch in range(args.epochs):
+        for x, y in loader:
+            engine.backward(F.cross_entropy(engine(x), y))
+            engine.step()  # expect: GL405
+""",
     "as long as an epoch, anew in each": """
 from transformers import get_cosine_schedule_with_warmup
 for epoch in range(epochs):

@@ -93,6 +93,9 @@ def step_of_another(scenario: Scenario, clip: Occurrence, clipped: list[Value]) 
         held = (value.trained if value.kind == "optimizer" else every(value)) if value is not None else ()
         return any(overlap(model, other) for model in models for other in held)
 
+    before = [s for s in scenario.before(clip) if s.kind in ("backward", "step")]
+    if not before or before[-1].kind == "step":
+        return None  # what it is for has been done: GL101
     rest = [s for s in scenario.after(clip) if s.kind == "step" or (s.kind == "zero" and about(s, clipped))]
     own = next((s for s in rest if about(s, clipped)), None)
     if not rest or (step := rest[0]) is own or (own is not None and own.kind == "step"):

@@ -188,8 +188,10 @@ def length_in_micro_batches(scenario: Scenario) -> Iterator[Hit]:
         return
     for step in steps:
         schedule = step.event.value
-        if schedule is None or not all(
-            in_batches(one) or as_long(one, scenario.loop) for one in alternatives(schedule)
+        if (
+            schedule is None
+            or step.event.arguments
+            or not all(in_batches(one) or as_long(one, scenario.loop) for one in alternatives(schedule))
         ):
             continue
         if schedule.prepared is not None and any(r.accelerator for e in scenario.loop.events for r in e.regions):
@@ -221,15 +223,14 @@ def head_of_function(loop: TrainingLoop) -> Iterator[Event]:
     """Statements of a function that goes over the batches once, about what it received and does not use again."""
     again = [e.value for e in [*loop.events, *loop.after]]
     for event in loop.before:
-        entry = event.frames[0].call if event.frames else None
-        body = entry.body if isinstance(entry, ast.FunctionDef) else []
+        entry, value = event.frames[0].call if event.frames else None, event.value
         if event.kind == "step":
             return
-        direct = any(isinstance(one, ast.Expr) and one.value is event.node for one in body)
-        value = event.value
-        if direct and value is not None and value not in again:
-            if value.given or (value.call is not None and all(value.call is not part for part in walk(entry))):
-                yield event
+        if not isinstance(entry, ast.FunctionDef) or value is None or value in again:
+            continue
+        received = value.given or (value.call is not None and all(value.call is not part for part in walk(entry)))
+        if received and any(isinstance(one, ast.Expr) and one.value is event.node for one in entry.body):
+            yield event
 
 
 def first_iteration(item: Node, birth: int) -> list[Event]:

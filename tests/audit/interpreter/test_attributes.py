@@ -132,15 +132,7 @@ for x, y in loader:
     loss = F.cross_entropy(model(x), y)
 """
     + STEP,
-    "a schedule as an argument, where PyTorch's are not mentioned": """
-def fit(net, opt, scheduler):
-    for x, y in loader:
-        opt.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        scheduler.step()
-        opt.step()
-""",
-    "the same in a file that does": """
+    "a schedule as an argument, by its annotation": """
 from torch.optim import lr_scheduler
 def fit(net, opt, scheduler: lr_scheduler.LRScheduler):
     for x, y in loader:

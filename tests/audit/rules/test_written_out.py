@@ -109,6 +109,7 @@ LOOPS |= {
 from elsewhere import Net
 def main(args):
     net = Net(args)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
     scaler = torch.amp.GradScaler("cuda")
     for x, y in loader:
         optimizer.zero_grad()
@@ -123,6 +124,7 @@ def main(args):
 from elsewhere import Net
 def main(args):
     net = Net(args)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
     scaler = torch.amp.GradScaler("cuda")
     for x, y in loader:
         optimizer.zero_grad()

@@ -51,7 +51,8 @@ def never_used(zero: Event) -> bool:
 @text_rule("GL713")
 def never_stepped(module: Module) -> Iterator[ast.AST]:
     """A loop zeroes the gradients of an optimizer around its backward pass, and all that has the optimizer is seen."""
-    for scope in (*module.source.nodes.of(ast.FunctionDef), *module.source.nodes.of(ast.Module)):
+    scopes: list[ast.FunctionDef | ast.Module] = [*module.source.nodes.of(ast.FunctionDef)]
+    for scope in [*scopes, *module.source.nodes.of(ast.Module)]:
         made = [n for n in scope.body if isinstance(n, ast.Assign) and OPTIMIZER.match(called_name(n.value))]
         names = [n.targets[0].id for n in made if isinstance(n.targets[0], ast.Name)]
         if not names or any(getattr(part, "attr", "") == "grad" for part in walk(scope)):

@@ -142,7 +142,7 @@ for x, y in loader:
         code="GL609",
         name="loss-input",
         severity="warning",
-        message="a loss function is given another kind of numbers than it takes",
+        message="a loss function is given something else than it takes",
         why="A softmax or sigmoid is part of cross_entropy and of the losses with logits: after another one no output "
         "is certain, and the gradient is small. nll_loss and kl_div take logarithms: of other numbers they measure "
         "nothing.",
@@ -152,7 +152,8 @@ for x, y in loader:
     F.cross_entropy(model(x).softmax(-1), y).backward()
     optimizer.step()
 """.strip(),
-        fix="give cross_entropy and losses with logits the logits, and nll_loss and kl_div log_softmax",
+        fix="give cross_entropy and losses with logits the logits, nll_loss, kl_div and ctc_loss log_softmax over the "
+        "classes, and each prediction its own label",
         example="""
 for x, y in loader:
     optimizer.zero_grad()
@@ -183,6 +184,154 @@ for x, y in loader:
     out = model(x)
     distances = ((out[:, None] - out).square().sum(-1) + 1e-12).sqrt()
     (F.cross_entropy(out, y) + distances.mean()).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL611",
+        name="mixed-reductions",
+        severity="warning",
+        message="one term of the loss is a mean over all elements of the batch, another a sum over them",
+        why="Each element of the sum weighs as much as all those of the mean together: a VAE whose reconstruction is a "
+        "mean and whose divergence is a sum learns to make the divergence zero, and nothing else.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    out = model(x.repeat(32, 1))
+    loss = F.mse_loss(out, torch.zeros_like(out)) + out.tanh().square().sum()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="reduce both terms in the same way, as by sums over features and a mean over samples, and weigh them on "
+        "purpose",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    out = model(x.repeat(32, 1))
+    loss = F.mse_loss(out, torch.zeros_like(out)) + out.tanh().square().mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL612",
+        name="entropy-penalised",
+        severity="warning",
+        message="the policy's entropy is added to its loss, which makes it small: exploration ends",
+        why="A loss is made small. An entropy that is to stay high is subtracted from it: with the other sign the "
+        "policy becomes certain of whatever it tried first.",
+        wrong="""
+for x, rewards in loader:
+    optimizer.zero_grad()
+    policy = torch.distributions.Categorical(logits=model(x))
+    advantage = rewards - rewards.float().mean()
+    loss = -(policy.log_prob(policy.sample()) * advantage).mean() + 0.01 * policy.entropy().mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="subtract the entropy from the loss",
+        example="""
+for x, rewards in loader:
+    optimizer.zero_grad()
+    policy = torch.distributions.Categorical(logits=model(x))
+    advantage = rewards - rewards.float().mean()
+    loss = -(policy.log_prob(policy.sample()) * advantage).mean() - 0.01 * policy.entropy().mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL613",
+        name="target-in-sight",
+        severity="warning",
+        message="the prediction of each token sees the token that is its target: copying it is all that is learnt",
+        why="The loss goes to zero while nothing can be generated: there the next token is not known yet. Attention "
+        "over all steps needs a causal mask, and the target of a step is the token after it.",
+        wrong="""
+model = nn.ModuleList([nn.Embedding(50, 16), nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 50)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    tokens = (x * 10).long().clamp(-25, 24) + 25
+    optimizer.zero_grad()
+    states = model[1](model[0](tokens).transpose(0, 1)).transpose(0, 1)
+    logits = model[2](states)
+    criterion(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    optimizer.step()
+""".strip(),
+        fix="give attention a causal mask, and the loss the tokens shifted by one step",
+        example="""
+model = nn.ModuleList([nn.Embedding(50, 16), nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 50)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    tokens = (x * 10).long().clamp(-25, 24) + 25
+    optimizer.zero_grad()
+    mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+    states = model[1](model[0](tokens).transpose(0, 1), mask, is_causal=True).transpose(0, 1)
+    logits = model[2](states)
+    criterion(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL614",
+        name="padding-mask-inverted",
+        severity="error",
+        message="the padding mask hides the tokens, and leaves the padding: True stands for what is hidden",
+        why="PyTorch's key_padding_mask is True where there is padding. The other way around attention sees the "
+        "padding alone, and NaN where there is none.",
+        wrong="""
+model = nn.ModuleList([nn.Embedding(50, 16, padding_idx=0), nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 4)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    tokens = (x * 10).long().clamp(0, 49)
+    optimizer.zero_grad()
+    padding = tokens == 0
+    states = model[1](model[0](tokens).transpose(0, 1), src_key_padding_mask=~padding)
+    criterion(model[2](states.mean(0)), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="pass a mask that is True at the padding",
+        example="""
+model = nn.ModuleList([nn.Embedding(50, 16, padding_idx=0), nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 4)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    tokens = (x * 10).long().clamp(0, 49)
+    optimizer.zero_grad()
+    padding = tokens == 0
+    states = model[1](model[0](tokens).transpose(0, 1), src_key_padding_mask=padding)
+    criterion(model[2](states.mean(0)), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
+    Code(
+        code="GL615",
+        name="term-of-nothing-trained",
+        severity="warning",
+        message="a term of the loss is computed of nothing that is trained: it has no gradient, and changes nothing",
+        why="Both sides of it are data, or the answers of a network that stays as it is: the output of the network "
+        "that is trained was meant for one of them.",
+        wrong="""
+teacher = nn.Linear(8, 4).requires_grad_(False)
+for x, y in loader:
+    optimizer.zero_grad()
+    out, goal = model(x), teacher(x)
+    soft = F.kl_div(goal.log_softmax(-1), goal.softmax(-1), reduction="batchmean")
+    (F.cross_entropy(out, y) + soft).backward()
+    optimizer.step()
+""".strip(),
+        fix="compute it of the output of the network that is trained",
+        example="""
+teacher = nn.Linear(8, 4).requires_grad_(False)
+for x, y in loader:
+    optimizer.zero_grad()
+    out, goal = model(x), teacher(x)
+    soft = F.kl_div(out.log_softmax(-1), goal.softmax(-1), reduction="batchmean")
+    (F.cross_entropy(out, y) + soft).backward()
     optimizer.step()
 """.strip(),
         found_by=("watch",),

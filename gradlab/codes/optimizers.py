@@ -160,7 +160,8 @@ for x, y in loader:
         for p, q in zip(student.parameters(), teacher.parameters()):
             q.lerp_(p, 0.01)
 """.strip(),
-        fix="leave these weights out of the optimizer, and compute what they give under no_grad()",
+        fix="leave these weights out of the optimizer, and compute what they give under no_grad(); if the trained ones "
+        "follow the average, exchange the two",
         example="""
 optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
 for x, y in loader:

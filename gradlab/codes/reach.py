@@ -542,4 +542,33 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL721",
+        name="samples-as-steps",
+        severity="warning",
+        message="one entry of the second dimension is read: to the layer that is a sample, and the others are left out",
+        why="Recurrent and attention layers take (steps, samples, features) unless batch_first is True. Given the "
+        "samples first they run over the batch as over a sequence: what is read is of the last sample, with one entry "
+        "for each other one, and never of the last step.",
+        wrong="""
+model = nn.ModuleList([nn.GRU(4, 16), nn.Linear(16, 4)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    states, _ = model[0](x.view(-1, 2, 4))
+    criterion(model[1](states[:, -1]), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="make the layer with batch_first=True, or exchange the first two dimensions of its input",
+        example="""
+model = nn.ModuleList([nn.GRU(4, 16, batch_first=True), nn.Linear(16, 4)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    states, _ = model[0](x.view(-1, 2, 4))
+    criterion(model[1](states[:, -1]), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

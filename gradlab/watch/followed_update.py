@@ -18,6 +18,9 @@ FOLLOWED = (1, 5)
 """Updates of an optimizer after which the next one may be followed."""
 FLAT = {f"{name}{end}" for name in ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn") for end in ("", "_")}
 """Functions whose gradient is zero wherever they have one."""
+NETWORKS = {"linear", "matmul", "__matmul__", "mm", "bmm", "addmm", "einsum", "bilinear", "embedding", "embedding_bag"}
+NETWORKS |= {"conv1d", "conv2d", "conv3d", "lstm", "gru", "rnn_tanh", "rnn_relu"}
+"""Functions of weights and activations, or of weights and indices."""
 MAX_CALLS = 20_000
 """Calls that are followed at most."""
 

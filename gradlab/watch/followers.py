@@ -31,6 +31,10 @@ class Follower:
     share: float
     trained: bool
     """Whether it has a gradient, and the optimizer holds it."""
+    leaders: set[int]
+    """ids of the others, of which some may be copies of one."""
+    is_held: bool
+    """Whether an optimizer holds them; else nothing moves them."""
 
 
 class Followers:
@@ -62,8 +66,15 @@ class Followers:
         before = [(p, old) for p, old in before if alike(elements(p), old)]
         held = {id(p) for t in self.trackers for p in t.params}
         moved = [not torch.equal(old, elements(p)) for p, old in before]
-        leaders = [p for (p, _), m in zip(before, moved, strict=True) if not m and id(p) in held]
-        each = [follower(tracker, p, old, leaders) for (p, old), m in zip(before, moved, strict=True) if m]
+        leaders: dict[torch.Size, list[torch.Tensor]] = {}
+        for (p, _), has_moved in zip(before, moved, strict=True):
+            if not has_moved:
+                leaders.setdefault(p.shape, []).append(p)
+        each = [
+            follower(tracker, p, old, leaders.get(p.shape, ()), held)
+            for (p, old), has_moved in zip(before, moved, strict=True)
+            if has_moved
+        ]
         self.found.setdefault(tracker.index, []).append({id(f.weight): f for f in each if f is not None})
         return tracker.attempts == CHECKED[-1]
 
@@ -82,15 +93,18 @@ def alike(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 
 def follower(
-    tracker: OptimizerTracker, p: torch.Tensor, old: torch.Tensor, leaders: Sequence[torch.Tensor]
+    tracker: OptimizerTracker, p: torch.Tensor, old: torch.Tensor, leaders: Sequence[torch.Tensor], held: set[int]
 ) -> Follower | None:
-    """Which of these weights was it moved to?"""
+    """Which of these weights was it moved to? One that is trained may also follow one that no optimizer holds."""
     move = (elements(p) - old).double()
+    shares = {}
     for leader in leaders:
-        if leader.shape == p.shape and leader.device == p.device:
+        if leader.device == p.device and (id(leader) in held or id(p) in tracker.ids):
             way = (elements(leader) - old).double()
             share = float(move @ way / (way @ way).clamp_min(1e-300))
             if 0 < share < 1 and float((move - share * way).norm()) < EXACT * float(move.norm()):
-                trained = id(p) in tracker.ids and p.grad is not None and bool(p.grad.any())
-                return Follower(p, share, trained)
-    return None
+                shares[id(leader)] = share
+    if not shares:
+        return None
+    trained = id(p) in tracker.ids and p.grad is not None and bool(p.grad.any())
+    return Follower(p, next(iter(shares.values())), trained, set(shares), bool(held & shares.keys()))

@@ -12,6 +12,7 @@ from torch import nn
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import NETWORKS, tensors_in
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -33,12 +34,14 @@ class GradientReads:
         """Whether the loop looked at gradients before they were zeroed, or at those of anything else."""
         self.writes: dict[int, CallSite | None] = {}
         """Address of a tensor -> where it was written to the last time."""
+        self.run: set[int] = set()
+        """ids of weights that products with activations were computed of."""
 
     def begin(self, tracker: OptimizerTracker, without: list[torch.Tensor], flat: list[torch.Tensor]) -> bool:
         self.following, self.wanted = self.wanted, False
         if self.following:
             hooked = [*tracker.params, *(part for model in self.models for part in model.modules())]
-            self.tracker, self.writes = tracker, {}
+            self.tracker, self.writes, self.run = tracker, {}, set()
             self.seen = any(getattr(each, name, None) for each in hooked for name in HOOKED)
         return self.following
 
@@ -52,6 +55,8 @@ class GradientReads:
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if not args:
             return
+        if name in NETWORKS:
+            self.run |= {id(each) for each in tensors_in(args) if type(each) is nn.Parameter}
         if name == "__get__" and func == GRADIENT:
             self.note_read(args[0])
         elif name in HOOKS:

@@ -25,15 +25,19 @@ from gradlab.watch.gradient_reads import GradientReads
 from gradlab.watch.graph_cuts import GraphCuts
 from gradlab.watch.graph_sites import GraphSites
 from gradlab.watch.hard_values import HardValues
+from gradlab.watch.idle_terms import IdleTerms
 from gradlab.watch.loss_arguments import LossArguments
 from gradlab.watch.loss_sites import LossSites
+from gradlab.watch.loss_terms import LossTerms
 from gradlab.watch.not_finite import NotFinite
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.rules import accumulation
+from gradlab.watch.sample_axes import SampleAxes
 from gradlab.watch.scaler_tracker import ScalerTracker
 from gradlab.watch.thrown_losses import ThrownLosses
+from gradlab.watch.token_masks import TokenMasks
 from gradlab.watch.unheld_weights import UnheldWeights
 from gradlab.watch.zero_gradients import ZeroGradients
 
@@ -84,7 +88,8 @@ class LoopState:
         self.cuts = GraphCuts()
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite = NotFinite()
-        readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), HardValues(), self.zeros, self.reads]
+        readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
+        readers += [self.reads, SampleAxes(), TokenMasks(), IdleTerms(models)]
         self.asking: list[AskingReader] = [self.not_finite, ThrownLosses(), FreshWeights(models, self.trackers)]
         """Readers that may want the next update too."""
         self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()])

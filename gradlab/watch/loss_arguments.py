@@ -11,11 +11,16 @@ from torch import Tensor
 from gradlab.watch.advantages import below
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
+from gradlab.watch.loss_graph import variable
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.rules.reach import listed
 
 SAME = 1e-3
 """Distance from 1 of a sum of probabilities."""
+SQUARE = 4
+"""Outputs of a batch at least that are compared with each other."""
+NEAR = 32
+"""Nodes between such a comparison and its loss at most."""
 ROUNDED = 2e-2
 """The same of numbers of 16 bits."""
 OUTSIDE = 0.5
@@ -64,27 +69,77 @@ def cross_entropy(given: Tensor, target: Tensor, options: dict[str, Any]) -> str
         return ""
     if are_shares(given):
         return "it takes logits, and its input are probabilities: they sum to 1"
-    return bounded(given)
+    return bounded(given) or similarities(given, target)
+
+
+def similarities(given: Tensor, target: Tensor) -> str:
+    """Of logits that compare each output of a batch with each of another, or the same: whether the labels fit them."""
+    if given.dim() != 2 or len(given) != given.shape[1] or target.dim() != 1 or len(given) < SQUARE:
+        return ""
+    sides = compared(given)
+    if sides is None:
+        return ""
+    if bool((target == target[0]).all()):
+        return f"its input compares {len(given)} outputs with as many others, and all labels are {int(target[0])}"
+    itself = given.detach().diagonal()
+    own = sides[0] is sides[1] and all_of(target != torch.arange(len(target), device=target.device))
+    if own and all_of(itself.isfinite()) and all_of(itself >= given.detach().amax(1)):
+        return "each row of its input has the similarity of an output with itself, which is the largest and no answer"
+    return ""
+
+
+def compared(given: Tensor) -> tuple[Any, Any] | None:
+    """The nodes of both operands of the product that a matrix comes from, if both are outputs that have a gradient."""
+    queue: list[Any] = [given.grad_fn]
+    for node in queue:
+        if node.name() == "MmBackward0":
+            sides = [below_views(each) for each, _ in node.next_functions]
+            return None if any(each is None or variable(each) is not None for each in sides) else (sides[0], sides[1])
+        if node.name().startswith(tuple(f"{name}Backward" for name in (*VIEWS, *SHIFTS, "Bmm"))):
+            queue += [each for each, _ in node.next_functions if each is not None and len(queue) < NEAR]
+    return None
+
+
+def below_views(node: Any) -> Any:
+    while node is not None and node.name().startswith(tuple(f"{name}Backward" for name in VIEWS)):
+        node = node.next_functions[0][0]
+    return node
 
 
 def bounded(given: Tensor) -> str:
     """Of logits: whether the last activation leaves a part of the numbers alone."""
     if made_by(given).startswith("SigmoidBackward"):
         return "it takes logits, and its input comes from a sigmoid: it is between 0 and 1"
+    if made_by(given).startswith("SoftmaxBackward"):
+        return "it takes logits, and its input comes from a softmax: it is between 0 and 1"
     if made_by(given).startswith("ReluBackward"):
         return "it takes logits, and its input comes from a ReLU: it is never below 0"
     return ""
 
 
 def nll_loss(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
-    if given.dim() < 2 or given.shape[1] < 2:
+    return "" if given.dim() < 2 else logarithms(given, 1)
+
+
+def ctc_loss(given: Tensor, target: Tensor, options: dict[str, Any]) -> str:
+    blank = int(options.get("blank", 0))
+    if target.dim() == 1 and bool((target == blank).any()):
+        return f"its targets contain {blank}, which is the blank"
+    return logarithms(given, given.dim() - 1)
+
+
+def logarithms(given: Tensor, classes: int) -> str:
+    """Of logarithms of probabilities. classes: the dimension over which these sum to 1."""
+    if given.shape[classes] < 2:
         return ""
-    if are_shares(given):
+    if are_shares(given, classes):
         return "it takes logarithms of probabilities, and its input are the probabilities"
-    totals = given.float().exp().sum(1)
+    shares = given.detach().float().exp()
+    totals = shares.sum(classes)
+    others = [i for i, size in enumerate(given.shape) if 1 < size != given.shape[classes] and i != classes]
+    if not are_shares(shares, classes) and (wrong := [i for i in others if are_shares(shares, i)]):
+        return f"the probabilities of its input sum to 1 over dimension {wrong[0]}, and not over the classes"
     if made_by(given, (*VIEWS, *SHIFTS)).startswith(("LogSoftmaxBackward", "LogBackward", "Logsumexp", "LogSigmoid")):
-        if given.dim() == 2 and given.shape[0] != given.shape[1] and are_shares(given.exp(), 0):
-            return "the probabilities of its input sum to 1 over the batch, and not over the classes"
         return ""
     if all_of(totals > 1 + SAME):
         return (
@@ -121,9 +176,23 @@ def signs(*given: Any) -> str:
     return "its targets are 0 and 1; it takes -1 and 1" if values == {0, 1} else ""
 
 
+def are_swapped(name: str, *given: Tensor) -> str:
+    """Whether what has the gradient is the target, and what should have it are labels."""
+    first = given[0]
+    if (
+        name in LABELLED
+        and not first.requires_grad
+        and first.is_floating_point()
+        and set(first.unique().tolist()) == {0, 1}
+    ):
+        return "its arguments are swapped: the first are the labels, and the second what the network has made of them"
+    return ""
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "cross_entropy": cross_entropy,
     "nll_loss": nll_loss,
+    "ctc_loss": ctc_loss,
     "binary_cross_entropy_with_logits": bce_with_logits,
     "kl_div": kl_div,
     "cosine_embedding_loss": signs,
@@ -133,7 +202,9 @@ KINDS: dict[str, Callable[..., str]] = {
 }
 """Functions of `torch.nn.functional`, and what says in words why their arguments are of another kind."""
 
-
+NAMES = ("input", "log_probs", "target", "targets")
+"""Of their arguments."""
+LABELLED = {"cross_entropy", "binary_cross_entropy_with_logits"}
 DIVERGENCES = {"kl_div", "cross_entropy"}
 """Losses whose target is a distribution, which another network may make."""
 
@@ -161,10 +232,13 @@ class LossArguments:
         if name in DIVERGENCES and len(args) > 1 and args[0].requires_grad and args[1].requires_grad:
             own, (theirs, _) = below(args[0].grad_fn)[0], below(args[1].grad_fn)
             self.live.append((site, own, theirs - own))
-        given = [each.detach() if i else each for i, each in enumerate(args) if isinstance(each, Tensor)]
+        named = [kwargs[key] for key in NAMES if key in kwargs]
+        given = [each.detach() if i else each for i, each in enumerate([*args, *named]) if isinstance(each, Tensor)]
+        given = given if KINDS[name] is signs else given[:2]
         if len(given) > 1 and all(each.numel() and each.layout is torch.strided for each in given):
             with torch.no_grad():
-                if why := KINDS[name](*given, kwargs):
+                options = kwargs | ({"blank": args[4]} if name == "ctc_loss" and len(args) > 4 else {})
+                if why := are_swapped(name, *given) or KINDS[name](*given, options):
                     self.found.append(("loss-input", site, f"{name}: {why}"))
 
     def at_backward(self, roots: list[Tensor]) -> None:

@@ -1,11 +1,22 @@
-"""How many steps a learning rate schedule is made for."""
+"""How many steps a learning rate schedule is made for, and what it would come to."""
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
+import io
+import math
+from collections.abc import Iterator
 from types import CellType, FunctionType
 from typing import Any
 
+FURTHER = 1.2
+"""Factor between two steps at which the function of a schedule is asked."""
+LAST = 1_000_000
+"""The last of these steps: a rate that still rises there is that of a search, and has no peak."""
+WRITES = {"STORE_DEREF", "STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR"}
+"""Operations of functions that are not asked, since they remember it."""
 ATTRIBUTES = ("T_max", "total_steps", "total_iters")
 
 
@@ -33,3 +44,33 @@ def numbers_of(function: Any) -> set[int]:
 
 def whole(values: Any) -> set[int]:
     return {value for value in values if type(value) is int}
+
+
+def peak(schedule: Any) -> tuple[float, int]:
+    """The learning rate that a warm-up leads to, and the step at which it is reached; zeros where unknown."""
+    base = next(iter(getattr(schedule, "base_lrs", [])), 0.0)
+    if not isinstance(base, float):
+        return 0.0, 0
+    functions = getattr(schedule, "lr_lambdas", None)
+    if functions is None:
+        return base, 0
+    with contextlib.redirect_stdout(io.StringIO()):
+        factors = dict(factors_ahead(functions[0], schedule.last_epoch))
+    step = max(factors, key=lambda each: factors[each], default=LAST)
+    return (base * factors[step], step) if step < LAST / FURTHER**2 else (0.0, 0)
+
+
+def factors_ahead(function: Any, step: int) -> Iterator[tuple[int, float]]:
+    """What a function of the step returns at this step and later ones; nothing if it cannot be asked."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    if not isinstance(inner, FunctionType) or any(each.opname in WRITES for each in dis.get_instructions(inner)):
+        return
+    while step < LAST:
+        try:
+            factor = float(function(step))
+        except Exception:  # as of a list that ends
+            return
+        if not math.isfinite(factor):
+            return
+        yield step, factor
+        step = max(step + 1, int(step * FURTHER))

@@ -25,7 +25,9 @@ def before_step(
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
     followed = loop.end_followed(tracker) and loop.reads.following
     if loop.followers.before_step(tracker):
-        loop.add_violations(tracker, averages.at_check(tracker, loop.followers.constant(tracker), loop.reads.writes))
+        loop.add_violations(
+            tracker, averages.at_check(tracker, loop.followers.constant(tracker), loop.reads.writes, loop.reads.run)
+        )
     tracker.cut_site = loop.cuts.site_of(tracker)
     metrics = loop.outputs[tracker.index].metrics
     alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips

@@ -45,6 +45,29 @@ def test_an_average_that_the_optimizer_moves_too(taught, tmp_path):
     assert faults(tmp_path, lambda i: 0.02, taught, held=True) == found
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_average_whose_sides_are_exchanged(frozen, tmp_path):
+    """What is trained follows what nothing moves."""
+    student, teacher = net(), net(1).requires_grad_(not frozen)
+    optimizer = SGD(student.parameters(), 0.1)
+    with gradlab.watch(student, optimizer, folder=tmp_path, quiet=True) as watch:
+        exchanged(student, teacher, optimizer)
+    assert not watch.broken
+    assert [(f.name, f.site[1]) for f in watch.faults] == [("average-in-optimizer", marked(exchanged))]
+
+
+def exchanged(student, teacher, optimizer):
+    for batch in batches(52):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            goal = teacher(batch[0]).softmax(1)
+        (loss_of(student, batch) + F.mse_loss(student(batch[0]).softmax(1), goal)).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for p, q in zip(student.parameters(), teacher.parameters(), strict=True):
+                p.mul_(0.98).add_(q, alpha=0.02)  # here
+
+
 SHARES = {
     "usual": lambda i: 0.01,
     "short": lambda i: 0.6,

@@ -79,7 +79,33 @@ def penalty_without_a_graph(m, x, y, create_graph=False):
     return F.cross_entropy(m.last(m.first(x)), y) + (slope.norm(dim=1) - 1).square().mean()
 
 
-WRONG = [penalty_without_a_graph, drawn, drawn_by_sample, quantised, rounded, picked, counted]
+def slope_in_an_error(m, x, y, create_graph=False):
+    at = x.clone().requires_grad_()
+    u = m.last(m.first(at))[:, 0]
+    (slope,) = torch.autograd.grad(u.sum(), at, retain_graph=True, create_graph=create_graph)  # here
+    return (slope[:, 0] - u).square().mean() + F.mse_loss(m.last(m.first(x))[:, 0], y.float())
+
+
+def term_of_a_number(m, x, y):
+    h = m.first(x)
+    aside = F.mse_loss(m.side(h), x[:, :4])
+    return F.cross_entropy(m.last(h), y) + 0.3 * aside.item()  # here
+
+
+def detached_term(m, x, y):
+    h = m.first(x)
+    aside = F.mse_loss(m.side(h), x[:, :4]).detach()  # here
+    return torch.stack([F.cross_entropy(m.last(h), y), 0.3 * aside]).sum()
+
+
+def term_under_no_grad(m, x, y):
+    with torch.no_grad():  # here
+        aside = F.mse_loss(m.last(m.first(x)), x[:, :4])
+    return F.cross_entropy(m.last(m.first(x)), y) + 0.3 * aside
+
+
+WRONG = [slope_in_an_error, term_of_a_number, detached_term, term_under_no_grad]
+WRONG += [penalty_without_a_graph, drawn, drawn_by_sample, quantised, rounded, picked, counted]
 
 
 def of_a_policy(m, x, y):
@@ -118,7 +144,61 @@ def frozen_since(m, x, y):
     return term + F.cross_entropy(m.side(m.first(x)), y)
 
 
+def corrected_value(m, x, y):
+    """The loss has the value of another one, and its own gradient."""
+    loss = F.cross_entropy(m.last(m.first(x)), y)
+    with torch.no_grad():
+        value = (m.last(m.first(x)).argmax(1) != y).float().mean()
+    return loss + value - loss.detach()
+
+
+def corrected_in_one(m, x, y):
+    loss = F.cross_entropy(m.last(m.first(x)), y)
+    return loss + ((m.side(m.first(x)) > 0).float().mean() - loss).detach()
+
+
+def trained_aside(m, x, y):
+    """The sum is what is logged."""
+    h = m.first(x)
+    aside = F.mse_loss(m.side(h), x[:, :4])
+    aside.backward(retain_graph=True)
+    return F.cross_entropy(m.last(h), y) + aside.detach()
+
+
+def of_the_worst_input(m, x, y):
+    h = m.first(x)
+    away = torch.zeros_like(h).requires_grad_()
+    (slope,) = torch.autograd.grad(F.cross_entropy(m.last(h + away), y), away, retain_graph=True)
+    return F.cross_entropy(m.last(h + slope), y) + F.cross_entropy(m.last(h), y)
+
+
+def first_order_step(m, x, y):
+    h = m.first(x)
+    slopes = torch.autograd.grad(F.cross_entropy(m.last(h), y), [*m.last.parameters()], retain_graph=True)
+    return F.cross_entropy(F.linear(h, *(p - 0.1 * g for p, g in zip(m.last.parameters(), slopes, strict=True))), y)
+
+
+def ratio_of_one_sample(m, x, y):
+    with torch.no_grad():
+        before = Categorical(logits=m.first(x[:1])).log_prob(y[:1])
+    return -(2 * (Categorical(logits=m.first(x[:1])).log_prob(y[:1]) - before).exp()).mean()
+
+
+def balanced(m, x, y):
+    h = m.first(x)
+    one, two = F.cross_entropy(m.last(h), y), F.mse_loss(m.side(h), x[:, :4])
+    return one / one.detach() + two / two.item()
+
+
 RIGHT = {
+    "slope": lambda m, x, y: slope_in_an_error(m, x, y, create_graph=True),
+    "value": corrected_value,
+    "value_in_one": corrected_in_one,
+    "aside": trained_aside,
+    "worst": of_the_worst_input,
+    "first_order": first_order_step,
+    "one_sample": ratio_of_one_sample,
+    "balanced": balanced,
     "frozen": frozen_since,
     "penalty": lambda m, x, y: penalty_without_a_graph(m, x, y, create_graph=True),
     "straight_through": lambda m, x, y: quantised(m, x, y, around=True),

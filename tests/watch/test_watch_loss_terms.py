@@ -63,7 +63,49 @@ def of_normalised_twins(m, x, y, cut=False):
     return (2 - 2 * (one * two).sum(-1)).mean() + apart  # here
 
 
+def of_an_autoencoder(m, x, y, cut=False):
+    x = x.repeat(8, 1)
+    mean, spread = m.policy(x), m.student(x)
+    away = -0.5 * torch.sum(1 + spread - mean.pow(2) - spread.exp())
+    error = F.mse_loss(m.body(x), x[:, :6], reduction="sum" if cut else "mean")
+    return error + away  # here
+
+
+def of_an_average_error(m, x, y, cut=False):
+    x = x.repeat(8, 1)
+    error, away = (m.body(x) - x[:, :6]).abs().mean(), m.policy(x).square().sum()
+    return error + away * (1 / len(x) if cut else 1)  # here
+
+
+def of_a_policy(m, x, y, cut=False):
+    policy = Categorical(logits=m.policy(x))
+    gain = policy.log_prob(policy.sample()) * (y - y.float().mean())
+    return -(gain.mean() + 0.01 * policy.entropy().mean() * (1 if cut else -1))  # here
+
+
+def of_a_clipped_policy(m, x, y, cut=False):
+    chances = m.policy(x).log_softmax(-1)
+    chosen, advantage = chances.gather(1, y[:, None])[:, 0], y - y.float().mean()
+    ratio = (chosen - chosen.detach()).exp()
+    disorder = (chances.exp() * chances).sum(-1)
+    gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return (0.01 * disorder * (1 if cut else -1) - gain).mean()  # here
+
+
+TEACHER = nn.Linear(8, 4).requires_grad_(False)
+
+
+def of_the_teacher_alone(m, x, y, cut=False):
+    goal = TEACHER(x) / 2
+    mine = m.student(x) / 2 if cut else goal
+    soft = 4 * F.kl_div(mine.log_softmax(-1), goal.softmax(-1), reduction="batchmean")  # here
+    return 0.9 * soft + 0.1 * F.cross_entropy(m.student(x), y)
+
+
 TERMS = {
+    "term-of-nothing-trained": [of_the_teacher_alone],
+    "mixed-reductions": [of_an_autoencoder, of_an_average_error],
+    "entropy-penalised": [of_a_policy, of_a_clipped_policy],
     "target-not-detached": [of_the_next_state, of_a_trajectory, of_a_teacher],
     "advantage-not-detached": [of_an_episode],
     "loss-without-data": [of_twins, of_normalised_twins],
@@ -100,7 +142,33 @@ def variances_kept(m, x, y):
     return F.mse_loss(one, two) + sum(F.relu(1 - z.std(0)).mean() for z in (one, two))
 
 
+def of_a_small_part(m, x, y):
+    """A factor was chosen, or what is added up are no samples."""
+    x = x.repeat(8, 1)
+    decay = sum(p.square().sum() for p in m.body.parameters())
+    return F.mse_loss(m.body(x), x[:, :6]) + 1e-3 * m.policy(x).square().sum() + decay
+
+
+def certain(m, x, y):
+    """As in semi-supervised learning."""
+    return F.cross_entropy(m.policy(x), y) + 0.1 * Categorical(logits=m.policy(-x)).entropy().mean()
+
+
+def frozen_for_a_while(m, x, y):
+    m.teacher.requires_grad_(False)
+    return F.cross_entropy(m.policy(x), y) + F.cross_entropy(m.teacher(x), y)
+
+
+def logged(m, x, y):
+    F.mse_loss(TEACHER(x), x[:, :4]).item()
+    return F.cross_entropy(m.policy(x), y)
+
+
 RIGHT = {
+    "frozen_for_a_while": frozen_for_a_while,
+    "logged": logged,
+    "small_part": of_a_small_part,
+    "certain": certain,
     **{loss.__name__: lambda m, x, y, loss=loss: loss(m, x, y, cut=True) for _, loss in NAMED},
     "mutual": both_ways,
     "variances": variances_kept,

@@ -6,7 +6,7 @@ import inspect
 import pytest
 from torch import nn
 from torch.optim import SGD
-from torch.optim.lr_scheduler import LinearLR
+from torch.optim.lr_scheduler import LambdaLR, LinearLR
 from watched_loops import batches, loss_of, marked, net
 
 import gradlab
@@ -38,6 +38,35 @@ def warm_up(folder, short):
             optimizer.step()
             schedule.step()  # here
     return watch, "warm-up-unfinished"
+
+
+@pytest.mark.parametrize("kind", ["counts updates", "counts epochs", "of base rate 1", "search", "with a memory"])
+def test_a_warm_up_that_a_function_makes(kind, tmp_path):
+    """Each of 5 epochs has 10 updates; a rate of 1 is a factor of what the function returns."""
+    start, length = {"of base rate 1": (1.0, 20), "counts epochs": (0.1, 5)}.get(kind, (0.1, 40))
+    model, memory = net(), {}
+    optimizer = SGD(model.parameters(), start)
+
+    def remembered(step):
+        memory["step"] = step
+        return factor(step)
+
+    def factor(step):
+        if kind == "search":
+            return 1e-3 * (step + 1)
+        return min((step + 1) / length, (length / (step + 1)) ** 0.5) * (0.001 if kind == "of base rate 1" else 1)
+
+    schedule = LambdaLR(optimizer, remembered if kind == "with a memory" else factor)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for i, batch in enumerate(batches(50)):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+            if kind == "of base rate 1" or i % 10 == 9:
+                schedule.step()
+    assert not watch.broken
+    assert [f.name for f in watch.faults] == ["warm-up-unfinished"] * (kind == "counts updates")
+    assert memory.get("step", 5) == 5
 
 
 def clipping_of_single_tensors(folder, layers):

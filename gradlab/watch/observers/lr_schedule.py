@@ -16,7 +16,7 @@ from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall, defining_class
 from gradlab.watch.rules import lr_schedule as rules
-from gradlab.watch.schedule_lengths import schedule_lengths
+from gradlab.watch.schedule_lengths import peak, schedule_lengths
 
 TORCH_SCHEDULES = [c for c in vars(lr_scheduler).values() if isinstance(c, type) and "step" in vars(c)]
 """PyTorch's classes that define a `step`."""
@@ -98,7 +98,7 @@ class ScheduleObserver:
             self.loop.add_violations(
                 tracker, rules.at_end(tracker, site, count, schedule_lengths(schedule), plateau), at_end=True
             )
-            self.loop.add_violations(tracker, rules.unfinished(tracker, schedule, site), at_end=True)
+            self.loop.add_violations(tracker, rules.unfinished(tracker, site, count, peak(schedule)), at_end=True)
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
                 self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site), at_end=True)

@@ -14,13 +14,17 @@ COPY = 0.9
 
 
 def at_check(
-    tracker: OptimizerTracker, followers: Iterable[Follower], writes: dict[int, CallSite | None]
+    tracker: OptimizerTracker, followers: Iterable[Follower], writes: dict[int, CallSite | None], run: set[int]
 ) -> Iterator[Violation]:
-    """writes: address of a tensor -> where the loop wrote to it before this step."""
+    """writes: address of a tensor -> where the loop wrote to it before this step. run: ids of weights of networks that
+    were called: of those that no optimizer holds, others are what a weight decays to."""
     for each in followers:
+        if not each.is_held and not each.leaders & run:
+            continue
         site = writes.get(each.weight.data_ptr()) or tracker.step_site
         share = f"by {each.share:.4g} of the distance after each update"
         if each.trained:
-            yield "average-in-optimizer", site, f"{tracker.name_of(each.weight)} follows another weight {share}"
+            other = "another weight" if each.is_held else "a weight that nothing moves,"
+            yield "average-in-optimizer", site, f"{tracker.name_of(each.weight)} follows {other} {share}"
         elif each.share > COPY:
             yield "average-inverted", site, share

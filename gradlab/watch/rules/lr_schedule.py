@@ -19,6 +19,8 @@ LONG = 40
 
 UNFINISHED = 0.05
 """Part of the learning rate below which a warm-up has hardly begun."""
+BEGUN = 0.25
+"""The same of one that counts updates and is stepped less often."""
 FEWER = 4
 """Updates in an epoch at least, for its steps to be told from those after updates."""
 IDLE = 3
@@ -148,12 +150,22 @@ def are_shares(values: Sequence[float]) -> bool:
     return any(all(abs(v * n - round(v * n)) <= ROUNDED * n for v in values) for n in range(2, MAX_SAMPLES))
 
 
-def unfinished(tracker: OptimizerTracker, schedule: Any, site: CallSite | None) -> Iterator[Violation]:
-    """At the end: was the learning rate always a small part of the one that the optimizer was made with?"""
-    rate = next(iter(getattr(schedule, "base_lrs", [])), 0.0)
-    highest = max(tracker.peak_rate, rate_of(tracker.optimizer))
-    if tracker.attempts >= LONG and isinstance(rate, float) and 0 < highest < UNFINISHED * rate:
-        yield "warm-up-unfinished", site, f"at most {highest:.3g} of {rate:.3g}"
+def unfinished(
+    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, peak: tuple[float, int]
+) -> Iterator[Violation]:
+    """At the end: was the learning rate always a small part of the one that its schedule leads to?
+
+    peak: that rate, and after how many steps, or 0. A warm-up of fewer steps than there were updates, of which a small
+    part was made, counts updates.
+    """
+    rate, at = peak
+    updates, highest = tracker.attempts, max(tracker.peak_rate, rate_of(tracker.optimizer))
+    counts_updates = num_steps * FEWER <= updates and num_steps * FEWER <= at <= updates
+    if updates >= LONG and 0 < highest < (BEGUN if counts_updates else UNFINISHED) * rate:
+        steps = (
+            f", which it has after some {at} steps: it was stepped {num_steps} times in {updates} updates" if at else ""
+        )
+        yield "warm-up-unfinished", site, f"at most {highest:.3g} of {rate:.3g}{steps}"
 
 
 def at_schedule_step(

@@ -1,0 +1,167 @@
+"""The terms of a loss beside each other: a mean beside a sum, and an entropy that is to fall beside a policy's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gradlab.watch.advantages import LINEAR, inputs_of, terms_of
+from gradlab.watch.call_site import CallSite
+from gradlab.watch.events import Violation
+from gradlab.watch.graph_sites import site_of
+from gradlab.watch.loss_graph import IDENTITIES, MAX_NODES, PRODUCTS, is_packed, reduction_of, split
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+
+MANY = 256
+"""Elements of a mean beside a sum at least."""
+FEATURES = 4
+"""Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
+WHOLE = 0.1
+"""Factor of a term, or its inverse, from which its weight was chosen."""
+PASSED = ("View", "Squeeze", "Unsqueeze", "Clamp", "ToCopy", "Alias")
+"""Beginnings of the names of nodes between a probability and the product with its logarithm."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A mean or sum of elements of each sample."""
+
+    kind: str
+    shape: tuple[int, ...]
+    site: CallSite | None
+
+
+class LossTerms:
+    """Reads the graphs of the losses of one update, whose lines are known."""
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
+        return tracker.attempts == 1
+
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        """The graph is read."""
+
+    def at_backward(self, roots: list[Tensor]) -> None:
+        if len(roots) != 1 or roots[0].grad_fn is None:
+            return
+        try:
+            self.found += mixed([each for node, site in terms(roots[0].grad_fn) for each in reduced(node, site)])
+            site = penalised(roots[0].grad_fn)
+            if site is not None and terms_of(roots)[2]:
+                self.found.append(("entropy-penalised", site, ""))
+        except (RuntimeError, AttributeError):  # what a node has saved is freed
+            return
+
+    def end(self) -> Iterator[Violation]:
+        found, self.found = self.found, []
+        yield from found
+
+
+def terms(root: Any) -> Iterator[tuple[Any, CallSite | None]]:
+    """Those of a sum whose weight is about 1, and the line of the sum."""
+    stack: list[tuple[Any, float, CallSite | None]] = [(root, 1.0, None)]
+    for _ in range(MAX_NODES):
+        if not stack:
+            return
+        node, factor, site = stack.pop()
+        name, inputs = node.name(), inputs_of(node)
+        if name in ("AddBackward0", "SubBackward0"):
+            stack += [(each, factor, site_of(node) if len(inputs) > 1 else site) for each in inputs]
+        elif name in IDENTITIES or name == "NegBackward0":
+            stack += [(each, factor, site) for each in inputs]
+        elif name in ("MulBackward0", "DivBackward0"):
+            constant, below = split(node, name, node.next_functions)
+            if constant is not None and constant.device.type == "cpu" and (value := abs(constant.item())):
+                stack.append((below, factor * (value if name[0] == "M" else 1 / value), site))
+        elif WHOLE <= factor <= 1 / WHOLE:
+            yield node, site
+
+
+def reduced(node: Any, site: CallSite | None) -> Iterator[Reduced]:
+    kind = reduction_of(node, node.name())
+    if kind in ("mean", "sum") and not is_packed(node) and is_of_activations(node):
+        given = getattr(node, "_saved_self", None)
+        shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
+        if shape and (node.name().endswith("Backward0")) and not node.name().startswith("Nll"):
+            yield Reduced(kind, tuple(shape), site)
+
+
+def is_of_activations(node: Any) -> bool:
+    """Whether it is computed from what a network returns, and not from weights alone."""
+    queue, seen = [node], {node}
+    while queue and len(seen) < MAX_NODES:
+        node = queue.pop()
+        if node.name() in PRODUCTS:
+            return True
+        new = set(inputs_of(node)) - seen
+        seen |= new
+        queue += new
+    return False
+
+
+def mixed(found: list[Reduced]) -> Iterator[Violation]:
+    """A mean over all elements of the batch beside a sum over those of the same samples."""
+    for mean in [each for each in found if each.kind == "mean" and len(each.shape) > 1]:
+        num = math.prod(mean.shape)
+        sums = [each for each in found if each.kind == "sum" and len(each.shape) > 1 and each.shape[0] == mean.shape[0]]
+        if sums and mean.shape[0] > 1 and num >= max(MANY, FEATURES * mean.shape[0]):
+            detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {num} times as much"
+            yield "mixed-reductions", sums[0].site or mean.site, detail
+            return
+
+
+def penalised(root: Any) -> CallSite | None:
+    """The line of the sum that an entropy is added to; None if there is none, or it is subtracted."""
+    stack: list[tuple[Any, int, CallSite | None]] = [(root, 1, None)]
+    seen = {root}
+    while stack and len(seen) < MAX_NODES:
+        node, sign, site = stack.pop()
+        name, inputs = node.name(), [each for each, _ in node.next_functions]
+        if name == "MulBackward0" and len(inputs_of(node)) == 2:
+            if sign < 0 and is_plogp(*inputs):
+                return site or site_of(node)
+            continue
+        if name not in LINEAR:
+            continue
+        if name in ("AddBackward0", "SubBackward0") and len(inputs_of(node)) == 2:
+            site = site_of(node)
+        if name == "NegBackward0" or (name in ("MulBackward0", "DivBackward0") and is_negative(node)):
+            sign = -sign
+        for i, each in enumerate(inputs):
+            if each is not None and each not in seen:
+                seen.add(each)
+                minus = (name == "SubBackward0" and i == 1) or (name.startswith("Rsub") and i == 0)
+                stack.append((each, -sign if minus else sign, site))
+    return None
+
+
+def is_negative(node: Any) -> bool:
+    """Whether the constant of a product or quotient is below 0."""
+    constant, _ = split(node, node.name(), node.next_functions)
+    return constant is not None and bool(constant < 0)
+
+
+def is_plogp(one: Any, two: Any) -> bool:
+    """Whether one of them are probabilities, and the other their logarithms."""
+    for share, logarithm in ((one, two), (two, one)):
+        p, log = unchanged(share), unchanged(logarithm)
+        below = [unchanged(each) for each in inputs_of(p)]
+        if p.name() in ("SoftmaxBackward0", "ExpBackward0") and log in below:
+            return True
+        if p.name() == "SoftmaxBackward0" and log.name() == "LogSoftmaxBackward0" and inputs_of(log) == inputs_of(p):
+            return True
+        if log.name() == "LogBackward0" and p in [unchanged(each) for each in inputs_of(log)]:
+            return True
+    return False
+
+
+def unchanged(node: Any) -> Any:
+    while node.name().startswith(tuple(f"{name}Backward" for name in PASSED)) and inputs_of(node):
+        node = inputs_of(node)[0]
+    return node

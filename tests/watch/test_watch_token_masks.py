@@ -1,0 +1,101 @@
+"""Attention that sees the target, and masks that hide the tokens, are named; the right masks are not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from watched_loops import batches, marked
+
+import gradlab
+
+MASK = nn.Transformer.generate_square_subsequent_mask(8)
+
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(30, 16, padding_idx=0)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.decoder = nn.TransformerDecoderLayer(16, 2, 32, batch_first=True)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 30)
+
+
+def next_token(out, tokens):
+    return F.cross_entropy(out[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def of_layers(m, tokens, y, mask=None):
+    states = m.layer(m.embed(tokens), mask)  # here
+    return next_token(m.out(states), tokens)
+
+
+def of_products(m, tokens, y, mask=None):
+    q, k, v = m.qkv(m.embed(tokens)).chunk(3, -1)
+    likeness = q @ k.mT / 4
+    shares = (likeness if mask is None else likeness + mask).softmax(-1)  # here
+    return next_token(m.out(shares @ v), tokens)
+
+
+def of_one_call(m, tokens, y, mask=None):
+    q, k, v = m.qkv(m.embed(tokens)).chunk(3, -1)
+    states = F.scaled_dot_product_attention(q, k, v, is_causal=mask is not None)  # here
+    return next_token(m.out(states), tokens)
+
+
+def of_the_same_token(m, tokens, y, mask=None):
+    out = m.out(m.layer(m.embed(tokens), MASK))
+    return next_token(out, tokens) if mask is not None else F.cross_entropy(out.mT, tokens)  # here
+
+
+def of_padding(m, tokens, y, mask=None):
+    tokens = torch.where(torch.arange(8) > 5, 0, tokens)
+    padding = tokens == 0 if mask is not None else tokens != 0
+    states = m.layer(m.embed(tokens), src_key_padding_mask=padding)  # here
+    return F.cross_entropy(m.out(states.mean(1)), y)
+
+
+WRONG = [of_layers, of_products, of_one_call, of_the_same_token, of_padding]
+
+
+def faults_of(loss, tmp_path, **given):
+    model = Parts()
+    optimizer = Adam(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            loss(model, (9 * x.abs()).long().clamp(0, 28) + 1, y, **given).backward()
+            optimizer.step()
+    assert not w.broken
+    return [(f.name, f.site[1]) for f in w.faults]
+
+
+@pytest.mark.parametrize("loss", WRONG)
+def test_a_mask_that_is_missing_or_inverted(loss, tmp_path):
+    name = "padding-mask-inverted" if loss is of_padding else "target-in-sight"
+    assert faults_of(loss, tmp_path) == [(name, marked(loss))]
+
+
+def masked_tokens(m, tokens, y):
+    hidden = torch.rand(tokens.shape) < 0.2
+    out = m.out(m.layer(m.embed(torch.where(hidden, 29, tokens))))
+    return F.cross_entropy(out.mT, torch.where(hidden, tokens, -100))
+
+
+def from_a_source(m, tokens, y):
+    memory = m.layer(m.embed(tokens))
+    return next_token(m.out(m.decoder(m.embed(tokens), memory, tgt_mask=MASK)), tokens)
+
+
+RIGHT = {
+    **{loss.__name__: lambda m, tokens, y, loss=loss: loss(m, tokens, y, MASK) for loss in WRONG},
+    "masked_tokens": masked_tokens,
+    "from_a_source": from_a_source,
+    "autoencoder": lambda m, tokens, y: F.cross_entropy(m.out(m.layer(m.embed(tokens))).mT, tokens),
+}
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_masks_as_they_should_be(kind, tmp_path):
+    assert faults_of(RIGHT[kind], tmp_path) == []

@@ -131,7 +131,7 @@ def again(config: Config, crash: dict[str, Any], limit: float | None, notes: lis
     build.deterministic(config.trainer.deterministic)
     randomness.seed_all(config.seed)
     data, loss = build.load_data(config, device)
-    model, _ = build.build_model(config, data, loss, device, World())
+    model = build.build_model(config, data, loss, device, World()).module
     build.load_weights("crash.pt", "model", model, crash)
     precision = config.precision.build(device)
     precision.load_state_dict(crash["update"]["precision"])

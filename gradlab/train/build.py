@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -181,10 +181,19 @@ def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedul
     return called
 
 
-def build_model(
-    config: Config, data: Splits, loss: Loss, device: torch.device, world: World
-) -> tuple[torch.nn.Module, list[str]]:
-    """The module with the weights that the run begins with, before compilation and DDP; its modules as they run."""
+class Built(NamedTuple):
+    """A model as a run begins with it.
+
+    called: its modules as they run. late: buffers that it has from `init_from`, and not from its class.
+    """
+
+    module: torch.nn.Module
+    called: list[str]
+    late: Collection[str]
+
+
+def build_model(config: Config, data: Splits, loss: Loss, device: torch.device, world: World) -> Built:
+    """The module with the weights that the run begins with, before compilation and DDP."""
     if not data.spec.outputs and not hasattr(config.model, "target"):
         raise Invalid("data.outputs", None, "must be given: how many classes there are is not known of a stream")
     with group("model"):
@@ -197,8 +206,7 @@ def build_model(
             raise Invalid(
                 "model", type(model).__name__, f"must have no sparse gradients: {place or 'it'} has sparse=True"
             )
-    if config.init_from and not config.resume:
-        begin_from(config.init_from, model, world)
+    late = begin_from(config.init_from, model, world) if config.init_from and not config.resume else ()
     if config.trainer.sync_batch_norm and world.size > 1 and device.type == "cuda":
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if config.trainer.checkpoint_blocks is not None:
@@ -206,13 +214,13 @@ def build_model(
     if not by_batch(data.train):
         samples = samples_of(config, data, world)
         check_batch_norm(model, data, samples, config.data.batch_size, world.size)
-    return model, called
+    return Built(model, called, late)
 
 
-def begin_from(given: str, model: torch.nn.Module, world: World) -> None:
+def begin_from(given: str, model: torch.nn.Module, world: World) -> Collection[str]:
     """Load a checkpoint's weights on rank 0; DDP sends them to the others.
 
-    All ranks learn whether they fit, and make room for the buffers that were registered in training.
+    All ranks learn whether they fit, and make room for the buffers that were registered in training, which it returns.
     """
     refused: Invalid | None = None
     room: dict[str, Any] = {}
@@ -235,6 +243,7 @@ def begin_from(given: str, model: torch.nn.Module, world: World) -> None:
         raise refused
     if not world.main:
         register_all(model, room, {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in room.items()})
+    return room
 
 
 def placed(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

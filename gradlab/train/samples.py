@@ -47,7 +47,7 @@ def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list
     after = randomness.random_state()
     try:
         randomness.seed_all(trainer.config.seed)
-        begun, _ = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World())
+        begun = build.build_model(trainer.config, trainer.data, trainer.loss, trainer.device, World()).module
         read, found, everyone = trainer.data.train.batch, dict[int, list[Sample]](), list[Sample]()
         for attempt, index in wanted.items():
             usual = indices(trainer, attempt - 1)

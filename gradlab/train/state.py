@@ -59,9 +59,9 @@ class TrainerState:
         self.samples = build.samples_of(config, self.data, self.world)
         build.check_sizes(self.data, self.world)
         build.check_same(self.data, self.world)
-        self.module, self.called = build.build_model(config, self.data, self.loss, self.device, self.world)
+        self.module, self.called, late = build.build_model(config, self.data, self.loss, self.device, self.world)
         self.sharded = build.sharded(config, self.world)
-        self.unsaved = Unsaved(self.module, shared=self.sharded or self.world.size == 1)
+        self.unsaved = Unsaved(self.module, late, shared=self.sharded or self.world.size == 1)
         self.model = build.wrap(self.module, self.called, config, self.device, self.world)
         self.update = build.build_update(
             config, self.model, self.called, self.loss, self.samples, self.device, self.world
@@ -121,7 +121,7 @@ class TrainerState:
             return
         state, after = gathered(self.module.state_dict(), self.world.main), randomness.random_state()
         if self.world.main:
-            self.module, _ = build.build_model(self.config, self.data, self.loss, self.device, World())
+            self.module = build.build_model(self.config, self.data, self.loss, self.device, World()).module
             register_all(self.module, self.unsaved.registered(), state)
             self.module.load_state_dict(state)
             self.module.train()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,11 +15,16 @@ FEW = 5
 class Unsaved:
     """Knows what of it has changed since the run began."""
 
-    def __init__(self, module: torch.nn.Module, shared: bool = True) -> None:
-        """shared: whether all ranks have the same buffers, also those that are registered in training."""
+    def __init__(self, module: torch.nn.Module, late: Collection[str] = (), shared: bool = True) -> None:
+        """late: persistent buffers that the model's class does not register.
+
+        shared: whether all ranks have the same buffers, also those that are registered in training.
+        """
         self.module, self.shared = module, shared
+        self.began_without = next(module.buffers(), None) is None
         self.buffers = {name: Mark(buffer) for name, buffer in buffers_of(module).items()}
-        self.shapes = {name: buffer.shape for name, buffer in module.named_buffers(remove_duplicate=False)}
+        own = module.named_buffers(remove_duplicate=False)
+        self.shapes = {name: buffer.shape for name, buffer in own if name not in late}
         self.attributes = {name: Mark(value) for name, value in attributes_of(module).items()}
         self.told: set[str] = set()
 
@@ -42,7 +47,7 @@ class Unsaved:
         """What no checkpoint holds, once each: attributes that have changed, and buffers of other ranks."""
         now = attributes_of(self.module)
         lost = [name for name, value in now.items() if is_new(value, self.attributes.get(name))]
-        apart = not self.shared and not self.shapes  # DDP asks once whether there are buffers, and then shares all
+        apart = not self.shared and self.began_without  # DDP asks once whether there are buffers, and then shares all
         late = [name for name, _ in self.module.named_buffers() if apart]
         for what, names in (
             ("not in checkpoints, and begun anew when resumed, since they are no buffers", lost),

@@ -141,8 +141,13 @@ def test_buffers_that_are_registered_in_training_are_resumed(tmp_path: Path, per
         run.run()
         assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "whole"))) == [], folder.name
     if persistent:
-        again = trainer(tmp_path / "again", *fields, f"init_from={tmp_path / 'whole'}")
+        begun = f"init_from={tmp_path / 'whole'}"
+        again = trainer(tmp_path / "again" / "whole", *fields, begun, cls=Copying)
         assert torch.equal(again.module[1].mean, load(tmp_path / "whole")["model"]["1.mean"])
+        again.run()
+        folder = tmp_path / "again" / "killed_3"
+        trainer(folder, *fields, begun, f"resume={folder}").run()
+        assert differences(of_the_run(load(folder)), of_the_run(load(tmp_path / "again" / "whole"))) == []
 
 
 def test_a_buffer_that_a_skipped_update_registers_late_is_gone(tmp_path: Path) -> None:

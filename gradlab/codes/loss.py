@@ -116,9 +116,9 @@ for x, y, mask in loader:
         code="GL608",
         name="loss-broadcast",
         severity="error",
-        message="prediction and target of a loss broadcast: each prediction is compared with every target of the batch",
-        why="A column (B, 1) against a row (B,) gives (B, B). Its mean is least where every prediction is the mean of "
-        "the targets: that is what is learnt.",
+        message="two sides of a loss broadcast: each element of one meets every element of the other",
+        why="A column (B, 1) against a row (B,) gives (B, B): each prediction meets every target of the batch, or each "
+        "logarithm every advantage. What is learnt is the mean of the targets, or next to nothing.",
         wrong="""
 model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

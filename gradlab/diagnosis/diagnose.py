@@ -112,7 +112,11 @@ def diagnose(
 def excluded(run: FinishedRun) -> list[str]:
     """Causes that a run does not have."""
     h = run.history
-    known = {"gradients are not clipped": run.clips, "there is no warm-up": h.lr_highest > 1.5 * h.lr_first}
+    known = {
+        "gradients are not clipped": run.clips,
+        "there is no warm-up": h.lr_highest > 1.5 * h.lr_first,
+        "Adam's second moments lag (beta2)": not run.betas,
+    }
     return [cause for cause, has_it_not in known.items() if has_it_not]
 
 
@@ -127,7 +131,7 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.long and h.loss_early > h.losses.initial:  # of a single batch
         first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"
     sentence = f"the loss went from {first} to {h.losses.final:.4g}"
-    return "healthy", f"{sentence}, against another optimizer's" if run.opposed else sentence
+    return "healthy", f"{sentence}; it {run.opposed}" if run.opposed else sentence
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:
@@ -137,7 +141,7 @@ def summary(run: FinishedRun) -> dict[str, Any]:
         "updates": h.attempts,
         "skipped": h.skipped,
         "loss_first": h.losses.initial,
-        "loss_best": h.losses.best,
+        "loss_best": h.losses.best if h.losses.best < math.inf else math.nan,
         "loss_last": h.losses.final,
         "usual_grad_norm": h.usual_norm,
     }

@@ -52,8 +52,14 @@ class FinishedRun:
     """Of the model at the end."""
     never: list[str] | None = None
     """Parameters without a gradient in every update; None: only those updates are known whose layers were recorded."""
-    opposed: bool = False
-    """Whether its loss depends on weights that another optimizer moves by a loss of its own: it need not fall."""
+    opposed: str = ""
+    """Why its loss need not fall, in words that follow "its loss"; empty where it should."""
+    cut: str = ""
+    """Where the graph of weights ends that it depends on, as far as known: a term of it may be trained by nothing."""
+    betas: bool = True
+    """Whether the optimizer keeps second moments of the gradients, as Adam does."""
+    reverses: bool = False
+    """Whether gradients are turned round on their way: its loss is a game of two networks."""
     generates: bool = False
     """Whether the model often ran without gradients too: what it put out may be data or targets."""
     targets: tuple[float, float] | None = None

@@ -41,6 +41,8 @@ class History:
         """Updates whose loss is not finite: skipped; applied; of these, those whose gradient is zero."""
         self.skipped_bad_since: int | None = None
         self.applied_bad_since: int | None = None
+        self.poisoned_at: int | None = None
+        """The latest update that was applied with a finite loss and a gradient that is not."""
         self.broken = False
         """Whether the last update was applied although its loss was not finite."""
         self.finite = 0
@@ -120,6 +122,8 @@ class History:
                 self.bad_since, self.bad_loss = line["attempt"], not finite
         else:
             self.bad_since = None
+        if not skipped and finite and not math.isfinite(norm):
+            self.poisoned_at = line["attempt"]
         if not finite and skipped:
             self.skipped_bad_since = self.skipped_bad_since or line["attempt"]
             self.skipped_bad += 1
@@ -156,12 +160,22 @@ class History:
         found = norms_by_layer(self.names, norms)
         return [found[name] for name in self.layer_names]
 
+    def words(self, layer: str) -> str:
+        """A layer's name; of the whole model, which has none, the first of the parameters that are in no other."""
+        own = [name for name in self.names if "." not in name]
+        return layer or ", ".join(own[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
+
     def runs(self, name: str) -> bool:
         """Whether the layer of a parameter, or a module above it, is called in the forward pass."""
         layer = name.rpartition(".")[0]
         while layer and self.called is not None and layer not in self.called:
             layer = layer.rpartition(".")[0]
         return self.called is None or bool(layer) or "." not in name
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether the last losses are not finite since an update with such a gradient has broken the weights."""
+        return self.bad_loss and self.poisoned_at is not None and self.poisoned_at + 1 == self.bad_since
 
     @property
     def loss_first(self) -> float:

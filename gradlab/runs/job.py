@@ -236,6 +236,7 @@ class Job(Sink):
             scaled=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
             clips_whole=self.config.clip.whole,
+            betas=any("betas" in group for group in run.update.optimizer.param_groups),
             overflow=overflow,
             inspection=inspection,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,

@@ -11,8 +11,9 @@ from gradlab.watch.call_site import CallSite
 from gradlab.watch.loss_graph import LossWeight
 from gradlab.watch.moved_weights import Weights
 
-Violation = tuple[str, "CallSite | None", str]
-"""What a rule yields: the name of a mistake in `gradlab.codes`, its call site, and details."""
+Violation = tuple[str, "CallSite | None", str] | tuple[str, "CallSite | None", str, int]
+"""What a rule yields: the name of a mistake in `gradlab.codes`, its call site, and details; the update from which it
+held, if that is not the one under way."""
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Seen:
     """What ended the watch, if it was a mistake of its own."""
     leaf_site: CallSite | None = None
     """Call site of a backward pass of a tensor that no operation has made."""
+    reverses: bool = False
+    """Whether a function of the user's turns gradients round."""
     regressed: set[int] = field(default_factory=set)
     """ids of the last weights of values that are trained by a regression."""
     stray_clips: list[tuple[CallSite | None, str]] = field(default_factory=list)

@@ -30,8 +30,9 @@ class FaultRecord:
 
     name: str
     site: CallSite | None
-    update: int
-    """The optimizer's update, counted from 1, in which it was first observed."""
+    update: int | None
+    """The optimizer's update, counted from 1, from which it held, or at which it was first seen; None of a run that was
+    judged as a whole."""
     detail: str = ""
     optimizer: int = 0
     """Index of the optimizer."""
@@ -56,9 +57,9 @@ class FaultRecord:
 
     @property
     def occurrences(self) -> str:
-        """First update, count, and the fix."""
-        count = f", {self.times} times" if self.times > 1 else ""
-        return f"first at update {self.update}{count}; {self.kind.fix}"
+        """Since when, and how often, where that is known."""
+        seen = [f"first seen at update {self.update}"] if self.update is not None else []
+        return ", ".join([*seen, *[f"{self.times} times"] * (self.times > 1)])
 
     def finding(self) -> Finding:
         """As a finding of a diagnosis."""
@@ -85,7 +86,8 @@ class FaultLog:
         self.records.append(record)
         if self.strict and record.kind.severity == "error":
             raise Fault(record)
-        self.report(f"{record.line}; at update {record.update}; {record.kind.fix}")
+        when = f"; at update {record.update}" if record.update is not None else ""
+        self.report(f"{record.line}{when}; {record.kind.fix}")
 
     def of(self, optimizer: int) -> list[FaultRecord]:
         """The mistakes of one optimizer, by its index."""

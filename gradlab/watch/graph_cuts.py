@@ -13,8 +13,7 @@ from gradlab.watch.call_site import USER, CallSite, call_site, definition_site, 
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FLAT, tensors_in
 from gradlab.watch.gradient_reads import GRADIENT
-from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.rules.reach import listed
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.unheld_weights import UPDATES, ids
 from gradlab.watch.update_metrics import elements
 
@@ -42,7 +41,8 @@ class GraphCuts:
         """Tensor -> ids of the weights that its graph reaches."""
         self.made_of: Any = WeakTensorKeyDictionary()
         """Tensor -> numbers of the calls without whose results it would be another one."""
-        self.cuts: list[tuple[CallSite | None, Ids]] = []
+        self.cuts: list[tuple[CallSite | None, Ids, bool]] = []
+        """Line, weights, and whether the result are indices or a condition, which never have a graph."""
         self.converted: Ids = frozenset()
         """Numbers of the calls whose results became Python numbers or arrays."""
         self.disabled_at: CallSite | None = None
@@ -71,7 +71,8 @@ class GraphCuts:
         outputs = tensors_in([args[0]] if name == "__setitem__" else [result])
         ends = [each for each in outputs if not each.requires_grad or name in FLAT]
         if live and (ends or name in CONVERSIONS):
-            self.cuts.append((call_site() if torch.is_grad_enabled() else self.disabled_at or call_site(), live))
+            site = call_site() if torch.is_grad_enabled() else self.disabled_at or call_site()
+            self.cuts.append((site, live, any(not each.is_floating_point() for each in ends)))
         new = frozenset([len(self.cuts) - 1]) if live else frozenset()
         if name in CONVERSIONS:
             self.converted |= made_of | new
@@ -90,12 +91,13 @@ class GraphCuts:
     def at_backward(self, roots: list[torch.Tensor]) -> None:
         """A backward pass begins: which of the calls does its loss depend on?
 
-        Of two on one way the earlier one. What was converted to a number or an array may be part of any loss.
+        Of two on one way the earlier one, and of an index and a value the value. What was converted to a number or an
+        array may be part of any loss.
         """
         reached = self.reached_by(roots)
         for numbers in (self.depends_on(roots), self.converted):
-            for i in sorted(numbers):
-                site, weights = self.cuts[i]
+            for i in sorted(numbers, key=lambda i: (self.cuts[i][2], i)):
+                site, weights, _ = self.cuts[i]
                 for each in weights - reached - self.found.keys():
                     self.found[each] = self.starved[each], site
 
@@ -108,10 +110,11 @@ class GraphCuts:
         sites: dict[CallSite | None, list[str]] = {}
         moved: set[CallSite | None] = set()
         reached = tracker.fed and not tracker.empty_steps  # else all gradients are zeroed before the step
-        for p, site in self.found.values() if reached and tracker.attempts >= UPDATES else ():
-            if id(p) in tracker.ids and torch.equal(elements(p), self.first[id(p)]):
+        judged = reached and tracker.attempts >= UPDATES
+        for p, site in [self.found[id(p)] for p in tracker.params if judged and id(p) in self.found]:
+            if torch.equal(elements(p), self.first[id(p)]):
                 sites.setdefault(site, []).append(tracker.name_of(p))
-            elif id(p) in tracker.ids:
+            else:
                 moved.add(site)  # a loss that came later trains them; those of dead units stay what they are
         for site in sorted(sites.keys() - moved, key=lambda each: -len(sites[each])):
             yield "graph-cut", site, f"no gradient reaches {listed(sites[site])}"

@@ -16,8 +16,7 @@ from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FLAT, NETWORKS, tensors_in
 from gradlab.watch.gradient_reads import GRADIENT
 from gradlab.watch.graph_cuts import decorated_site
-from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.rules.reach import listed
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
 EXPLICIT = {"detach", "detach_", "__get__", "__set__", "tensor", "as_tensor", "requires_grad_", "copy_", "clone"}
 """Functions that end a graph on purpose."""

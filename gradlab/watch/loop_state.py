@@ -121,7 +121,7 @@ class LoopState:
         self.trackers.append(tracker)
         self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker, self.seen))
         self.unheld.weights = None
-        self.outputs[-1].opposed = lambda: self.is_opposed(tracker)
+        self.outputs[-1].opposed = lambda: self.opposed(tracker)
         self.outputs[-1].generates = lambda: self.generates(tracker)
         self.outputs[-1].inspection = lambda: self.inspection(tracker)
         self.outputs[-1].metrics.replaced = lambda site, update: self.add_fault(
@@ -137,18 +137,17 @@ class LoopState:
         own = any(id(p) in tracker.ids for p in self.models[0].parameters())
         return self.activations.inspection() if own else None
 
-    def is_opposed(self, tracker: OptimizerTracker) -> bool:
-        """Whether one of two losses runs through weights that another optimizer moves by the other loss, or a policy's.
-
-        A single number beside another optimizer, such as a temperature or a multiplier, follows what that one makes.
-        """
+    def opposed(self, tracker: OptimizerTracker) -> str:
+        """Why its loss need not fall, as that of a policy, or where weights of two optimizers are in one loss: see
+        `FinishedRun.opposed`."""
         if len(self.trackers) > 1 and sum(p.numel() for p in tracker.params) == 1:
-            return True
-        return (
-            tracker.is_policy
-            or bool(tracker.opponents)
-            or any(tracker.index in other.opponents for other in self.trackers)
-        )
+            return "is that of a single number, which follows what another optimizer makes"
+        if tracker.is_policy:
+            return "is that of a policy, whose level does not say what is learnt"
+        if tracker.opponents:
+            return "depends on weights that another optimizer moves by another loss"
+        others = any(tracker.index in other.opponents for other in self.trackers)
+        return "moves weights that the loss of another optimizer depends on" if others else ""
 
     def generates(self, tracker: OptimizerTracker) -> bool:
         """Whether a model with this optimizer's weights ran without gradients too, half as often as with them."""
@@ -193,8 +192,8 @@ class LoopState:
                 output.metrics.finish_update(self.scaler.value())
 
     def add_violations(self, tracker: OptimizerTracker, violations: Iterable[Violation], at_end: bool = False) -> None:
-        for name, site, detail in violations:
-            self.add_fault(name, site, tracker, detail, at_end)
+        for name, site, detail, *since in violations:
+            self.add_fault(name, site, tracker, detail, at_end, *since)
 
     def add_fault(
         self,
@@ -205,10 +204,10 @@ class LoopState:
         at_end: bool = False,
         update: int | None = None,
     ) -> None:
-        """at_end: the loop is over, and no update is under way. update: the one it was in, if it is known."""
+        """at_end: the whole loop is judged. update: from which one on, where that is not the one under way."""
         if site is not None and site == self.trainer_site:
             site = self.user_site or site
-        counted = (at_end or name in KNOWN_AFTER_STEP) and tracker.attempts > 0
-        if update is None:
+        if update is None and not at_end:
+            counted = name in KNOWN_AFTER_STEP and tracker.attempts > 0
             update = tracker.attempts + (not counted)
         self.faults.add(FaultRecord(name, site, update, detail, tracker.index))

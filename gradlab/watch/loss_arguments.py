@@ -12,8 +12,7 @@ from gradlab.watch.advantages import below
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.loss_graph import variable
-from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.rules.reach import listed
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
 SAME = 1e-3
 """Distance from 1 of a sum of probabilities."""

@@ -33,6 +33,10 @@ OF_THE_STEP = {"updates_lost", "update_too_large", "stalled"}
 """Findings about what the optimizer's steps do to the weights."""
 OF_THE_LOSS = {"unbounded_loss", "not_learning", "nan_loss"}
 """Findings about the loss: where it is computed."""
+OF_THE_LEVEL = {"diverged", "exploding"}
+"""Findings about how far the loss has risen."""
+NOT_FINITE = {"nan_loss", "nan_gradient"}
+"""Findings whose cause is the operation that made the first such number, where it was seen."""
 FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", run_page.NAME)
 """The files in an optimizer's folder."""
 
@@ -45,6 +49,17 @@ def remove_earlier_optimizers(top: Path) -> None:
                 (folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it contains files of other programs
                 folder.rmdir()
+
+
+def explain(finding: Finding, faults: list[FaultRecord]) -> None:
+    """Name the mistakes that were seen in the loop as its first causes."""
+    for record in faults:
+        if record.name == "not-finite" and finding.code in NOT_FINITE:
+            finding.causes = [f"{record.detail}, at {format_site(record.site)}"]
+        elif record.name == "graph-cut" and finding.code in OF_THE_LEVEL:
+            finding.causes.insert(0, "a term of the loss that nothing trains")
+        elif record.kind.severity == "error" and finding.severity == "critical":
+            finding.causes.insert(0, f"{record.code} at {format_site(record.site)}")
 
 
 class OptimizerOutput:
@@ -60,8 +75,8 @@ class OptimizerOutput:
         """Why the files are incomplete."""
         self.lock = contextlib.ExitStack()
         self.metrics = UpdateMetrics(monitor, model, tracker.names, tracker.params, self.take)
-        self.opposed: Callable[[], bool] = lambda: False
-        """Whether its loss and that of another optimizer work against each other."""
+        self.opposed: Callable[[], str] = lambda: ""
+        """Why its loss need not fall: see `FinishedRun.opposed`."""
         self.generates: Callable[[], bool] = lambda: False
         """Whether its model also ran without gradients, half as often as with them."""
         self.inspection: Callable[[], Inspection | None] = lambda: None
@@ -129,10 +144,15 @@ class OptimizerOutput:
         known: dict[str, Any] = {
             "opposed": self.opposed(),
             "generates": self.generates(),
+            "reverses": self.seen.reverses,
             "targets": self.tracker.target_sizes(),
             "inspection": self.inspection(),
         }
-        if not (known["opposed"] or known["generates"]):
+        cuts = [format_site(record.site) for record in faults if record.name == "graph-cut"]
+        known["cut"] = f"the graph of some weights ends at {cuts[0]}" if cuts else ""
+        known["betas"] = any("betas" in group for group in self.tracker.optimizer.param_groups)
+        free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
+        if free and not (known["opposed"] or known["generates"]):
             passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)
             known["constant"] = self.tracker.constant.loss(passes)
         known |= {"never": never, "half": half, "scaled": scaled, "clips": self.clips, "clips_whole": self.clips_whole}
@@ -141,6 +161,7 @@ class OptimizerOutput:
             found.sentence = f"{found.sentence}: {self.error}"
         for finding in found.findings:
             self.add_place(finding)
+            explain(finding, faults)
             if finding.code == found.verdict and "line" in finding.evidence:
                 found.sentence = finding.sentence
         mistakes = [record.finding() for record in faults]
@@ -220,7 +241,7 @@ class OptimizerOutput:
         reason = "" if found.verdict in mistakes else f": {found.sentence}"
         lines = [f"{name}verdict: {found.verdict} ({many}{skipped}){reason}"]
         for record in faults:
-            lines += [record.line, f"    {record.occurrences}"]
+            lines += [record.line, "    " + "; ".join(filter(None, (record.occurrences, record.kind.fix)))]
         lines += [f"{each.severity}: {each.sentence}" for each in remaining(found) if each.code not in mistakes]
         others = self.tracker.other_optimizers
         lines += [f"its parameters were also moved by {each}, which was not passed to the watch" for each in others]

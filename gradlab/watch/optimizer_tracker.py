@@ -27,6 +27,8 @@ GONE = 1e-3
 """Part of the highest learning rate at which nothing is trained any more."""
 TARGETS = 3
 """Passes whose targets are compared with those of as many others."""
+NAMES = 3
+"""Names that are listed."""
 MAX_ZERO_CHECKS = 3
 """Times that gradients are read to see whether they were zeroed manually: reading waits for the device."""
 
@@ -51,6 +53,10 @@ class OptimizerTracker:
     unscale_site: CallSite | None = None
     clipped_by_value: bool = False
     """Whether a call that clips by value is running, or was the last that wrote to the gradients."""
+    left: dict[torch.Tensor, int] = field(default_factory=dict)
+    """Parameter -> version of its gradient, of those that were left since the last step when others were zeroed."""
+    refilled: set[int] = field(default_factory=set)
+    """ids of those that a backward pass has added to since."""
     manually_written: bool = False
     """Whether the gradients were written to outside of observed calls since the last step."""
     writes_manually: bool = False
@@ -292,6 +298,14 @@ class OptimizerTracker:
             return [-1 if g is None else id(g) + g._version for g in grads]
         return [-1 if (g := p.grad) is None else id(g) + g._version for p in self.sample]
 
+    def note_left(self) -> None:
+        """After a call that has zeroed the gradients of some parameters: which does it leave?"""
+        self.left = {p: id(g) + g._version for p in self.params if (g := p.grad) is not None}
+
+    def note_refilled(self) -> None:
+        """After a backward pass: has it added to those?"""
+        self.refilled |= {id(p) for p, seen in self.left.items() if (g := p.grad) is None or id(g) + g._version != seen}
+
     def accept_writes(self) -> None:
         """All writes to the gradients up to now were observed."""
         self.seen_versions = self.versions()
@@ -323,6 +337,7 @@ class OptimizerTracker:
         """The loop ran unwatched for a while."""
         self.accumulated, self.dropped, self.clips, self.schedule_steps, self.manual_factors = [], [], [], [], []
         self.functional = []
+        self.left, self.refilled = {}, set()
         self.unscaled = self.in_closure = self.started = self.has_closure = False
         self.clipped_by_value = self.manually_reduced = self.overflow_abandoned = False
         self.stage, self.reference, self.early_update_site = "ready", None, None
@@ -409,11 +424,15 @@ class OptimizerTracker:
         else:
             self.dropped += dropped
         self.accumulated, self.unscaled, self.clips, self.manual_factors = [], False, [], []
+        self.left, self.refilled = {}, set()
         self.manually_written, self.early_update_site = False, None
         self.clips_for_others = []
 
     def stepped(self) -> None:
         """The optimizer has stepped, or was skipped."""
+        if self.left and not self.refilled:  # what the passes before have left is of no parameter that is still trained
+            self.accumulated = self.own
+        self.left, self.refilled = {}, set()
         for b in self.accumulated:
             b.used_by.add(self.index)
         self.steps_without_drop += not self.dropped
@@ -424,3 +443,8 @@ class OptimizerTracker:
         again = elements(self.sample[0]).clone() if self.steps_again or self.is_successor else None
         self.after_step = self.weight_version, again
         self.accept_writes()
+
+
+def listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more

@@ -64,6 +64,7 @@ def fault_facts(record: FaultRecord) -> dict[str, Any]:
         "message": record.message,
         "update": record.update,
         "times": record.times,
+        "occurrences": record.occurrences,
         "mend": kind.fix,
         "why": kind.explanation,
         "example": kind.example,

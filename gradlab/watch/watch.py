@@ -25,7 +25,7 @@ from gradlab.watch.observers.optimizer_discovery import OptimizerDiscovery
 from gradlab.watch.observers.optimizer_step import OptimizerStepObserver
 from gradlab.watch.observers.state_dicts import StateDictObserver
 from gradlab.watch.observers.zero_grad import ZeroGradObserver
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.rules import reach
 
@@ -179,7 +179,7 @@ class Watch:
             loop.add_violations(tracker, loop.zeros.at_end(tracker, set(loop.cuts.found)), at_end=True)
             metrics = loop.outputs[tracker.index].metrics
             for site, zeroed in metrics.zeroed_names().items():
-                detail = f"none is left of {reach.listed(zeroed)}"
+                detail = f"none is left of {listed(zeroed)}"
                 loop.add_fault("zero-before-step", site, tracker, detail, update=metrics.zeroed_from)
             if tracker.unreached >= reach.OFTEN and self.discovery.is_only_one(tracker):
                 since = tracker.attempts - tracker.unreached + 1
@@ -190,7 +190,7 @@ class Watch:
         names = loop.unheld.names()
         starved = any(record.name == "step-without-gradient" for record in self.faults)
         for tracker, weights in loop.unheld.at_end(starved):
-            detail = reach.listed([names[p] for p in weights])
+            detail = listed([names[p] for p in weights])
             loop.add_fault("weights-without-optimizer", tracker.step_site, tracker, detail, at_end=True)
         self.discovery.at_end()
         self.schedule_observer.at_end()

@@ -13,8 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import FOLLOWED, tensors_in
-from gradlab.watch.optimizer_tracker import OptimizerTracker
-from gradlab.watch.rules.reach import listed
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
 LEAST = 20
 """Updates in which they must not move."""

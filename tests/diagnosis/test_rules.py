@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -610,8 +611,24 @@ def test_of_several_spikes_the_first_is_reported_if_the_run_learns() -> None:
     assert found.verdict == "loss_spike_recovered" and found.evidence["height"] == 3.5, found
     assert (found.evidence["count"], found.sentence.endswith("(2 times)")) == (2, True)
     once = verdict([line(i, loss) for i, loss in enumerate([*calm, *[3.5] * 4, *[1.4] * 40], 1)])
-    assert once.sentence.endswith("at update 103, and came back")
+    assert once.sentence.endswith("between updates 101 and 103, and came back")
     assert "loss_spike_recovered" not in run([*[2.0] * 100, *[3.5] * 4, *[2.0] * 40])
+
+
+def test_a_loss_that_rises_slowly_or_in_a_game_is_no_spike() -> None:
+    def found(rise: list[float], **rest: Any) -> tuple[str, str, str]:
+        losses = [*(2.0 - i / 2000 for i in range(100)), *rise, *[1.4] * 40]
+        all_found = verdict([line(i, loss) for i, loss in enumerate(losses, 1)], **rest)
+        one = next(f for f in all_found.findings if f.code == "loss_spike_recovered")
+        return all_found.verdict, one.severity, one.sentence
+
+    hump = [2.0 + i / 10 for i in range(1, 80)]
+    said = "the loss rose from 1.98 to 9.8 between updates 109 and 179, and came back"
+    assert found(hump) == ("healthy", "info", said)
+    assert found([*[3.5] * 2, *hump])[0] == "healthy"
+    plateau = [5.0 + i / 1000 for i in range(80)]
+    assert found(plateau)[:2] == ("loss_spike_recovered", "warning"), "of which the top is late"
+    assert found([3.5] * 5, reverses=True)[:2] == ("healthy", "info")
 
 
 def test_small_gradients_are_no_problem_only_in_a_healthy_run() -> None:

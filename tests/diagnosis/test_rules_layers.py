@@ -103,6 +103,8 @@ def test_a_layer_dominates_in_most_records_among_at_least_three() -> None:
     high = [1.0, 5.3, 1.0, 1.0]
     found = one(recorded([high] * 100), "dominant_layer")
     assert found is not None and math.isclose(found.evidence["part"], 5.3**2 / (5.3**2 + 3))
+    own = one(recorded([high] * 100, names=["a.w", "token", "b.w", "c.w"]), "dominant_layer")
+    assert own is not None and "is that of token, one of 4 layers" in own.sentence
     assert one(recorded([high, EVEN] * 50), "dominant_layer") is None
     assert one(recorded([EVEN] * 10 + [high] + [None] * 89), "dominant_layer") is None, "one record is one"
     assert one(recorded([[1.0, 5.3]] * 100, names=NAMES[:2]), "dominant_layer") is None

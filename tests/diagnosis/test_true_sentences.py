@@ -293,3 +293,45 @@ def test_all_is_said_of_all_only(clipped: int) -> None:
     lines = [line(i, 2.0) | {"clip/coefficient": 0.01 if i <= clipped else 1.0} for i in range(1, 601)]
     found = told(verdict(lines, clips=True), "overclipped")
     assert found.sentence.startswith("100% of" if clipped == 600 else "99.8% of") and "max_norm" not in found.causes[0]
+
+
+def test_a_norm_that_has_grown_is_not_far_outside() -> None:
+    grown = [*[1.0] * 60, *[2.2] * 19, 6.0, *[2.2] * 10, *[1.0] * 10]
+    lines = [line(i, loss, n) for i, (loss, n) in enumerate(zip(FALLING, grown, strict=False), 1)]
+    assert all(f.code != "spike" for f in verdict(lines).findings)
+
+
+def test_a_loss_that_is_broken_by_a_gradient_is_a_matter_of_that_gradient() -> None:
+    """An update of a watched loop that was applied with it has broken the weights."""
+    lines = [line(1, 2.0, math.nan), *(line(i, math.nan, math.nan) for i in range(2, 40))]
+    found = verdict(lines)
+    assert (found.verdict, told(found, "nan_gradient").began) == ("nan_gradient", 1)
+    assert "the gradient of update 1 is not finite, its loss is" in found.sentence
+    assert all(math.isfinite(v) for name, v in found.evidence.items() if name == "loss_best")
+    assert verdict([line(1, 2.0), *lines[1:]]).verdict == "nan_loss"
+
+
+@pytest.mark.parametrize(
+    "losses", [[2.0 + i / 10 for i in range(100)], [4.0 - i / 20 if i < 50 else 4.0 for i in range(100)]]
+)
+def test_a_loss_with_a_term_that_nothing_trains_need_not_have_diverged(losses: list[float]) -> None:
+    lines = [line(i, loss) for i, loss in enumerate(losses, 1)]
+    assert told(verdict(lines), "diverged").severity == "critical"
+    found = told(verdict(lines, cut="the graph of some weights ends at train.py:7"), "diverged")
+    assert found.severity == "warning" and "a term of it has risen that nothing trains" in found.sentence
+    assert "train.py:7" in found.sentence and "targets" not in found.sentence
+
+
+def test_no_cause_is_of_an_optimizer_that_is_not_there() -> None:
+    losses = [2.0 - i / 2000 for i in range(100)] + [3.5] * 5 + [1.4] * 40
+    lines = [line(i, loss) for i, loss in enumerate(losses, 1)]
+    for betas in (True, False):
+        causes = told(verdict(lines, betas=betas), "loss_spike_recovered").causes
+        assert any("Adam" in cause for cause in causes) == betas and causes
+
+
+@pytest.mark.parametrize("moved", [1e-3, 1e-7])
+def test_a_rate_that_a_schedule_took_away_was_not_too_low(moved: float) -> None:
+    lines = [line(i, 3.0) | {"lr": 0.1 * (i <= 60), "update/ratio": moved * (i <= 60)} for i in range(1, 201)]
+    causes = told(verdict(lines, constant=3.0), "stalled").causes
+    assert (causes == ["a schedule that takes the learning rate to nothing"]) == (moved > 1e-4)

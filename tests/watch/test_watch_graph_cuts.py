@@ -126,3 +126,31 @@ def test_a_function_without_gradients_is_named_itself(tmp_path):
             F.cross_entropy(model[2](features(model[:2], x)), y).backward()
             optimizer.step()
     assert [(f.name, f.site[1]) for f in w.faults] == [("graph-cut", inspect.getsourcelines(features)[1])]
+
+
+def test_of_an_index_and_a_value_the_value_is_named(tmp_path):
+    codes, model = nn.Embedding(16, 8), net()
+    optimizer = Adam([*model.parameters(), *codes.parameters()], 1e-2)
+    with watched(tmp_path)([model, codes], optimizer) as w:
+        for x, y in batches(25):
+            optimizer.zero_grad()
+            chosen = codes(torch.cdist(x, codes.weight).argmin(1))
+            line = inspect.currentframe().f_lineno + 1
+            passed = x + (chosen - x).detach()
+            F.cross_entropy(model(passed), y).backward()
+            optimizer.step()
+    assert [(f.name, f.site[1], f.update) for f in w.faults] == [("graph-cut", line, None)]
+
+
+def test_a_loss_that_rises_by_a_part_that_is_a_number_is_not_said_to_diverge(tmp_path):
+    model, other = net(), nn.Linear(8, 1)
+    optimizer = Adam([*model.parameters(), *other.parameters()], 1e-2)
+    with watched(tmp_path)([model, other], optimizer) as w:
+        for i, (x, y) in enumerate(batches(60)):
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) + i * other(x).square().mean().item()).backward()
+            optimizer.step()
+    final = w.loop.outputs[0].final
+    (found,) = [each for each in final.findings if each.code == "diverged"]
+    assert found.severity == "warning" and found.causes[0] == "a term of the loss that nothing trains"
+    assert final.verdict == "broken_graph"

@@ -8,6 +8,8 @@ from torch.optim import SGD, Adam
 from watched_loops import batches, loss_of, net
 from watched_twins import Twins, adversaries, judged, watched
 
+import gradlab
+
 pytestmark = pytest.mark.filterwarnings("ignore:.parameters. is an empty generator")
 TWINS = Twins()
 wrong, right = TWINS.wrong, TWINS.right
@@ -24,6 +26,30 @@ def a_head_is_replaced_after_the_optimizer_is_made(watch):
             loss_of(model, batch).backward()
             optimizer.step()  # here
     return w
+
+
+def test_what_is_judged_of_the_whole_run_has_no_update(tmp_path, capsys):
+    watch = a_head_is_replaced_after_the_optimizer_is_made(lambda *given: gradlab.watch(*given, folder=tmp_path))
+    ((fault, final),) = [(fault, watch.loop.outputs[0].final) for fault in watch.faults]
+    assert fault.update is None and next(f for f in final.findings if f.code == fault.name).began is None
+    assert f"    {fault.kind.fix}" in watch.report().split("\n") and "at update" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_gradient_that_nothing_adds_to_may_stay_where_others_are_zeroed(left, tmp_path):
+    """As that of a head that was replaced after the optimizer was made; where one is added to, it is named."""
+    model, old = net(), nn.Linear(16, 4)
+    optimizer = SGD([*model.parameters(), *old.parameters()], 0.01)
+    for p in optimizer.param_groups[0]["params"]:
+        p.grad = torch.zeros_like(p)
+    with watched(tmp_path)(model, optimizer) as w:
+        for x, y in batches(12):
+            (model[:2] if left else model).zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    found = [(f.name, f.update, f.detail) for f in w.faults]
+    assert found == ([("zero-grad-missing", 2, "those of 2.weight, 2.bias")] if left else [])
+    assert len(w.loop.trackers[0].accumulated) == (12 if left else 1)
 
 
 def test_weights_of_a_recurrent_layer_have_their_public_names(tmp_path):

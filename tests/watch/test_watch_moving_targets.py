@@ -122,5 +122,32 @@ def test_the_level_of_a_policy_loss_says_nothing(is_policy, tmp_path):
             optimizer.zero_grad()
             (-(policy.log_prob(action) * advantage).mean()).backward()
             optimizer.step()
-    verdict = watch.loop.outputs[0].final.verdict
-    assert verdict == ("healthy" if is_policy else "diverged")
+    final = watch.loop.outputs[0].final
+    assert final.verdict == ("healthy" if is_policy else "diverged")
+    assert ("is that of a policy" in final.sentence, "another optimizer" in str(final)) == (is_policy, False)
+
+
+class Turned(torch.autograd.Function):
+    """The same numbers, and a multiple of their gradient; at first none."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.factor * gradient, None
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_gradient_that_is_turned_round_is_seen(sign, tmp_path):
+    body, head, judge = nn.Linear(8, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([p for part in (body, head, judge) for p in part.parameters()], 0.01)
+    with gradlab.watch([body, head, judge], optimizer, folder=tmp_path, quiet=True) as watch:
+        for i in range(20):
+            hidden = body(torch.randn(16, 8))
+            optimizer.zero_grad()
+            (head(hidden).square().mean() + judge(Turned.apply(hidden, sign * i)).square().mean()).backward()
+            optimizer.step()
+    assert not watch.broken and watch.loop.seen.reverses == (sign < 0)

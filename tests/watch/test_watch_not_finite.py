@@ -67,6 +67,14 @@ def test_where_numbers_are_not_finite_first(loss, tmp_path):
     assert w.faults[0].update == (1 if loss in (root, branch_that_is_not_taken) else 7)
 
 
+def test_weights_that_a_gradient_has_broken_are_no_matter_of_the_loss(tmp_path):
+    w = watched(root, tmp_path, count=30)
+    (found,) = [f for f in w.loop.outputs[0].final.findings if f.code.startswith("nan_")]
+    assert (found.code, found.began) == ("nan_gradient", 1)
+    assert len(found.causes) == 1 and found.causes[0].startswith("the square root of 0, whose gradient is infinite")
+    assert f"test_watch_not_finite.py:{marked(root)}" in found.causes[0]
+
+
 def test_the_last_update_is_named_at_the_backward_pass(tmp_path):
     w = watched(mean_of_none, tmp_path, count=7)
     assert [f.name for f in w.faults] == ["not-finite"]

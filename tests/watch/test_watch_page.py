@@ -43,7 +43,7 @@ def test_page_of_a_watched_loop(chromium, watch, dark, width):
         loop = shown.text("#loop")
         assert f"test_watch_page.py:{marked(adversaries)} GL305" in loop
         assert "first.step()  # here" in loop
-        assert "first at update 2, 11 times" in loop
+        assert "first seen at update 2, 11 times" in loop
         assert "Instead: call optimizer.zero_grad() once per update" in loop
         assert shown.page.locator("#loop pre.right").inner_text().rstrip().endswith("optimizer.zero_grad()")
         assert "mend" not in shown.text("#verdict")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
 from watched_loops import batches, loss_of, net
-from watched_twins import Twins, dropping
+from watched_twins import Twins, dropping, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore:.parameters. is an empty generator")
 TWINS = Twins()
@@ -157,3 +157,9 @@ def test_a_mistake_is_reported_at_its_line(name, tmp_path):
 @pytest.mark.parametrize("name", TWINS.of_right_loops)
 def test_its_correct_twin_has_none(name, tmp_path):
     TWINS.check_right_loop(name, tmp_path)
+
+
+def test_what_takes_some_updates_to_notice_is_said_of_the_first_of_them(tmp_path):
+    w = left_in_eval(watched(tmp_path))
+    assert [f.update for f in w.faults] == [5]
+    assert "first seen at update 5; call model.train()" in w.report()

@@ -106,6 +106,18 @@ def test_a_model_without_parameters(tmp_path):
     assert watch.loop.trackers[0].names == ["parameter0"]
 
 
+def test_a_mistake_is_the_first_cause_of_what_comes_of_it(tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(60):
+            loss_of(model, batch).backward()
+            optimizer.step()
+    final = watch.loop.outputs[0].final
+    (found,) = [each for each in final.findings if each.code == "diverged"]
+    assert found.causes[0].startswith("GL305 at ") and found.causes[0].endswith(f":{watch.faults[0].site[1]}")
+
+
 def test_the_report_names_line_mistake_and_fix(tmp_path, capsys):
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -116,7 +128,7 @@ def test_the_report_names_line_mistake_and_fix(tmp_path, capsys):
     printed, (first, line, when, *_) = capsys.readouterr().err, watch.report().split("\n")
     assert first == "verdict: zero-grad-missing (4 updates)"
     assert f"test_watch_report.py:{watch.faults[0].site[1]}: GL305 error: gradients are not zeroed" in line
-    assert when == "    first at update 2, 3 times; call optimizer.zero_grad() once per update, after the step"
+    assert when == "    first seen at update 2, 3 times; call optimizer.zero_grad() once per update, after the step"
     assert printed.count("\n") == 1
     assert line in printed
 

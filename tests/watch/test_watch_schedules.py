@@ -40,6 +40,9 @@ def trained(folder, make, step_at):
                     schedule.step()
                 line = inspect.currentframe().f_lineno - 1
     assert not watch.broken
+    since = [f.update for f in watch.faults if f.name == "schedule-too-short"]
+    assert [f.update for f in watch.faults if f.update is not None] == since, "others are judged of the whole run"
+    assert all(update <= 40 for update in since), "from where on it holds, not where it was noticed"
     return [(f.name, f.site[1]) for f in watch.faults], line
 
 

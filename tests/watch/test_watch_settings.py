@@ -125,3 +125,20 @@ def test_findings_about_clipping_and_steps_have_lines(tmp_path):
     lines = {finding.code: finding.evidence.get("line") for finding in final.findings}
     assert final.verdict == "updates_lost" and f"test_watch_settings.py:{line}: " in final.sentence
     assert (lines["updates_lost"], lines["clip_idle"]) == (line, line - 1)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_clipping_of_what_is_zero_is_not_said_to_be_idle(before, tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), 1e-2)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(64):
+            optimizer.zero_grad()
+            for clip in (before, not before):
+                if clip:
+                    nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+                else:
+                    loss_of(model, batch).backward()
+            optimizer.step()
+    final = watch.loop.outputs[0].final
+    assert ("clip_idle" in final.checked) != before

@@ -57,7 +57,11 @@ def test_a_loss_through_a_frozen_judge_need_not_fall(layer, tmp_path):
             (1 - judge(made).mean()).backward()
             first.step()
             judge.requires_grad_(True)
-    assert "optimizer 0 (SGD): verdict: healthy" in watch.report() and "against another optimizer's" in watch.report()
+    found = [output.final for output in watch.loop.outputs]
+    said = "depends on weights that another optimizer moves by another loss"
+    assert found[0].verdict == "healthy" and found[0].sentence.endswith(f"; it {said}")
+    assert "moves weights that the loss of another optimizer depends on" in found[1].sentence
+    assert found[0].unchecked["not_learning"] == f"its loss {said}"
 
 
 def test_a_reused_folder_contains_nothing_of_an_earlier_watch(tmp_path):

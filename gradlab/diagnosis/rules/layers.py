@@ -96,7 +96,7 @@ class Vanishing(Rule):
             reached = [pair for pair, has in zip(every, h.reached, strict=True) if has] or every  # none at the end
             (bottom, low), (top, high) = reached[0], reached[-1]
             sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
-            sentence += f" (norms at the end: {high:.2g} of {top}, {low:.2g} of {bottom})"
+            sentence += f" (norms at the end: {high:.2g} of {h.words(top)}, {low:.2g} of {h.words(bottom)})"
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
             found = self.found("critical", f"{sentence}, and {run.progress}", self.at, **evidence)
             if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
@@ -178,7 +178,8 @@ class DominantLayer(Rule):
         own, others = moved.get(name, math.nan), [v for k, v in moved.items() if k != name]
         rest = statistics.median(others) if others else math.nan
         part = part_of_squares(h.layers, layer)
-        sentence = f"{percent(part)} of the squared gradient norm is that of {name}, one of {len(h.layers)} layers"
+        sentence = f"{percent(part)} of the squared gradient norm is that of {h.words(name)},"
+        sentence += f" one of {len(h.layers)} layers"
         evidence = {"layer": name, "part": part, "update_ratio": own, "others": rest}
         idle = statistics.fmean(self.acted.values) < self.often or not run.clips_whole
         if idle or not rest < min(self.starved * own, self.small):

@@ -10,6 +10,8 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
 
+CHANGED = "its targets have changed"
+
 
 @rule("diverged", position=90)
 @dataclass
@@ -19,7 +21,8 @@ class Diverged(Rule):
     Back there is also a run whose losses and evaluations were better than the best constant answer, and end no better.
 
     Where the targets of a regression have grown too, or the model often ran without gradients, as in Q-learning, the
-    loss may rise with its targets: the finding is then a warning. There is none where targets have grown and the loss
+    loss may rise with its targets, and where the graph of some weights ends before the loss, by a term that nothing
+    trains: the finding is then a warning. There is none where targets have grown and the loss
     has halved relative to their size.
 
     It is a warning where the losses and the evaluations have both lost `part` of their fall: what is learnt goes again.
@@ -49,8 +52,8 @@ class Diverged(Rule):
             return None
         if run.rose(self.factor):
             sentence = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
-            if why := self.moving(run):
-                return self.found("warning", f"{sentence}, and {why}: it diverges, or rises with its targets")
+            if moving := self.moving(run):
+                return self.found("warning", f"{sentence}, and {moving[1]}: it diverges, or {moving[0]}")
             return self.found("critical", sentence)
         began = max(h.loss_first, h.loss_early)
         reference = began if run.constant is None else min(began, run.constant)
@@ -60,7 +63,7 @@ class Diverged(Rule):
             sentence = f"the loss fell from {reference:.3g} to {h.losses.best:.3g}, and is back at {h.losses.final:.3g}"
             severity, why = "critical", "what was learnt is lost"
             if moving := self.moving(run):
-                severity, why = "warning", f"{why}, or its targets have changed, since {moving}"
+                severity, why = "warning", f"{why}, or {moving[0]}, since {moving[1]}"
             return self.found(severity, f"{sentence}: {why}", best=h.losses.best, last=h.losses.final)
         if self.moving(run):
             return None
@@ -92,13 +95,16 @@ class Diverged(Rule):
         found.causes = ["weight decay that outweighs the gradient"]
         return found
 
-    def moving(self, run: FinishedRun) -> str:
-        """Why the loss of a model that learns may rise: its targets come from a model that changes. Else nothing."""
+    def moving(self, run: FinishedRun) -> tuple[str, str] | None:
+        """What else may raise the loss of a model that learns, and what shows it."""
+        if run.cut:
+            return "a term of it has risen that nothing trains", run.cut
         first, last = run.targets or (0.0, 0.0)
         rise = abs(run.history.losses.final / max(run.history.losses.initial, 1e-300))
         if 0 < first * max(self.factor, rise**0.5) < last:
-            return f"the mean square of its targets went from {first:.3g} to {last:.3g}"
-        return "the model also runs without gradients, as where it makes its data or targets" if run.generates else ""
+            return CHANGED, f"the mean square of its targets went from {first:.3g} to {last:.3g}"
+        made = "the model also runs without gradients, as where it makes its data or targets"
+        return (CHANGED, made) if run.generates else None
 
     def unable(self, run: FinishedRun) -> str | None:
         h = run.history

@@ -14,10 +14,35 @@ from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.series import Recent, median
 
 
+@dataclass
+class Rise:
+    """The loss left its usual range."""
+
+    began: int
+    """The first of the updates that did."""
+    usual: float
+    """The loss before."""
+    height: float
+    """The highest level so far."""
+    top: int
+    """The update at which it was reached."""
+    early: float
+    """The highest level within a window."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether most of the way was still to go when the first window was over."""
+        return self.height - self.usual > 2 * (self.early - self.usual)
+
+
 @rule("loss_spike_recovered", position=200)
 @dataclass
 class SpikeRecovered(Rule):
     """The loss rose far above its usual range, and came back.
+
+    One that rises over many updates is no spike, as the loss of a net that gives up one solution for another: of which
+    less than half is within the first window (`diagnosis.window`). That is information, as is one where a gradient is
+    reversed, and one network learns against another.
 
     Small batches have large losses now and then, sometimes two in a row, so a fixed threshold would be wrong. That
     `smooth` losses in a row exceed all of the hundred before is equally rare whatever their distribution is.
@@ -38,40 +63,47 @@ class SpikeRecovered(Rule):
     def begin(self) -> None:
         self.recent = Recent(100)
         self.now: deque[float] = deque(maxlen=self.smooth)
-        self.before: float | None = None  # the usual loss when the spike under way began
-        self.at = self.count = 0
-        self.first: tuple[int, float, float] | None = None
-        self.height = 0.0
+        self.rise: Rise | None = None  # the one under way
+        self.count = 0
+        self.first: Rise | None = None
+        self.slow: Rise | None = None
 
     def observe(self, line: dict[str, Any], layers: dict[str, list[Any]] | None, history: History) -> None:
         loss = line.get("train/loss", math.nan)
         if not math.isfinite(loss):
             return
-        if self.before is None and len(self.now) == self.smooth:
+        if self.rise is None and len(self.now) == self.smooth:
             self.recent.add(self.now[0])
         self.now.append(loss)
         level = math.fsum(self.now) / len(self.now)
-        if self.before is not None:
-            self.height = max(self.height, level)
-            if level <= self.before + 0.1 * abs(self.before):
-                self.count += 1
-                self.first = self.first or (self.at, self.before, self.height)
-                self.before = None
+        if (rise := self.rise) is not None:
+            if level > rise.height:
+                rise.height, rise.top = level, line["attempt"]
+            if line["attempt"] < rise.began + history.window:
+                rise.early = rise.height
+            if level <= rise.usual + 0.1 * abs(rise.usual):
+                if rise.is_slow:
+                    self.slow = self.slow or rise
+                else:
+                    self.first, self.count = self.first or rise, self.count + 1
+                self.rise = None
         elif len(self.recent.values) >= 2 * history.window and min(self.now) > self.recent.ordered[-1]:
             usual = self.recent.median
-            rise = median(sorted(self.now)) - usual
-            large = rise > (self.factor - 1) * abs(usual) and rise > self.share * abs(history.loss_early)
-            if large and rise > self.spread * self.recent.spread:
-                self.before, self.at, self.height = usual, line["attempt"], level
+            height = median(sorted(self.now)) - usual
+            large = height > (self.factor - 1) * abs(usual) and height > self.share * abs(history.loss_early)
+            if large and height > self.spread * self.recent.spread:
+                self.rise = Rise(line["attempt"] - self.smooth + 1, usual, level, line["attempt"], level)
 
     def suspects(self, run: FinishedRun) -> list[int]:
-        return [self.first[0] - self.smooth + 1] if self.first else []
+        return [self.first.began] if self.first else []
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if self.first is None or not run.trains:
+        rise = self.first or self.slow
+        if rise is None or not run.trains:
             return None
-        at, usual, height = self.first
-        sentence = f"the loss rose from {usual:.3g} to {height:.3g} at update {at}, and came back"
-        more = f" ({self.count} times)" if self.count > 1 else ""
-        more += run.samples_of(at - self.smooth + 1)
-        return self.found("warning", sentence + more, at, usual=usual, height=height, count=self.count)
+        sentence = f"the loss rose from {rise.usual:.3g} to {rise.height:.3g}"
+        sentence += f" between updates {rise.began} and {rise.top}, and came back"
+        sentence += f" ({self.count} times)" if self.count > 1 else ""
+        seen = {"usual": rise.usual, "height": rise.height, "count": max(self.count, 1)}
+        severity = "info" if rise is self.slow or run.reverses else "warning"
+        return self.found(severity, sentence + run.samples_of(rise.began), rise.began, **seen)

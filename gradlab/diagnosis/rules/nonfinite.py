@@ -149,7 +149,7 @@ class NaNLoss(NonFinite):
         """What the lines of metrics alone say."""
         h, (alone, samples) = run.history, self.alone(run)
         if self.ended(run):
-            if not h.bad_loss:
+            if not h.bad_loss or h.poisoned:
                 return None
             what = "the last losses are not finite" if h.broken else f"the last {h.streak} updates were skipped"
             sentence = run.error or f"{what}, since update {h.bad_since}: not for a gradient alone, but for the loss"
@@ -229,15 +229,22 @@ class NaNGradient(NonFinite):
         h, o = run.history, run.overflow
         if not self.ended(run) or h.empty == h.attempts > 0:
             return None
-        if (h.bad_loss and o is None) or (o is not None and o.phase in ("forward", "between", "loss")):
+        if (h.bad_loss and o is None and not h.poisoned) or (
+            o is not None and o.phase in ("forward", "between", "loss")
+        ):
             return None  # it began in the forward pass
         applied = f"the loss is not finite since update {h.bad_since}, and these updates were still applied"
         skipped = f"the last {h.streak} updates were skipped: their gradients are not finite"
+        if h.poisoned:
+            applied = (
+                f"the gradient of update {h.poisoned_at} is not finite, its loss is, and it was applied: {applied}"
+            )
         sentence = run.error or (skipped if h.streak else applied)
         if o is not None:
             sentence = f"{sentence}; {o}"
         alone, samples = self.alone(run)
-        found = self.found("critical", sentence + alone, run.history.bad_since, samples=samples)
+        began = h.poisoned_at if h.poisoned else h.bad_since
+        found = self.found("critical", sentence + alone, began, samples=samples)
         made = o.derivative if o is not None else None
         if named := [c for c in self.causes if made in c.split()]:
             found.causes = named

@@ -145,8 +145,9 @@ class Spike(Rule):
             return
         if norm <= self.factor * recent[len(recent) // 2] and norm <= self.factor * recent[0]:
             return  # cheap, and nearly always true: the median is computed only where it may matter
-        usual = history.norms.median
-        if norm > self.factor * usual and norm - usual > self.z * history.norms.spread:
+        usual, lately = history.norms.median, [*recent][-history.window - 1 : -1]
+        single = norm > self.factor * median(sorted(lately))  # else the norm has grown
+        if single and norm > self.factor * usual and norm - usual > self.z * history.norms.spread:
             self.count += 1
             self.first = self.first or (line["attempt"], norm, usual)
 

@@ -40,6 +40,7 @@ class Stalled(Rule):
             found.sentence += f"; the learning rate came to nothing: the {h.attempts} updates of the run are worth"
             found.sentence += f" {h.full_updates:.3g} at its highest"
             found.evidence["full_updates"] = h.full_updates
+        if cut_short or (h.lr_last < run.still * h.lr_highest and h.update_ratios.largest > SMALL):
             found.causes = ["a schedule that takes the learning rate to nothing"]
         return found
 

@@ -86,7 +86,7 @@ class Rule:
         h = run.history
         few = f"the run has {h.attempts} update{'s' * (h.attempts != 1)}, fewer than {2 * run.window}"
         if run.opposed:
-            few = "its loss depends on weights that another optimizer moves by another loss"
+            few = f"its loss {run.opposed}"
         unmoved = "how far the weights move was not recorded" if h.applied else "no update was applied"
         missing = {
             "long": None if run.long else few if h.losses.count or not h.attempts else "its losses are not known",

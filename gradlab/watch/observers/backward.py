@@ -24,6 +24,7 @@ from gradlab.watch.networks_between import NetworksBetween, foreign_gradients, i
 from gradlab.watch.observers import compiled_steps
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.patches import AfterCall
+from gradlab.watch.reversals import Reversals
 from gradlab.watch.rules import calls
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -43,6 +44,7 @@ class BackwardObserver:
         self.dtypes = GraphDtypes()
         self.networks = NetworksBetween()
         self.advantages = Advantages()
+        self.reversals = Reversals(loop.seen)
         self.holding: dict[CallSite | None, list[bool]] = {}
         """For each line, whether a scaled loss was part of what the first passes there began at."""
         self.graphs: dict[tuple[CallSite | None, int], tuple[int, Graph]] = {}
@@ -80,6 +82,8 @@ class BackwardObserver:
         unheld = loop.unheld.before(loop.seen.num_backwards)
         looked = bool(roots) and loop.seen.num_backwards % TARGETS_EVERY == 1
         size = target_size(roots[0]) if looked else None
+        if looked:
+            self.reversals.ask(roots, loop.followed.guarded)
         labels = label_counts(roots[0], b.weight) if looked and len(roots) == 1 else None
 
         def after(result: Any, error: bool) -> None:
@@ -91,6 +95,7 @@ class BackwardObserver:
                 if now == tracker.seen_versions:
                     continue
                 tracker.seen_versions = now
+                tracker.note_refilled()
                 tracker.note_weights(b)
                 if before and before[tracker.index]:
                     tracker.opposed += is_opposed(before[tracker.index])

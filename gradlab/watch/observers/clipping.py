@@ -178,7 +178,7 @@ class ClippingObserver:
                 loop.add_violations(tracker, calls.at_single(tracker, site, len(params)))
             tracker.clips.append(ClipCall(site, len(tracker.accumulated)))
             tracker.clip_site = site
-            output.clips = True
+            output.clips |= bool(tracker.own) or tracker.manually_written  # else there is nothing to clip
             output.clips_whole &= bound is not None and len(params) >= len(tracker.params)
             if not tracker.unused:
                 continue

@@ -56,6 +56,7 @@ class ZeroGradObserver:
                 now = tracker.versions()
                 if is_partial(tracker.seen_versions, now):
                     self.loop.outputs[tracker.index].metrics.zeroing = {}
+                    tracker.note_left()
                 elif now != tracker.seen_versions or not tracker.accumulated:
                     tracker.zeroed(site)
                 tracker.seen_versions = now

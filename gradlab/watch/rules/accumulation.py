@@ -8,7 +8,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite
 from gradlab.watch.events import BackwardPass, Violation
-from gradlab.watch.optimizer_tracker import OptimizerTracker
+from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
 THROWN = 10
 """Updates in a row in which a pass is zeroed, after which the next one is followed."""
@@ -17,8 +17,9 @@ THROWN = 10
 def zeroing(tracker: OptimizerTracker, unused: list[BackwardPass], site: CallSite | None) -> Iterator[Violation]:
     """At a step: were gradients zeroed too often, too late or never?"""
     yield from zeroed_before_step(tracker, site)
-    if 0 < len(tracker.own) < len(tracker.accumulated):
-        yield "zero-grad-missing", site, ""
+    if 0 < len(tracker.own) < len(tracker.accumulated) and (tracker.refilled or not tracker.left):
+        names = [tracker.name_of(p) for p in tracker.left if id(p) in tracker.refilled]
+        yield "zero-grad-missing", site, f"those of {listed(names)}" if names else ""
     dropped = finite_dropped(tracker)
     if not unused or tracker.steps_without_drop or tracker.window is not None:
         return

@@ -28,7 +28,8 @@ def at_step(tracker: OptimizerTracker, models: Sequence[nn.Module], modes: Seque
             mode.matters = any(depends_on_mode(part) for part in model.modules())
         mode.updates += 1
         if mode.matters and mode.updates == UPDATES:
-            yield "training-in-eval", mode.site or unused[-1].forward_site or unused[-1].site, ""
+            site = mode.site or unused[-1].forward_site or unused[-1].site
+            yield "training-in-eval", site, "", tracker.attempts + 2 - UPDATES
 
 
 def depends_on_mode(module: nn.Module) -> bool:

@@ -196,7 +196,8 @@ def at_end(
     updates, passes = tracker.attempts, tracker.num_backwards
     gone = updates >= LONG and tracker.peak_rate > 0 and tracker.last_alive < updates / 2
     if gone and 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more are those of micro-batches
-        yield "schedule-too-short", site, f"from update {tracker.last_alive + 2} on"
+        since = tracker.last_alive + 2
+        yield "schedule-too-short", site, f"from update {since} on", since
     accumulates = updates * 2 <= passes
     if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
         yield "schedule-length-in-micro-batches", site, f"{num_steps} of {passes} steps"

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
-from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker
+from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker, listed
 from gradlab.watch.rules.accumulation import close
 from gradlab.watch.source_lines import assignment_line, freezing_line
 
@@ -25,8 +25,6 @@ AGAIN = 3
 """Updates on losses of which a term was one of an earlier update."""
 OPPOSED = 3
 """Updates in which two gradients of the same weights must point in opposite directions."""
-NAMES = 3
-"""Names that are listed."""
 
 
 def at_step(
@@ -35,7 +33,8 @@ def at_step(
     """When an optimizer steps."""
     alone = len(trackers) == 1 and not tracker.other_optimizers
     if alone and not tracker.fed and tracker.starved == STARVED:
-        yield "step-without-gradient", tracker.cut_site or seen.leaf_site or site, why_starved(tracker, seen)
+        since = tracker.attempts + 2 - STARVED
+        yield "step-without-gradient", tracker.cut_site or seen.leaf_site or site, why_starved(tracker, seen), since
     if tracker.manually_written:
         return
     yield from stepped_again(tracker, site)
@@ -151,11 +150,6 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
         if site is None and tracker.step_site is not None:
             site = freezing_line(tracker.step_site[0])
         yield "frozen-and-forgotten", site or tracker.step_site, listed(names)
-
-
-def listed(names: list[str]) -> str:
-    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return ", ".join(names[:NAMES]) + more
 
 
 def why_starved(tracker: OptimizerTracker, seen: Seen) -> str:

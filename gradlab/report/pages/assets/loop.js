@@ -7,7 +7,6 @@ const loop = (() => {
   const code = (text, name) => element("pre", null, { class: name }, [element("code", text)]);
 
   function mistake(fault) {
-    const often = fault.times > 1 ? `, ${fault.times} times` : "";
     return element("li", null, {}, [
       element("p", null, {}, [
         parts.badge(SEVERITIES[fault.severity], fault.severity),
@@ -15,7 +14,7 @@ const loop = (() => {
         ` ${fault.code}: ${fault.message}`,
       ]),
       ...(fault.text ? [code(fault.text, "wrong")] : []),
-      element("p", `first at update ${fault.update}${often}`, { class: "quiet" }),
+      ...(fault.occurrences ? [element("p", fault.occurrences, { class: "quiet" })] : []),
       element("p", null, {}, ["Instead: ", element("strong", fault.mend)]),
       element("div", null, { class: "paste" }, [code(fault.example, "right"), lab.copyButton(fault.example)]),
       element("p", fault.why, { class: "quiet" }),

@@ -336,4 +336,28 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL616",
+        name="unrelated-target",
+        severity="warning",
+        message="the target of this loss has nothing to do with the input: there is nothing to be learnt from it",
+        why="What was drawn twice is not the same: a diffusion model is to find the noise in its own input, and rows "
+        "that were picked by two drawn indices belong to different samples. The best answer is a constant.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    inputs, targets = x[torch.randint(len(x), (len(x),))], y[torch.randint(len(x), (len(x),))]
+    F.cross_entropy(model(inputs), targets).backward()
+    optimizer.step()
+""".strip(),
+        fix="draw once, and use it for the input and the target",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    rows = torch.randint(len(x), (len(x),))
+    F.cross_entropy(model(x[rows]), y[rows]).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

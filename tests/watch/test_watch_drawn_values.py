@@ -1,0 +1,89 @@
+"""Targets that were drawn apart from the input are named; augmentation and mixtures are not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from watched_loops import batches, marked
+
+import gradlab
+
+
+def noised(x, noise=None):
+    share = torch.linspace(0.9, 0.1, 10)[torch.randint(10, (len(x),))][:, None]
+    return share.sqrt() * x + (1 - share).sqrt() * (torch.randn_like(x) if noise is None else noise)
+
+
+def other_noise(m, x, y):
+    noise = torch.randn_like(x)
+    return F.mse_loss(m.same(noised(x)), noise)  # here
+
+
+def other_noise_squared(m, x, y):
+    x, noise = torch.randn(16, 8).cumsum(1), torch.randn(16, 8)
+    error = noise - m.same(noised(x))
+    return error.pow(2).mean()  # here
+
+
+def other_rows(m, x, y):
+    order, other = torch.randperm(16), torch.randperm(16)
+    return F.cross_entropy(m.last(x[order[:8]]), y[other[:8]])  # here
+
+
+def faults_of(loss, tmp_path):
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"same": nn.Linear(8, 8), "last": nn.Linear(8, 4)})
+    model.same, model.last = model["same"], model["last"]
+    optimizer = Adam(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            loss(model, x, y).backward()
+            optimizer.step()
+    assert not w.broken
+    return [(f.name, f.site[1]) for f in w.faults]
+
+
+@pytest.mark.parametrize("loss", [other_noise, other_noise_squared, other_rows])
+def test_what_was_drawn_twice_is_not_the_same(loss, tmp_path):
+    assert faults_of(loss, tmp_path) == [("unrelated-target", marked(loss))]
+
+
+def same_noise(m, x, y):
+    noise = torch.randn_like(x)
+    return F.mse_loss(m.same(noised(x, noise)), noise)
+
+
+def mixed(m, x, y):
+    rows, order = torch.randint(16, (16,)), torch.randperm(16)
+    x, y = x[rows], y[rows]
+    out = m.last(0.7 * x + 0.3 * x[order])
+    return 0.7 * F.cross_entropy(out, y) + 0.3 * F.cross_entropy(out, y[order])
+
+
+def turned(m, x, y):
+    """The turns are drawn, and are made one by one."""
+    turns, x = torch.randint(4, (16,)), x[torch.randint(16, (16,))]
+    turned = torch.stack([each.roll(int(turn)) for each, turn in zip(x, turns, strict=True)])
+    return F.mse_loss(m.last(turned), torch.eye(4)[turns])
+
+
+def restored(m, x, y):
+    return F.mse_loss(m.same(noised(x)), x) + F.mse_loss(m.same(x + 0.1 * torch.randn_like(x)), torch.randn(16, 8) + x)
+
+
+RIGHT = {
+    "same_noise": same_noise,
+    "mixed": mixed,
+    "turned": turned,
+    "restored": restored,
+    "same_rows": lambda m, x, y: F.cross_entropy(m.last(x[(r := torch.randint(16, (16,)))]), y[r]),
+    "data_of_no_meaning": lambda m, x, y: F.mse_loss(m.same(torch.randn(16, 8)), torch.randn(16, 8)),
+    "injected": lambda m, x, y: F.cross_entropy(m.last(m.same(x) - 0.1 * torch.randn(16, 8)), y),
+}
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_what_is_drawn_once_or_on_purpose(kind, tmp_path):
+    assert faults_of(RIGHT[kind], tmp_path) == []

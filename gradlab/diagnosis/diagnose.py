@@ -131,7 +131,7 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.long and h.loss_early > h.losses.initial:  # of a single batch
         first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"
     sentence = f"the loss went from {first} to {h.losses.final:.4g}"
-    return "healthy", f"{sentence}; it {run.opposed}" if run.opposed else sentence
+    return "healthy", f"{sentence}; it need not fall, since it {run.opposed}" if run.opposed else sentence
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:

@@ -82,8 +82,10 @@ def stacked(samples: Sequence[Any]) -> Any:
 
 def numbers_alone(sample: Any) -> bool:
     """Whether a sample has neither arrays nor lists of numbers."""
-    if isinstance(sample, tuple | Mapping):
-        return all(map(numbers_alone, sample.values() if isinstance(sample, Mapping) else sample))
+    if isinstance(sample, Mapping):
+        return all(map(numbers_alone, sample.values()))
+    if isinstance(sample, tuple):
+        return all(map(numbers_alone, sample))
     return isinstance(sample, torch.Tensor | int | float)
 
 

@@ -76,8 +76,8 @@ def single(tensor: torch.Tensor) -> torch.Tensor:
 
 def stacked(samples: Sequence[Any]) -> Any:
     """PyTorch's own collate function, of samples whose lists of numbers are tensors."""
-    of_numbers = numbers_alone(samples[0])  # collated as they are, in a quarter of the time
-    return torch.utils.data.default_collate(samples if of_numbers else [tensors(sample) for sample in samples])
+    alone = numbers_alone(samples[0])  # collated as they are, in a quarter of the time
+    return torch.utils.data.default_collate([sample if alone else tensors(sample) for sample in samples])
 
 
 def numbers_alone(sample: Any) -> bool:

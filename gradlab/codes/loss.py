@@ -360,4 +360,47 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL617",
+        name="one-target",
+        severity="warning",
+        message="all losses of this layer have one and the same target: a constant is the answer, and is learnt",
+        why="A discriminator learns from what is real and what is made only if their labels differ.",
+        wrong="""
+model = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 1)])
+maker, judge = model
+one, zero = torch.ones(16, 1), torch.zeros(16, 1)
+first = torch.optim.Adam(judge.parameters(), lr=0.001)
+second = torch.optim.Adam(maker.parameters(), lr=0.001)
+for x, y in loader:
+    made = maker(torch.randn(16, 4))
+    first.zero_grad()
+    real = F.binary_cross_entropy_with_logits(judge(x), one)
+    false = F.binary_cross_entropy_with_logits(judge(made.detach()), one)
+    (real + false).backward()
+    first.step()
+    second.zero_grad()
+    F.binary_cross_entropy_with_logits(judge(made), one).backward()
+    second.step()
+""".strip(),
+        fix="give what is to be told apart different labels",
+        example="""
+model = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 1)])
+maker, judge = model
+one, zero = torch.ones(16, 1), torch.zeros(16, 1)
+first = torch.optim.Adam(judge.parameters(), lr=0.001)
+second = torch.optim.Adam(maker.parameters(), lr=0.001)
+for x, y in loader:
+    made = maker(torch.randn(16, 4))
+    first.zero_grad()
+    real = F.binary_cross_entropy_with_logits(judge(x), one)
+    false = F.binary_cross_entropy_with_logits(judge(made.detach()), zero)
+    (real + false).backward()
+    first.step()
+    second.zero_grad()
+    F.binary_cross_entropy_with_logits(judge(made), one).backward()
+    second.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

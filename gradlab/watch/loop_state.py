@@ -16,6 +16,7 @@ from gradlab.watch.aliases import Aliases
 from gradlab.watch.arguments import is_fsdp1, parameter_names
 from gradlab.watch.broadcasts import Broadcasts
 from gradlab.watch.call_site import CallSite
+from gradlab.watch.constant_targets import ConstantTargets
 from gradlab.watch.drawn_values import DrawnValues
 from gradlab.watch.events import BackwardPass, Mode, Seen, Violation
 from gradlab.watch.faults import FaultLog, FaultRecord
@@ -90,7 +91,7 @@ class LoopState:
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite = NotFinite()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
-        readers += [self.reads, SampleAxes(), TokenMasks(), IdleTerms(models), DrawnValues()]
+        readers += [self.reads, SampleAxes(), TokenMasks(), IdleTerms(models), DrawnValues(), ConstantTargets()]
         self.asking: list[AskingReader] = [self.not_finite, ThrownLosses(), FreshWeights(models, self.trackers)]
         """Readers that may want the next update too."""
         self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()])

@@ -1,0 +1,54 @@
+"""A discriminator whose losses all have one label is named, and one that tells two apart in any way is not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from watched_loops import batches, marked
+
+import gradlab
+
+ONE, ZERO = torch.ones(16, 1), torch.zeros(16, 1)
+
+
+def apart(judge, real, made, label):
+    right = F.binary_cross_entropy_with_logits(judge(real), ONE)
+    return right + F.binary_cross_entropy_with_logits(judge(made), label)  # here
+
+
+def squared(judge, real, made, label):
+    right = F.mse_loss(judge(real), ONE)
+    return right + nn.MSELoss()(judge(made), label)  # here
+
+
+def by_hand(judge, real, made, label):
+    """What is made is told apart by another function, without a label."""
+    return F.binary_cross_entropy_with_logits(judge(real), ONE) + F.softplus(judge(made)).mean()
+
+
+def faults_of(loss, label, tmp_path):
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    first, second = Adam(judge.parameters(), 1e-3), Adam(maker.parameters(), 1e-3)
+    with gradlab.watch([maker, judge], [first, second], folder=tmp_path, quiet=True) as w:
+        for x, _ in batches(8):
+            made = maker(torch.randn(16, 4))
+            first.zero_grad()
+            loss(judge, x, made.detach(), label).backward()
+            first.step()
+            second.zero_grad()
+            F.binary_cross_entropy_with_logits(judge(made), ONE).backward()
+            second.step()
+    assert not w.broken
+    return [(f.name, f.site[1]) for f in w.faults]
+
+
+@pytest.mark.parametrize("loss", [apart, squared])
+def test_one_label_for_what_is_to_be_told_apart(loss, tmp_path):
+    assert faults_of(loss, ONE, tmp_path) == [("one-target", marked(loss))]
+
+
+@pytest.mark.parametrize("loss, label", [(apart, ZERO), (squared, ZERO), (by_hand, ONE)])
+def test_different_labels(loss, label, tmp_path):
+    assert faults_of(loss, label, tmp_path) == []

@@ -120,7 +120,7 @@ class Data:
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", self.batch_size, ">= 1")
 
-    def left(self, train: Split) -> Split:
+    def without_excluded(self, train: Split) -> Split:
         """A training set less the samples of `without`."""
         if not self.without:
             return train

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from gradlab.data.reader import Key, Reader
-from gradlab.data.stream import Stream
+from gradlab.data.stream import DataStream
 
 
 def budgeted(lengths: torch.Tensor, most: int, packed: bool = False) -> list[list[int]]:
@@ -40,7 +40,7 @@ class BatchReader(Reader):
 
 
 @dataclass
-class Budgeted(Stream):
+class Budgeted(DataStream):
     """Batches of a map-style data set. A place in an epoch is that of a batch."""
 
     reader: BatchReader
@@ -54,4 +54,4 @@ class Budgeted(Stream):
 
     def batch(self, index: torch.Tensor) -> tuple[Any, Any]:
         """The first samples, as many as are asked for."""
-        return self.met(self.sample((0, tuple(range(len(index))))))
+        return self.prepared(self.sample((0, tuple(range(len(index))))))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gradlab.data.base import IGNORE
-from gradlab.data.meeting import LABELS, is_pair
+from gradlab.data.batch_format import LABELS, is_pair
 from gradlab.data.reader import stacked, tensors
 
 

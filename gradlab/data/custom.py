@@ -10,8 +10,8 @@ import torch
 from gradlab.base.importing import load_object
 from gradlab.base.option import Invalid, option, require
 from gradlab.data.base import Splits, TensorSplit
-from gradlab.data.meeting import DIMENSIONS, INTEGER, kind_of_targets
-from gradlab.data.meeting import kind_of_inputs as any_kind
+from gradlab.data.batch_format import DIMENSIONS, INTEGER, kind_of_targets
+from gradlab.data.batch_format import kind_of_inputs as any_kind
 from gradlab.data.spec import Spec
 from gradlab.data.streamed_set import StreamedSet, is_array
 

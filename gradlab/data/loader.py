@@ -15,12 +15,12 @@ import torch
 from gradlab.base.option import Invalid
 from gradlab.base.randomness import Apart, mix, set_random_state
 from gradlab.data.reader import Key, single, tensors
-from gradlab.data.stream import BATCHES, Stream
+from gradlab.data.stream import BATCHES, DataStream
 from gradlab.data.tree import leaves, mapped
 
 
 @dataclass
-class Loader(Stream):
+class Loader(DataStream):
     """Batches of `reader.dataset`, which is iterated from its beginning in every epoch. A place is that of a batch."""
 
     length: int | None = None
@@ -55,12 +55,12 @@ class Loader(Stream):
     def batch(self, index: torch.Tensor) -> tuple[Any, Any]:
         """The first samples of the first batch, as many as are asked for."""
         ((_, batch),) = islice(self.batches(0), 1)
-        return self.met(((0, (0,)), mapped(lambda t: t[: len(index)] if t.dim() else t, batch)))
+        return self.prepared(((0, (0,)), mapped(lambda t: t[: len(index)] if t.dim() else t, batch)))
 
     def at(self, key: Key) -> tuple[Any, Any]:
         epoch, (place,) = key
         batch = next(batch for i, batch in self.batches(epoch) if i == place)
-        return self.met((key, batch))
+        return self.prepared((key, batch))
 
     def read(self, keys: Iterable[Key]) -> Iterator[tuple[Key, tuple[Any, Any]]]:
         """The batches of the keys, of which the places rise within an epoch; others are read and left out."""
@@ -73,7 +73,7 @@ class Loader(Stream):
             if batch is None:
                 why = f"batches of an epoch were expected, but {self.name} ended before batch {place + 1}"
                 raise Invalid("data.batches", self.length, why)
-            yield (epoch, (place,)), self.met(((epoch, (place,)), batch))
+            yield (epoch, (place,)), self.prepared(((epoch, (place,)), batch))
 
     def batches(self, epoch: int, kept: dict[str, Any] | None = None) -> Iterator[tuple[int, Any]]:
         """All batches of an epoch as the loader gives them. What it draws depends on seed and epoch alone.
@@ -171,7 +171,7 @@ class Loader(Stream):
 
     def epoch(self, rank: int, ranks: int, size: int) -> Iterator[tuple[Any, Any]]:
         for place, batch in islice(self.batches(0), rank, None, ranks):
-            yield self.met(((0, (place,)), batch))
+            yield self.prepared(((0, (place,)), batch))
 
     def some(self, split: Any) -> Iterator[tuple[Any, Any]]:
         """Its first batches, in its own order."""

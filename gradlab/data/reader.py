@@ -17,7 +17,7 @@ Key = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Fault:
+class Unreadable:
     """What went wrong in reading a batch."""
 
     why: str
@@ -36,7 +36,7 @@ class Reader:
     """The numbers that follow a reading that drew none."""
 
     def __getitem__(self, key: Key) -> tuple[Key, Any]:
-        """The batch, or a `Fault`: an exception that crosses processes would come as its traceback."""
+        """The batch, or an `Unreadable`: an exception that crosses processes would come as its traceback."""
         with unmoved():  # once for all samples: it takes longer than most of them
             if self.draws:
                 return key, self.read(*key)
@@ -66,7 +66,7 @@ class Reader:
                 seed_cpu(mix(self.seed, epoch, *places))
             return mapped(single, self.collate(samples))
         except Exception as error:
-            return Fault(f"{doing} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            return Unreadable(f"{doing} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
 def single(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 
 from gradlab.base.option import Invalid
-from gradlab.data.meeting import Meeting
-from gradlab.data.reader import Fault, Key, Reader, leave_signals
+from gradlab.data.batch_format import BatchFormat
+from gradlab.data.reader import Key, Reader, Unreadable, leave_signals
 from gradlab.data.tree import mapped
 
 SOME, TOGETHER = 1024, 32
@@ -29,12 +29,12 @@ class Loading:
 
 
 @dataclass
-class Stream:
+class DataStream:
     """Samples of a map-style data set, read as they are needed."""
 
     reader: Reader
     to: torch.device
-    meeting: Meeting
+    batch_format: BatchFormat
     loading: Loading
     name: str
     """Of the data, for messages."""
@@ -54,8 +54,8 @@ class Stream:
         return len(self.reader.dataset)
 
     def begin(self, seed: int, takes: str, filled: Callable[[Any], Any]) -> None:
-        """The run's seed, and what its loss takes: see `Meeting`."""
-        self.reader.seed, self.meeting.takes, self.meeting.filled = seed, takes, filled
+        """The run's seed, and what its loss takes: see `BatchFormat`."""
+        self.reader.seed, self.batch_format.takes, self.batch_format.filled = seed, takes, filled
 
     def sample(self, key: Key) -> tuple[Key, Any]:
         """The samples of these places, as they were read."""
@@ -67,7 +67,7 @@ class Stream:
 
     def at(self, key: Key) -> tuple[Any, Any]:
         """The batch of a key, read here and now."""
-        return self.met(self.reader[key])
+        return self.prepared(self.reader[key])
 
     def read(self, keys: Iterable[Key]) -> Iterator[tuple[Key, tuple[Any, Any]]]:
         """The batches of the keys, in their order, read ahead by the workers."""
@@ -86,23 +86,23 @@ class Stream:
         try:
             for got in loader:
                 awaited = f"what follows the samples {list(got[0][1][:8])}"
-                yield got[0], self.met(got)
+                yield got[0], self.prepared(got)
         except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
             if some and ("worker" in str(error) or not isinstance(error, RuntimeError)):  # or a batch lost with it
                 raise self.dead(error, awaited) from None
             raise
 
-    def met(self, got: tuple[Key, Any]) -> tuple[Any, Any]:
+    def prepared(self, got: tuple[Key, Any]) -> tuple[Any, Any]:
         """What was read, on the device and as the model and the loss take it."""
         batch = got[1]
-        if isinstance(batch, Fault):
+        if isinstance(batch, Unreadable):
             raise Invalid("data.target", self.name, batch.why)
         self.check(got[0], batch)
-        return self.meeting(mapped(lambda t: t.to(self.to, non_blocking=True), batch))
+        return self.batch_format(mapped(lambda t: t.to(self.to, non_blocking=True), batch))
 
     def check(self, key: Key, batch: Any) -> None:
         """Raise `Invalid` for a class that the model does not have; on the host, before anything is computed."""
-        _, targets = self.meeting.parts(batch)
+        _, targets = self.batch_format.parts(batch)
         if not self.classes or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
             return
         if targets.numel() and int(targets.max()) >= self.classes:
@@ -132,10 +132,10 @@ def same(batch: Any) -> Any:
     return batch
 
 
-def streamed(split: Any) -> Stream | None:
+def streamed(split: Any) -> DataStream | None:
     """The stream that a split is, or is a part of."""
     found = getattr(split, "whole", split)
-    return found if isinstance(found, Stream) else None
+    return found if isinstance(found, DataStream) else None
 
 
 def by_batch(split: Any) -> bool:

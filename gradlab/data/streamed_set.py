@@ -12,12 +12,12 @@ from gradlab.base.importing import calling, load_object
 from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, require
 from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, at_least
+from gradlab.data.batch_format import DIMENSIONS, BatchFormat
 from gradlab.data.budget import BatchReader, Budgeted, budgeted
 from gradlab.data.collate import KNOWN
 from gradlab.data.loader import Loader, has_state, own_length
-from gradlab.data.meeting import DIMENSIONS, Meeting
-from gradlab.data.reader import Fault, Reader, alike, leave_signals, stacked
-from gradlab.data.stream import Loading, Stream
+from gradlab.data.reader import Reader, Unreadable, alike, leave_signals, stacked
+from gradlab.data.stream import DataStream, Loading
 
 READ_TWICE = 8
 """Samples that are read twice, to see whether each reading draws anew."""
@@ -124,15 +124,15 @@ class StreamedSet(Data):
         if not callable(collate):
             raise Invalid("collate", self.collate, f"must name a function, but is {type(collate).__name__}")
         collate = collate() if isinstance(collate, type) else collate
-        meeting = Meeting(self.inputs, self.targets, self.labels)
+        batch_format = BatchFormat(self.inputs, self.targets, self.labels)
         pin = device.type == "cuda" if self.pin_memory is None else self.pin_memory
         loading = Loading(self.workers, self.prefetch, pin and device.type == "cuda")
-        made: list[Stream] = []
+        made: list[DataStream] = []
         for part in (train, test) if test is not None else (train,):
             if is_loader(part):
-                made.append(self.loader(part, device, meeting, loading, collate, training=not made))
+                made.append(self.loader(part, device, batch_format, loading, collate, training=not made))
             else:
-                made.append(self.by_place(part, device, meeting, loading, collate))
+                made.append(self.by_place(part, device, batch_format, loading, collate))
         notes = [f"data={self.target}: samples are read anew in every epoch, {why}"]
         if isinstance(made[0], Loader):
             self.batch_size = 1  # what has a place in an epoch is a batch of the loader
@@ -145,11 +145,13 @@ class StreamedSet(Data):
         else:
             key = 0, tuple(range(min(2, len(train))))
             first = [made[0].sample(key)[1] for _ in range(2)]
-        if isinstance(first[0], Fault):
+        if isinstance(first[0], Unreadable):
             raise Invalid("target", self.target, f"{first[0].why}{self.hint(first[0].why)}")
         if not alike(*first):
             notes.append(f"data={self.target}: samples draw from a generator of their own: no resumed run repeats them")
-        spec = meeting.settle(first[0], self.outputs or len(getattr(getattr(train, "dataset", train), "classes", ())))
+        spec = batch_format.infer_spec(
+            first[0], self.outputs or len(getattr(getattr(train, "dataset", train), "classes", ()))
+        )
         return Splits(made[0], made[1] if test is not None else None, spec, "custom", notes)
 
     def by_row(self, samples: Any) -> Any:
@@ -162,14 +164,16 @@ class StreamedSet(Data):
             raise Invalid("target", self.target, why)
         return torch.utils.data.TensorDataset(x, y)
 
-    def by_place(self, part: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any) -> Stream:
+    def by_place(
+        self, part: Any, device: torch.device, batch_format: BatchFormat, loading: Loading, collate: Any
+    ) -> DataStream:
         """Samples that have places in the set, in batches of batch_size or max_tokens."""
-        place = (device, meeting, loading, self.target)
+        place = (device, batch_format, loading, self.target)
         if not self.lengths:
-            return Stream(Reader(part, collate), *place)
+            return DataStream(Reader(part, collate), *place)
         lengths = self.measured(part)
         if self.max_tokens is None:
-            return Stream(Reader(part, collate), *place, lengths=lengths)
+            return DataStream(Reader(part, collate), *place, lengths=lengths)
         self.batch_size = 1  # what has a place in an epoch is a batch
         if (longest := lengths.max().item()) > self.max_tokens:
             which = f"sample {int(lengths.argmax())} has {longest}"
@@ -191,7 +195,13 @@ class StreamedSet(Data):
         return found
 
     def loader(
-        self, given: Any, device: torch.device, meeting: Meeting, loading: Loading, collate: Any, training: bool
+        self,
+        given: Any,
+        device: torch.device,
+        batch_format: BatchFormat,
+        loading: Loading,
+        collate: Any,
+        training: bool,
     ) -> Loader:
         """A loader, or a stream of samples in batches of batch_size."""
         if self.lengths:
@@ -216,7 +226,7 @@ class StreamedSet(Data):
         if training and length is None:
             raise Invalid("batches", None, f"must be given: {kind} does not know how many there are")
         return Loader(
-            Reader(given, collate), device, meeting, loading, self.target, length=length if training else None
+            Reader(given, collate), device, batch_format, loading, self.target, length=length if training else None
         )
 
     def hint(self, why: str) -> str:

@@ -14,10 +14,10 @@ import torch
 
 from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, option, require
 from gradlab.data.base import Data, Splits, at_least
-from gradlab.data.meeting import Meeting
+from gradlab.data.batch_format import BatchFormat
 from gradlab.data.reader import Reader, stacked
 from gradlab.data.spec import Spec
-from gradlab.data.stream import Loading, Stream
+from gradlab.data.stream import DataStream, Loading
 
 
 @option("data", "tokens")
@@ -54,7 +54,7 @@ class TokensData(Data):
 
     def load(self, device: torch.device) -> Splits:
         require(bool(self.path), "path", self.path or "(empty)", "a file of tokens")
-        meeting = Meeting("tokens", "tokens")
+        batch_format = BatchFormat("tokens", "tokens")
         loading = Loading(self.workers, self.prefetch, device.type == "cuda")
         splits = []
         for field, path, most in (("path", self.path, self.samples), ("test_path", self.test_path, self.test_samples)):
@@ -62,7 +62,9 @@ class TokensData(Data):
                 windows = Windows(self.tokens(field, path), self.length, most, spread=field == "test_path")
                 if not len(windows):
                     raise Invalid(field, path, f"has too few tokens for one window of {self.length + 1} (length + 1)")
-                splits.append(Stream(Reader(windows, stacked), device, meeting, loading, path, self.vocabulary))
+                splits.append(
+                    DataStream(Reader(windows, stacked), device, batch_format, loading, path, self.vocabulary)
+                )
         spec = Spec("tokens", (self.length,), "tokens", self.vocabulary, self.vocabulary)
         return Splits(splits[0], splits[1] if len(splits) > 1 else None, spec, "tokens")
 

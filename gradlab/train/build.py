@@ -80,7 +80,7 @@ def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
     """The data on the device and the loss that fits it, checked."""
     with group("data"):
         data = config.data.load(device)
-        data.train = config.data.left(data.train)
+        data.train = config.data.without_excluded(data.train)
     if config.loss.takes == "model" and streamed(data.train):
         data.spec = replace(data.spec, inputs="batch")
     if config.schedule.watched and (data.test is None or not config.trainer.evaluate_every):

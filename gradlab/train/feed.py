@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradlab.data.reader import Key
-from gradlab.data.stream import Stream
+from gradlab.data.stream import DataStream
 
 
 class Feed:
     """Reads from wherever the run is: over the ends of epochs, so that workers never wait."""
 
-    def __init__(self, stream: Stream, keys: Callable[[int, int], Iterator[Key]]) -> None:
+    def __init__(self, stream: DataStream, keys: Callable[[int, int], Iterator[Key]]) -> None:
         """keys: of all micro-batches from an epoch and a cursor in it on."""
         self.stream, self.keys = stream, keys
         self.coming: Iterator[tuple[Key, tuple[Any, Any]]] | None = None

@@ -522,7 +522,7 @@ def test_faults_are_reported_with_their_index(change: str, message: str) -> None
 def test_places_of_faults_are_those_of_the_whole_set() -> None:
     """Where samples were left out already; and where many are faulty, leaving these out is no answer."""
     splits = faulty("nan")
-    splits.train = SyntheticData(without=[8999, 3]).left(splits.train)
+    splits.train = SyntheticData(without=[8999, 3]).without_excluded(splits.train)
     with pytest.raises(Invalid, match=r"first at index 4500; data.without=\[3,4500,8000,8999\] leaves them out$"):
         check(splits, 32)
     many = torch.full((8, 3), float("nan"))
@@ -613,12 +613,12 @@ def test_importing_imports_no_pytorch() -> None:
 def test_samples_that_are_left_out_are_never_seen_and_the_others_keep_their_order() -> None:
     data = SyntheticData(samples=20, test_samples=4, without=[3, 19])
     whole = SyntheticData(samples=20, test_samples=4).load(CPU).train
-    left = data.left(data.load(CPU).train)
+    left = data.without_excluded(data.load(CPU).train)
     kept = [i for i in range(20) if i not in (3, 19)]
     assert len(left) == 18
     for seen, there in zip(left.batch(torch.arange(18)), whole.batch(torch.tensor(kept)), strict=True):
         assert torch.equal(seen, there)
-    assert data.left(whole) is not whole and SyntheticData().left(whole) is whole
+    assert data.without_excluded(whole) is not whole and SyntheticData().without_excluded(whole) is whole
     for wrong in ([20], [-1], list(range(20))):
         with pytest.raises(Invalid, match="without"):
-            SyntheticData(without=wrong).left(whole)
+            SyntheticData(without=wrong).without_excluded(whole)

@@ -15,7 +15,7 @@ from helpers import differences, load, losses, metrics, of_the_run, trainer, wei
 from test_resume import Copying, resumed
 
 from gradlab.base.option import Invalid
-from gradlab.data.stream import Stream, some
+from gradlab.data.stream import DataStream, some
 from gradlab.update.model_loss import ModelLoss
 
 NET = ("model=custom", "model.target=streams:Net", "optimizer=sgd", "data=custom", "data.target=streams:augmented")
@@ -39,7 +39,7 @@ def test_augmentation_is_drawn_anew_in_each_epoch_and_evaluation_never(tmp_path:
     given = seen(run)
     run.run()
     first, again = (given[i][run.order(i // 2).argsort()] for i in (0, 2))  # an evaluation follows each epoch
-    assert isinstance(run.data.train, Stream) and first.shape == again.shape == (22, 6)
+    assert isinstance(run.data.train, DataStream) and first.shape == again.shape == (22, 6)
     assert (first != again).any(1).all(), "every sample is another one"
     assert torch.equal(given[1], given[3]), "the test set is the same"
     assert any("read anew in every epoch, since two readings of a sample differ" in line for line in said)
@@ -50,7 +50,7 @@ def test_a_set_that_does_not_change_stays_on_the_device_unless_asked(tmp_path: P
     runs = [trainer(tmp_path / str(i), *still, *more) for i, more in enumerate([(), ("data.stream=true",)])]
     for run in runs:
         run.run()
-    assert not isinstance(runs[0].data.train, Stream) and isinstance(runs[1].data.train, Stream)
+    assert not isinstance(runs[0].data.train, DataStream) and isinstance(runs[1].data.train, DataStream)
     assert torch.equal(weights(runs[0].module), weights(runs[1].module)), "the same run, bit by bit"
 
 

@@ -1,4 +1,4 @@
-"""How a batch meets the model and the loss: which part of it are the inputs, and which the targets."""
+"""The format of batches: which part of one are the inputs, and which the targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTEGER = ("tokens", "classes")
 
 
 @dataclass
-class Meeting:
+class BatchFormat:
     """Of a pair the inputs and the targets; of a mapping the targets under one key and, as inputs, the rest."""
 
     inputs: Optional[str] = None
@@ -62,7 +62,7 @@ class Meeting:
             return {name: value for name, value in batch.items() if name != key}, batch.get(key)
         return batch, None
 
-    def settle(self, batch: Any, outputs: int) -> Spec:
+    def infer_spec(self, batch: Any, outputs: int) -> Spec:
         """The shapes of the data by its first batch; its kinds are what they are here from then on."""
         x, y = self.parts(batch)
         self.inputs = self.inputs or kind_of_inputs(x)

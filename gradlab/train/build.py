@@ -330,9 +330,15 @@ def build_update(
     if ema is not None and callable(getattr(optimizer, "eval", None)):
         raise Invalid("trainer.ema", ema, f"not with {type(optimizer).__name__}, which averages the weights itself")
     parts = (model, loss, optimizer, schedule, precision, config.noise, config.clip)
-    join = partial(config.optimizer.join, optimizer, names, outer)
+    add_parameter = partial(config.optimizer.add_parameter, optimizer, names, outer)
     update = make(
-        *parts, lr=config.optimizer.lr, stops=config.precision.stops, seed=config.seed, world=world, ema=ema, join=join
+        *parts,
+        lr=config.optimizer.lr,
+        stops=config.precision.stops,
+        seed=config.seed,
+        world=world,
+        ema_decay=ema,
+        add_parameter=add_parameter,
     )
     if config.pitfall is not None:
         if loss.needs_parts:

@@ -23,12 +23,12 @@ class Joined(torch.optim.Optimizer):
             if any(callable(getattr(part, name, None)) for part in parts.values()):
                 setattr(self, name, partial(self.call, name))
 
-    def take(self, other: Joined) -> None:
-        """Have its parts too, where there are none of their names."""
+    def add_parts(self, other: Joined) -> None:
+        """Add the parts of another one, where there are none of their names."""
         for name, part in other.parts.items():
             own = self.parts.setdefault(name, part)
             if isinstance(own, Joined) and own is not part:
-                own.take(part)  # type: ignore[arg-type]
+                own.add_parts(part)  # type: ignore[arg-type]
 
     def ready(self) -> Iterator[torch.optim.Optimizer]:
         """The parts, each with its groups."""
@@ -45,14 +45,14 @@ class Joined(torch.optim.Optimizer):
             part.step()
 
 
-def told(parts: Mapping[Any, torch.optim.Optimizer]) -> str:
+def describe(parts: Mapping[Any, torch.optim.Optimizer]) -> str:
     """How many parameters each steps; parts are named as what they match."""
     counts = {name: sum(len(group["params"]) for group in part.param_groups) for name, part in parts.items()}
-    kinds = {name: " and ".join(type(one).__name__ for one in simple(part)) for name, part in parts.items()}
+    kinds = {name: " and ".join(type(one).__name__ for one in leaf_optimizers(part)) for name, part in parts.items()}
     return ", ".join(f"of {kinds[name]}: {counts[name]} ({name or 'the rest'})" for name in parts)
 
 
-def simple(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """The optimizers of which one consists."""
+def leaf_optimizers(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """The optimizers that one consists of: itself, where it is no `Joined`."""
     parts = optimizer.parts.values() if isinstance(optimizer, Joined) else ()
-    return [one for part in parts for one in simple(part)] or [optimizer]
+    return [one for part in parts for one in leaf_optimizers(part)] or [optimizer]

@@ -1,4 +1,4 @@
-"""`optimizer=lion`; the arithmetic is in published.py."""
+"""`optimizer=lion`; the arithmetic is in torch_optimizers.py."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ class Lion(BetasOption):
     """Decay of the mean that the next steps begin with; beta1 is that of this step."""
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
-        from gradlab.update import published
+        from gradlab.update import torch_optimizers
 
-        return published.Lion(params, betas=(self.beta1, self.beta2), **without_kernels(self, shared))
+        return torch_optimizers.Lion(params, betas=(self.beta1, self.beta2), **without_kernels(self, shared))

@@ -82,7 +82,7 @@ class OptimizerOption:
         own = [group for group in groups if group.label not in others]
         if not self.group_optimizers():
             return self.of_own(own, named, ends)
-        from gradlab.update.joined import Joined, told
+        from gradlab.update.joined import Joined, describe
 
         parts: dict[str | None, torch.optim.Optimizer] = {}
         for label, group in others.items():
@@ -91,7 +91,7 @@ class OptimizerOption:
                 parts[label] = option.of_own([group._replace(settings={"lr_scale": scale})], named, ends)
         if own:
             parts[None] = self.of_own(own, named, ends)
-        return Joined(parts, "optimizer", f"optimizer.groups: parameters {told(parts)}")
+        return Joined(parts, "optimizer", f"optimizer.groups: parameters {describe(parts)}")
 
     def of_own(
         self, groups: Sequence[Group], named: Mapping[str, torch.nn.Parameter], ends: Sequence[Tensor]
@@ -117,7 +117,7 @@ class OptimizerOption:
         option = cls(**settings)
         return option, scale * (option.lr / self.lr)
 
-    def join(
+    def add_parameter(
         self,
         optimizer: torch.optim.Optimizer,
         names: Sequence[str],
@@ -142,8 +142,8 @@ class OptimizerOption:
                 break
         else:
             optimizer.param_groups.append(made)
-            if (take := getattr(optimizer, "take", None)) is not None:
-                take(fresh)
+            if (add_parts := getattr(optimizer, "add_parts", None)) is not None:
+                add_parts(fresh)
         optimizer.state.update(fresh.state)
 
     def group(self, group: Group, named: Mapping[str, torch.nn.Parameter], lr: Any) -> dict[str, Any]:

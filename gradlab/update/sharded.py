@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gradlab.base.distributed import World
 from gradlab.base.randomness import mix
-from gradlab.update.average import Average
+from gradlab.update.ema import EMA
 from gradlab.update.gradients import Gradients, elements_of, raw_elements, tensor_norms, total_norm
 from gradlab.update.step import MicroBatch, Update
 from gradlab.update.terms import TermsUpdate
@@ -73,8 +73,8 @@ class ShardedUpdate(Update):
         mesh = self.wholes[0].device_mesh
         self.shard_group = self.world if mesh.ndim == 1 else replace(self.world, group=mesh.get_group(1))
         """The ranks among which a parameter is divided: groups of them have the same gradients."""
-        if self.average is not None:
-            self.average = Average.of(self.params, self.average.decay)
+        if self.ema is not None:
+            self.ema = EMA.of(self.params, self.ema.decay)
 
     def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
         loss = super().backward(window, i, weight)

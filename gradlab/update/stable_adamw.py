@@ -1,4 +1,4 @@
-"""`optimizer=stable_adamw`; the arithmetic is in published.py."""
+"""`optimizer=stable_adamw`; the arithmetic is in torch_optimizers.py."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class StableAdamW(AdamOption):
     move_ = OptimizerOption.move_
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:
-        from gradlab.update import published
+        from gradlab.update import torch_optimizers
 
-        return published.StableAdamW(
+        return torch_optimizers.StableAdamW(
             params, betas=(self.beta1, self.beta2), eps=self.eps, **without_kernels(self, shared)
         )

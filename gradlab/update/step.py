@@ -18,8 +18,8 @@ import torch
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.base.randomness import mix
-from gradlab.update.average import Average
 from gradlab.update.clip import Clip, Clipped
+from gradlab.update.ema import EMA
 from gradlab.update.gradients import Gradients, measure
 from gradlab.update.loss import Loss
 from gradlab.update.noise import Noise
@@ -63,8 +63,8 @@ class Stats(NamedTuple):
 class Update:
     """The parts of an update, and the state that only applied updates move."""
 
-    average: Average | None = None
-    """Of the weights, where it is evaluated in their place."""
+    ema: EMA | None = None
+    """The moving average of the weights, where that is evaluated in their place."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Update:
         stops: bool = True,
         seed: int = 0,
         world: World | None = None,
-        ema: float | None = None,
-        join: Callable[[str, Any], None] | None = None,
+        ema_decay: float | None = None,
+        add_parameter: Callable[[str, Any], None] | None = None,
     ) -> None:
         """stops: after a non-finite gradient no later update is applied either, since the run ends.
 
-        ema: decay of the average of the weights; None: there is none.
-        join: makes the optimizer step a parameter that was frozen, by its name; None: it is added to the first
-            parameter group.
+        ema_decay: of the moving average of the weights; None: there is none.
+        add_parameter: makes the optimizer step a parameter that was frozen, by its name; None: it is added to the
+            first parameter group.
         """
         self.model: Any = model
         self.loss, self.optimizer = loss, optimizer
@@ -103,11 +103,12 @@ class Update:
         self.frozen = {name: p for name, p in named_weights(model) if not p.requires_grad and p.is_floating_point()}
         self.thawed: list[str] = []
         """Parameters that were frozen when the run began, and have had a gradient since."""
-        self.join = join or (lambda name, p: optimizer.param_groups[0]["params"].append(p))
+        self.add_parameter = add_parameter or (lambda name, p: optimizer.param_groups[0]["params"].append(p))
         self.module, self.has_buffers = module, True
         self.buffers_of_each = [part._buffers for part in module.modules()]
         self.begun_as_none = {(id(held), name) for held in self.buffers_of_each for name in held if held[name] is None}
-        self.began = [dict(group) for group in optimizer.param_groups]
+        self.initial_groups = [dict(group) for group in optimizer.param_groups]
+        """The optimizer's groups with the settings that the configuration gives them."""
         self.saved_buffers: dict[str, torch.Tensor] = {}
         device = self.device = precision.device
         self.in_kernel = skips_in_kernel(optimizer)
@@ -119,8 +120,8 @@ class Update:
         self.counted = torch.ones((), dtype=torch.int64, device=device)
         """The losses of the window under way, on all ranks."""
         self.terms: torch.Tensor | None = None
-        if ema is not None:
-            self.average = Average.of(self.params, ema)
+        if ema_decay is not None:
+            self.ema = EMA.of(self.params, ema_decay)
 
     def __call__(self, window: Sequence[MicroBatch], recorder: Recorder = NOTHING) -> Stats:
         """One update from the micro-batches of a window: accumulate, unscale, measure, noise, clip, step."""
@@ -201,13 +202,13 @@ class Update:
         p = self.frozen.pop(name)
         check_held(self.precision, name, p)
         trained = p.requires_grad  # it may have been frozen again since the forward pass
-        self.join(name, p.requires_grad_())
+        self.add_parameter(name, p.requires_grad_())
         p.requires_grad_(trained)
-        self.began += [dict(group) for group in self.optimizer.param_groups[len(self.began) :]]
+        self.initial_groups += [dict(group) for group in self.optimizer.param_groups[len(self.initial_groups) :]]
         self.names, self.params = [*self.names, name], [*self.params, p]  # records keep those of the start
         self.thawed.append(name)
-        if self.average is not None:
-            self.average.tensors += Average.of([p], self.average.decay).tensors
+        if self.ema is not None:
+            self.ema.tensors += EMA.of([p], self.ema.decay).tensors
 
     def losses(self, batch: MicroBatch) -> torch.Tensor:
         """() the sum of the losses of a micro-batch."""
@@ -263,8 +264,8 @@ class Update:
         self.clip_state = {k: unless(skipped, v, self.clip_state[k]) for k, v in clipped.state.items()}
         if self.has_buffers or any(self.buffers_of_each):  # in this forward pass the first may have been registered
             self.restore_buffers(skipped)
-        if self.average is not None:
-            self.average.follow_(self.params, self.applied, skipped)
+        if self.ema is not None:
+            self.ema.follow_(self.params, self.applied, skipped)
 
     def restore_buffers(self, skipped: torch.Tensor) -> None:
         buffers = dict(self.module.named_buffers())
@@ -305,15 +306,15 @@ class Update:
         They are the average, or what an optimizer with `eval()` makes of them, as schedule-free ones do.
         """
         switch = getattr(self.optimizer, "eval", None)
-        if self.average is None and not callable(switch):
+        if self.ema is None and not callable(switch):
             yield False
             return
         params = [p.detach() for p in self.params]
         trained = [p.clone() for p in params]
         if callable(switch):
             switch()
-        if self.average is not None:
-            torch._foreach_copy_(params, self.average.tensors)
+        if self.ema is not None:
+            torch._foreach_copy_(params, self.ema.tensors)
         try:
             yield True
         finally:
@@ -323,16 +324,17 @@ class Update:
 
     def averages(self) -> dict[str, torch.Tensor]:
         """The weights that are evaluated, by name, where they are others than those that are trained."""
-        if self.average is not None:
-            return dict(zip(self.names, self.average.tensors, strict=True))
+        if self.ema is not None:
+            return dict(zip(self.names, self.ema.tensors, strict=True))
         with self.evaluated_weights() as others:
             return {name: p.detach().clone() for name, p in zip(self.names, self.params) if others}
 
     def state_dict(self) -> dict[str, Any]:
+        groups = zip(self.optimizer.param_groups, self.initial_groups, strict=True)
         return {
             "average": self.averages(),
             "optimizer": self.optimizer.state_dict(),
-            "moved": [moved(now, begun) for now, begun in zip(self.optimizer.param_groups, self.began, strict=True)],
+            "moved": [changed_settings(now, begun) for now, begun in groups],
             "precision": self.precision.state_dict(),
             "clip": dict(self.clip_state),
             "schedule": self.schedule.state_dict(),
@@ -361,10 +363,10 @@ class Update:
         if shapes[0] == shapes[1]:  # another clip starts without a history
             self.clip_state = {k: v.to(self.device) for k, v in state["clip"].items()}
         self.schedule.load_state_dict(state.get("schedule", {}))
-        if self.average is not None:  # where there was none, it begins now
+        if self.ema is not None:  # where there was none, it begins now
             held = state.get("average", {})
             begun = [held.get(n, p).to(p.device) for n, p in zip(self.names, self.params, strict=True)]
-            self.average = Average.of(begun, self.average.decay)
+            self.ema = EMA.of(begun, self.ema.decay)
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])
 
@@ -392,8 +394,8 @@ def check_held(precision: Precision, name: str, p: torch.Tensor) -> None:
         raise Invalid("precision", "fp16", why)
 
 
-def moved(now: dict[str, Any], begun: dict[str, Any]) -> list[str]:
-    """What an optimizer itself has changed in a group: its state, and not its configuration."""
+def changed_settings(now: dict[str, Any], begun: dict[str, Any]) -> list[str]:
+    """Names of the settings that the optimizer itself has changed in a group: its state, not its configuration."""
     others = now.keys() - {"params", "lr"}
     return sorted(k for k in others if isinstance(now[k], torch.Tensor) or now[k] != begun.get(k))
 

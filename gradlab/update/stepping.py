@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from gradlab.update.joined import simple
+from gradlab.update.joined import leaf_optimizers
 
 
 def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer's kernel reads `found_inf` itself, so that the host does not wait for it."""
-    every = simple(optimizer)
+    every = leaf_optimizers(optimizer)
     fused = all(one.defaults.get("fused") and getattr(one, "_step_supports_amp_scaling", False) for one in every)
     return fused and bool(optimizer.param_groups[0]["params"][0].is_cuda)
 
@@ -19,7 +19,7 @@ def skips_in_kernel(optimizer: torch.optim.Optimizer) -> bool:
 def step_unless_(optimizer: torch.optim.Optimizer, skipped: torch.Tensor, in_kernel: bool) -> None:
     """Apply the update unless skipped, () float32, is 1; on the host that waits for the device."""
     if in_kernel:
-        every: list[Any] = simple(optimizer)
+        every: list[Any] = leaf_optimizers(optimizer)
         for one in every:
             one.found_inf, one.grad_scale = skipped, None
         try:

@@ -9,7 +9,7 @@ import torch
 
 
 @dataclass
-class Average:
+class EMA:
     """One tensor for each parameter: average = d average + (1 - d) weights after every applied update.
 
     d is `decay`, and less at the beginning, min(decay, (1 + n) / (10 + n)) after n applied updates, as in TensorFlow's
@@ -21,7 +21,7 @@ class Average:
     """At least fp32: a narrow type would lose what an update adds."""
 
     @classmethod
-    def of(cls, params: Sequence[torch.Tensor], decay: float) -> Average:
+    def of(cls, params: Sequence[torch.Tensor], decay: float) -> EMA:
         return cls(decay, [p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True) for p in params])
 
     def follow_(self, params: Sequence[torch.Tensor], applied: torch.Tensor, skipped: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from gradlab.train.trainer import Trainer
 
 TINY = ("model=custom", "model.target=nets:Tiny", "data=digits", "data.batch_size=64", "trainer.epochs=2")
 FREE = ("optimizer=custom", "optimizer.target=nets:ScheduleFree", "optimizer.lr=0.1")
-EMA = "trainer.ema=0.9"
+AVERAGED = "trainer.ema=0.9"
 
 
 class Following(Trainer):
@@ -34,7 +34,7 @@ class Following(Trainer):
 
 @pytest.mark.parametrize("more", [(), ("precision=fp16", "precision.init_scale=1e12")], ids=["fp32", "skips"])
 def test_the_average_is_that_of_a_plain_loop_over_applied_updates(tmp_path: Path, more: tuple[str, ...]) -> None:
-    run: Any = trainer(tmp_path, *TINY, EMA, *more, cls=Following)
+    run: Any = trainer(tmp_path, *TINY, AVERAGED, *more, cls=Following)
     run.run()
     skipped = [line["update/skipped"] for line in updates(tmp_path)]
     assert any(skipped) == bool(more)
@@ -44,7 +44,7 @@ def test_the_average_is_that_of_a_plain_loop_over_applied_updates(tmp_path: Path
         decay = min(0.9, (1 + applied) / (10 + applied))
         if not skip:
             expected = [decay * e + (1 - decay) * p.double() for e, p in zip(expected, now, strict=True)]
-    for ours, theirs in zip(run.update.average.tensors, expected, strict=True):
+    for ours, theirs in zip(run.update.ema.tensors, expected, strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-6)
     saved = load(tmp_path)
     model = Tiny()
@@ -56,7 +56,7 @@ def test_the_average_is_that_of_a_plain_loop_over_applied_updates(tmp_path: Path
 
 def test_on_a_device_the_average_is_the_same() -> None:
     """Of a device the host does not know whether the update was applied."""
-    from gradlab.update.average import Average
+    from gradlab.update.ema import EMA
 
     class Elsewhere(torch.Tensor):
         @property
@@ -65,7 +65,7 @@ def test_on_a_device_the_average_is_the_same() -> None:
 
     params = [torch.randn(3, 4), torch.randn(5, dtype=torch.float64), torch.randn(6).bfloat16()]
     for applied, skipped in ((1, 0.0), (500, 0.0), (7, 1.0)):
-        two = [Average.of(params, 0.99) for _ in range(2)]
+        two = [EMA.of(params, 0.99) for _ in range(2)]
         now = [p + 1 for p in params]
         for average, kind in zip(two, (torch.Tensor, Elsewhere), strict=True):
             average.follow_(now, torch.tensor(applied).as_subclass(kind), torch.tensor(skipped))
@@ -74,7 +74,7 @@ def test_on_a_device_the_average_is_the_same() -> None:
             assert torch.equal(a, p.to(a.dtype)) == bool(skipped)
 
 
-@pytest.mark.parametrize("given", [(EMA,), FREE], ids=["ema", "schedule-free"])
+@pytest.mark.parametrize("given", [(AVERAGED,), FREE], ids=["ema", "schedule-free"])
 def test_killed_and_resumed_it_ends_the_same_and_an_evaluation_changes_no_bit(
     tmp_path: Path, given: tuple[str, ...]
 ) -> None:
@@ -104,19 +104,19 @@ def test_a_schedule_free_optimizer_is_evaluated_in_its_own_way(tmp_path: Path) -
 
 def test_an_average_may_begin_in_a_resumed_run_and_end(tmp_path: Path) -> None:
     trainer(tmp_path, *TINY, "trainer.updates=5").run()
-    for given in ((EMA,), ()):
+    for given in ((AVERAGED,), ()):
         again = trainer(tmp_path, *TINY, *given, "trainer.updates=7")
         again.config = replace(again.config, resume=str(tmp_path))
         again.begin()
         again.close()
-        if again.update.average is not None:
-            for average, p in zip(again.update.average.tensors, again.update.params, strict=True):
+        if again.update.ema is not None:
+            for average, p in zip(again.update.ema.tensors, again.update.params, strict=True):
                 assert torch.equal(average, p)
 
 
 def test_what_does_not_fit_is_told_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"^trainer.ema=0.9: not with ScheduleFree, which averages the weights itself$"):
-        trainer(tmp_path, *TINY, *FREE, EMA)
+        trainer(tmp_path, *TINY, *FREE, AVERAGED)
     with pytest.raises(Invalid, match=r"^trainer.ema=1.5: must be null or in \(0, 1\)$"):
         trainer(tmp_path, *TINY, "trainer.ema=1.5")
-    assert "ema" in str(alone(to_config(composed(*TINY, EMA))))
+    assert "ema" in str(alone(to_config(composed(*TINY, AVERAGED))))

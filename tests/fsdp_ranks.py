@@ -53,7 +53,7 @@ AS_DDP = {
 def finished(name: str, *overrides: str, world: World, cls: type = Trainer) -> tuple[Trainer, dict[str, Any]]:
     run = trainer(Path(name), *overrides, world=world, cls=cls)
     run.run()
-    return run, run.whole()
+    return run, run.full_state()
 
 
 def result(run: Trainer, whole: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def resumed(world: World) -> dict[str, Any]:
     again = trainer(Path("resumed_killed"), *given, world=world)
     again.config = replace(again.config, resume="resumed_killed")
     again.run()
-    return {"whole": result(run, whole, "resumed"), "resumed": result(again, again.whole(), "resumed_killed")}
+    return {"whole": result(run, whole, "resumed"), "resumed": result(again, again.full_state(), "resumed_killed")}
 
 
 def elsewhere(world: World) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def elsewhere(world: World) -> dict[str, Any]:
     again = trainer(Path("begun_by_one"), *DIGITS, FSDP, "data.batch_size=4", world=world)
     again.config = replace(again.config, resume="begun_by_one")
     again.run()
-    return result(again, again.whole(), "begun_by_one")
+    return result(again, again.full_state(), "begun_by_one")
 
 
 def failing(world: World) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def main() -> None:
         whole = [o for o in small if o not in STILL.get(name, ())]
         run = trainer(Path(name), *whole, "accumulation.steps=1", "trainer.parallel=fsdp", world=world)
         run.run()
-        torch.save(run.whole()["model"], f"{name}.{world.rank}.pt")
+        torch.save(run.full_state()["model"], f"{name}.{world.rank}.pt")
     for name in NAMES if len(sys.argv) == 1 else ():
         small, _ = parts(name, overrides(name, Path.cwd()), times=2)
         run = trainer(Path(name), *small, "accumulation.steps=1", world=world)

@@ -32,14 +32,14 @@ class Observed:
         params: list[torch.Tensor],
         called: list[str],
         compiled: bool = False,
-        wholes: Sequence[torch.Tensor] = (),
+        dtensors: Sequence[torch.Tensor] = (),
     ) -> None:
         """names, params: P parameters. called: modules in the order of execution. compiled: by torch.compile.
 
-        wholes: where params are a rank's parts, what they are parts of.
+        dtensors: where params are a rank's shards, what they are shards of.
         """
         self.monitor, self.model, self.names, self.params, self.compiled = monitor, model, names, params, compiled
-        self.wholes = wholes
+        self.dtensors = dtensors
         self.modules = leaves(model, called)
         self.recurrent = [name for name in self.modules if isinstance(model.get_submodule(name), torch.nn.RNNBase)]
         layers, _ = layers_of(names)
@@ -52,7 +52,7 @@ class Observed:
         hooked = {"modules": self.modules, "recurrent": self.recurrent}
         columns: dict[str, list[Any]] = {
             "names": self.names,
-            "shapes": [list(p.shape) for p in self.wholes or self.params],
+            "shapes": [list(p.shape) for p in self.dtensors or self.params],
             "order": self.order,
             "summed": summed(self.model, self.names),
         }
@@ -64,7 +64,7 @@ class Observed:
         if not m.norms(update):
             return None
         cost = m.cost and not self.compiled  # counting tensors would run the model uncompiled
-        counted = cost and update == 1 and not self.wholes  # what autograd keeps would include gathered weights
+        counted = cost and update == 1 and not self.dtensors  # what autograd keeps would include gathered weights
         return Record(self, steps=m.steps(update), elements=m.elements(update), bytes=counted, times=cost)
 
 
@@ -166,7 +166,7 @@ class Record(Recorder):
     def look_for_rounded_off(self) -> None:
         """Of parameters of a narrow type: elements that the step did not change though it should have."""
         at = [i for i, p in enumerate(self.params) if narrow(p)]
-        if not at or self.observed.wholes:
+        if not at or self.observed.dtensors:
             return
         names, moved, device = [self.names[i] for i in at], [self.before[i] for i in at], self.params[0].device
         grads = [self.grads.get(name) for name in names]

@@ -246,20 +246,20 @@ def begin_from(given: str, model: torch.nn.Module, world: World) -> Collection[s
     return room
 
 
-def placed(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A model's whole state, divided where its own is."""
+def sharded_as(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A whole state_dict, sharded where the model's own is."""
     if not any(hasattr(tensor, "full_tensor") for tensor in own.values()):
         return whole
     from gradlab.train import fsdp
 
-    return fsdp.placed_as(whole, own)
+    return fsdp.sharded_as(whole, own)
 
 
 def load_weights(field: str, given: Any, model: torch.nn.Module, state: dict[str, Any]) -> None:
     """Raise `Invalid` where a checkpoint is of another model."""
     try:
         register_all(model, state.get("registered", ()), state["model"])
-        model.load_state_dict(placed(state["model"], model.state_dict()))
+        model.load_state_dict(sharded_as(state["model"], model.state_dict()))
     except (AttributeError, KeyError, RuntimeError) as error:
         lines = str(error).splitlines()
         raise Invalid(field, given, f"does not fit the model: {lines[min(1, len(lines) - 1)].strip()}") from None
@@ -281,7 +281,7 @@ def wrap(
         from gradlab.train import fsdp
 
         fsdp.check(config)
-        return fsdp.divided(model, called, config, device, world)
+        return fsdp.shard(model, called, config, device, world)
     if config.trainer.compile:
         if config.precision.build(device).cpu_gemm == "fast":
             raise Invalid("trainer.compile", True, "not with precision.cpu_gemm=fast, whose products it cannot see")
@@ -316,12 +316,12 @@ def build_update(
     params = list(model.parameters())
     make: Callable[..., Update] = TermsUpdate if loss.needs_parts else Update
     if sharded(config, world):
-        from gradlab.update.sharded import ShardedTerms, ShardedUpdate, own_part
+        from gradlab.update.sharded import ShardedTerms, ShardedUpdate, own_shard
 
-        own = [own_part(p) for p in params if p.requires_grad]
+        own = [own_shard(p) for p in params if p.requires_grad]
         kinds = (type(config.optimizer), *config.optimizer.group_optimizers().values())
         params = own if all(kind.elementwise for kind in kinds) else params
-        make = partial(ShardedTerms if loss.needs_parts else ShardedUpdate, parts=own)
+        make = partial(ShardedTerms if loss.needs_parts else ShardedUpdate, shards=own)
     with group("optimizer"):
         names = trained_names(model)
         outer = ends(unwrapped(model), called)

@@ -1,4 +1,4 @@
-"""`trainer.parallel=fsdp`: every parameter divided among the ranks, by PyTorch's fully_shard (FSDP2)."""
+"""`trainer.parallel=fsdp`: every parameter sharded over the ranks, by PyTorch's fully_shard (FSDP2)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gradlab.base.distributed import World
 from gradlab.base.option import OPTIONS, Invalid
 from gradlab.config.schema import Config, choices
 from gradlab.train.recompute import matching
-from gradlab.update.sharded import part_of, whole_of
+from gradlab.update.sharded import as_dtensor, local_shard
 
 
 class Sharded(torch.nn.Module):
-    """A divided model, used as one that is wrapped in DDP."""
+    """A sharded model, with the interface of one that is wrapped in DDP."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Sharded(torch.nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients are kept whole until the next backward pass outside of it."""
+        """Inside, gradients are kept whole; the first backward pass after it reduces them."""
         self.module.set_requires_gradient_sync(False)
         try:
             yield
@@ -38,7 +38,7 @@ class Sharded(torch.nn.Module):
 
 
 def check(config: Config) -> None:
-    """Raise `Invalid` for what cannot be exact, or cannot work, on parts of parameters."""
+    """Raise `Invalid` for what cannot be exact, or cannot work, on shards of parameters."""
     if config.trainer.compile:
         raise Invalid("trainer.compile", True, "not with trainer.parallel=fsdp")
     if config.pitfall is not None:
@@ -49,15 +49,13 @@ def check(config: Config) -> None:
         if not kind.shardable:
             name = next((name for (_, name), known in OPTIONS.items() if known is kind), kind.__name__)
             raise Invalid(field, name, "not with trainer.parallel=fsdp: it needs whole parameters")
-    if not config.clip.by_parts:
+    if not config.clip.shardable:
         name = choices(config).get("clip", type(config.clip).__name__)
         raise Invalid("clip", name, "not with trainer.parallel=fsdp: it reads gradients that are divided among ranks")
 
 
-def divided(
-    model: torch.nn.Module, called: Sequence[str], config: Config, device: torch.device, world: World
-) -> Sharded:
-    """Divide a model, each block by itself, so that one block at a time is whole. All begin with rank 0's weights."""
+def shard(model: torch.nn.Module, called: Sequence[str], config: Config, device: torch.device, world: World) -> Sharded:
+    """Shard a model block by block, so that one block at a time is gathered. All ranks begin with rank 0's weights."""
     t = config.trainer
     if scalar := next((name for name, p in model.named_parameters() if not p.dim()), None):
         raise Invalid("trainer.parallel", "fsdp", f"divides no parameter without dimensions, as {scalar} is")
@@ -90,7 +88,7 @@ def mesh_of(replicas: int, device: torch.device, world: World) -> DeviceMesh:
 
 
 def blocks_of(model: torch.nn.Module, called: Sequence[str], pattern: str | None) -> list[str]:
-    """Names of the modules that are divided by themselves, outer ones first.
+    """Names of the modules that are sharded by themselves, outer ones first.
 
     pattern: of their names; None: the children of every ModuleList and Sequential that is not in another. Modules that
     are not called, but only hold others, are left out.
@@ -115,12 +113,12 @@ def has_parameters(module: torch.nn.Module) -> bool:
     return any(True for _ in module.parameters())
 
 
-def placed_as(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Whole tensors divided as those of the model's own state are."""
+def sharded_as(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Whole tensors, sharded as those of the model's own state are."""
     return {name: placed(value, own.get(name)) for name, value in state.items()}
 
 
 def placed(value: Any, own: Any) -> Any:
     if not hasattr(own, "device_mesh") or value.shape != own.shape:
         return value
-    return whole_of(part_of(value.to(own.device), own), own)
+    return as_dtensor(local_shard(value.to(own.device), own), own)

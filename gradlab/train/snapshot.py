@@ -33,7 +33,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
     kept: what the sinks want to find there.
     """
     random = trainer.world.gather(randomness.all_random_state())
-    whole = trainer.whole()
+    whole = trainer.full_state()
     if trainer.world.main:
         state = whole | {
             "random": random,
@@ -159,7 +159,7 @@ def hold(trainer: TrainerState) -> None:
 
     The weights have not moved since the first update of the streak.
     """
-    whole = trainer.whole()
+    whole = trainer.full_state()
     trainer.held = copied(whole) if trainer.world.main else {}  # on no rank None: all ask for the whole state, or none
 
 
@@ -178,7 +178,7 @@ def save_crash(trainer: TrainerState, error: str) -> None:
     None is written where an update came through at the end and no copy was kept: the loss scale was still above 1.
     """
     first = trainer.streak
-    held = trainer.whole() if trainer.failing else trainer.held
+    held = trainer.full_state() if trainer.failing else trainer.held
     if first is None or held is None or not trainer.world.main:
         return
     o = trainer.outcome

@@ -67,7 +67,7 @@ class TrainerState:
             config, self.model, self.called, self.loss, self.samples, self.device, self.world
         )
         of_it = (self.module, self.update.names, self.update.params, self.called, config.trainer.compile)
-        self.observed = Observed(config.monitor, *of_it, wholes=getattr(self.update, "wholes", ()))
+        self.observed = Observed(config.monitor, *of_it, dtensors=getattr(self.update, "dtensors", ()))
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(randomness.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
@@ -110,8 +110,8 @@ class TrainerState:
             return self.config.data.batch_size
         return max(self.config.data.batch_size, 1 if self.stream else 64)
 
-    def whole(self) -> dict[str, Any]:
-        """State of the model and of the update, as one process has it: on all ranks at once, for rank 0."""
+    def full_state(self) -> dict[str, Any]:
+        """State of the model and of the update as one process has it, for rank 0; called on all ranks at once."""
         both = {"model": self.module.state_dict(), "update": self.update.state_dict()}
         return gathered(both, self.world.main) if self.sharded else both
 

@@ -34,7 +34,7 @@ class Clip:
 
     threshold: ClassVar[str | None] = None
     """The field below which gradients are not clipped, in strategies without state; see `reach`."""
-    by_parts: ClassVar[bool] = False
+    shardable: ClassVar[bool] = False
     """Whether it is right where a rank holds a part of every gradient (FSDP): it reads norms only, or changes elements
     one by one."""
     whole: ClassVar[bool] = False
@@ -76,7 +76,7 @@ def scaled(gradients: Gradients, coefficient: torch.Tensor, state: State) -> Cli
 class NoClip(Clip):
     """No clipping; the norm is still measured and reported."""
 
-    by_parts = True
+    shardable = True
 
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         one = torch.ones_like(gradients.total)
@@ -89,7 +89,7 @@ class NormClip(Clip):
     """Scale the whole gradient to at most max_norm (Pascanu, Mikolov, Bengio 2013, algorithm 1)."""
 
     whole = True
-    by_parts = True
+    shardable = True
     threshold = "max_norm"
     max_norm: float = 1.0
     """Largest norm of the whole gradient."""
@@ -112,7 +112,7 @@ class NormClip(Clip):
 class ValueClip(Clip):
     """Clamp every element to [-max_value, max_value]; this changes the gradient's direction."""
 
-    by_parts = True
+    shardable = True
     max_value: float = 0.5
     """Largest magnitude of an element."""
 
@@ -149,7 +149,7 @@ class PerLayerClip(Clip):
     Every parameter belongs to exactly one layer: none is clipped twice or not at all.
     """
 
-    by_parts = True
+    shardable = True
     threshold = "max_norm"
     max_norm: float = 1.0
     """Largest L2 norm of one layer's gradient."""
@@ -230,7 +230,7 @@ class AutoClip(Clip):
     """Clip at a percentile of the norms seen so far, this one included (Seetharaman et al. 2020, AutoClip)."""
 
     whole = True
-    by_parts = True
+    shardable = True
     percentile: float = 10.0
     """Percentile of the history that is the largest norm; the paper's value is 10."""
     history: int = 1000
@@ -266,7 +266,7 @@ class ZClip(Clip):
     """Clip norms that are outliers of their own running statistics (Kumar et al. 2025, ZClip, algorithm 1)."""
 
     whole = True
-    by_parts = True
+    shardable = True
     z_max: float = 2.5
     """z-score beyond which a norm is an outlier."""
     decay: float = 0.97

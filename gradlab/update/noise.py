@@ -31,20 +31,20 @@ class Noise:
         tensors: Sequence[torch.Tensor],
         update: torch.Tensor,
         seed: int,
-        wholes: Sequence[Any] | None = None,
-        part: Callable[[torch.Tensor, Any], torch.Tensor] = lambda draw, whole: draw,
+        dtensors: Sequence[Any] | None = None,
+        shard: Callable[[torch.Tensor, Any], torch.Tensor] = lambda draw, like: draw,
     ) -> None:
         """Add noise in place. The seed alone decides the draw, so that all ranks add the same noise.
 
-        wholes: where tensors are parts, that of which each is one; `part` takes it from the noise of the whole.
+        dtensors: where tensors are shards, what they are shards of; `shard` takes one from the noise of the whole.
         """
         if not tensors:
             return
         generator = torch.Generator(tensors[0].device).manual_seed(seed)
         std = self.std(update).float()
-        for tensor, whole in zip(tensors, wholes or tensors, strict=True):
-            draw = torch.randn(whole.shape, generator=generator, device=tensor.device, dtype=tensor.dtype)
-            tensor.addcmul_(part(draw, whole), std.to(tensor.dtype))
+        for tensor, like in zip(tensors, dtensors or tensors, strict=True):
+            draw = torch.randn(like.shape, generator=generator, device=tensor.device, dtype=tensor.dtype)
+            tensor.addcmul_(shard(draw, like), std.to(tensor.dtype))
 
 
 @option("noise", "none")

@@ -1,6 +1,6 @@
-"""An update of a model of which each rank holds a part of every parameter (PyTorch's fully_shard, FSDP2).
+"""An update of a model of which each rank holds a shard of every parameter (PyTorch's fully_shard, FSDP2).
 
-Each rank works on its own parts, plain tensors that share memory with the model's DTensors: clipping, optimizer and
+Each rank works on its local shards, plain tensors that share memory with the model's DTensors: clipping, optimizer and
 recorder are those of one process, and only norms and sums are taken over the ranks that together have a parameter.
 """
 
@@ -23,26 +23,26 @@ from gradlab.update.step import MicroBatch, Update
 from gradlab.update.terms import TermsUpdate
 
 
-def part_of(whole: torch.Tensor, like: DTensor) -> torch.Tensor:
-    """This rank's part of a tensor that every rank has whole; it communicates nothing."""
+def local_shard(whole: torch.Tensor, like: DTensor) -> torch.Tensor:
+    """This rank's shard of a tensor that every rank has whole; without communication."""
     made = distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
     return made.to_local()
 
 
-def whole_of(part: torch.Tensor, like: DTensor) -> DTensor:
-    """The tensor of which every rank has a part, as `like` is divided."""
+def as_dtensor(shard: torch.Tensor, like: DTensor) -> DTensor:
+    """The tensor of which every rank has a shard, placed as `like` is."""
     size: dict[str, Any] = {"shape": like.shape, "stride": like.stride()}
-    return DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **size)
+    return DTensor.from_local(shard, like.device_mesh, like.placements, run_check=False, **size)
 
 
-def own_part(parameter: Any) -> torch.nn.Parameter:
-    """This rank's part of a parameter, of which it is a view."""
+def own_shard(parameter: Any) -> torch.nn.Parameter:
+    """This rank's shard of a parameter, of which it is a view."""
     return torch.nn.Parameter(parameter.detach().to_local(), parameter.requires_grad)
 
 
 @dataclass
 class ShardedGradients(Gradients):
-    """Tensors are this rank's parts; norms and total are of the whole gradients."""
+    """Tensors are this rank's shards; norms and total are of the whole gradients."""
 
     world: World = field(default_factory=World)
 
@@ -61,16 +61,16 @@ class ShardedGradients(Gradients):
 
 
 class ShardedUpdate(Update):
-    """`params` are this rank's parts, and `wholes` the model's DTensors.
+    """`params` are this rank's shards, and `dtensors` the parameters of the model.
 
-    Optimizers that work element by element step on the parts, with their fused kernels; others on the DTensors.
+    Optimizers that work element by element step the shards, with their fused kernels; others on the DTensors.
     """
 
-    def __init__(self, *args: Any, parts: Sequence[torch.nn.Parameter], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, shards: Sequence[torch.nn.Parameter], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.wholes: list[Any] = list(self.params)
-        self.params = list(parts)
-        mesh = self.wholes[0].device_mesh
+        self.dtensors: list[Any] = list(self.params)
+        self.params = list(shards)
+        mesh = self.dtensors[0].device_mesh
         self.shard_group = self.world if mesh.ndim == 1 else replace(self.world, group=mesh.get_group(1))
         """The ranks among which a parameter is divided: groups of them have the same gradients."""
         if self.ema is not None:
@@ -79,8 +79,8 @@ class ShardedUpdate(Update):
     def backward(self, window: Sequence[MicroBatch], i: int, weight: torch.Tensor) -> torch.Tensor:
         loss = super().backward(window, i, weight)
         if i + 1 == len(window):
-            for part, whole in zip(self.params, self.wholes, strict=True):
-                part.grad = None if whole.grad is None else whole.grad.to_local()
+            for shard, whole in zip(self.params, self.dtensors, strict=True):
+                shard.grad = None if whole.grad is None else whole.grad.to_local()
         return loss
 
     def measure(self) -> Gradients:
@@ -91,12 +91,12 @@ class ShardedUpdate(Update):
         return made
 
     def add_noise(self, gradients: Gradients) -> Gradients:
-        """Each rank draws the noise of the whole gradient, one tensor at a time, and adds its part."""
+        """Each rank draws the noise of the whole gradient, one tensor at a time, and adds its shard."""
         if not self.noise.active:
             return gradients
-        wholes = [whole for whole in self.wholes if whole.grad is not None]
+        dtensors = [p for p in self.dtensors if p.grad is not None]
         seed = mix(self.seed, self.attempts)
-        self.noise.add_(gradients.tensors, self.applied, seed=seed, wholes=wholes, part=part_of)
+        self.noise.add_(gradients.tensors, self.applied, seed=seed, dtensors=dtensors, shard=local_shard)
         return self.measure()
 
     def save_buffers(self) -> None:
@@ -107,7 +107,7 @@ class ShardedUpdate(Update):
 
     def zero_grad(self) -> None:
         super().zero_grad()
-        for p in self.wholes:
+        for p in self.dtensors:
             p.grad = None
 
     @contextmanager
@@ -119,34 +119,34 @@ class ShardedUpdate(Update):
                 module.reshard()  # what it has gathered are the weights of the evaluation
 
     def averages(self) -> dict[str, torch.Tensor]:
-        likes = dict(zip(self.names, self.wholes, strict=True))
-        return {name: whole_of(part, likes[name]) for name, part in super().averages().items()}
+        likes = dict(zip(self.names, self.dtensors, strict=True))
+        return {name: as_dtensor(shard, likes[name]) for name, shard in super().averages().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """As that of one process, with DTensors in place of the optimizer's tensors."""
-        return self.converted(super().state_dict(), lambda t, part, like: t.shape == part.shape, whole_of)
+        return self.converted(super().state_dict(), lambda t, shard, like: t.shape == shard.shape, as_dtensor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """state: of whole tensors."""
-        keep = {id(part) for group in self.optimizer.param_groups for part in group["params"]}
+        stepped = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
 
         def placed(tensor: torch.Tensor, like: DTensor) -> torch.Tensor:
-            own = part_of(tensor, like).clone()
-            return whole_of(own, like) if id(like) in keep else own
+            own = local_shard(tensor, like).clone()
+            return as_dtensor(own, like) if id(like) in stepped else own
 
-        likes = dict(zip(self.names, self.wholes, strict=True))
-        average = {name: part_of(whole, likes[name]) for name, whole in state.get("average", {}).items()}
+        likes = dict(zip(self.names, self.dtensors, strict=True))
+        average = {name: local_shard(whole, likes[name]) for name, whole in state.get("average", {}).items()}
         state = state | {"average": average}
-        super().load_state_dict(self.converted(state, lambda t, part, like: t.shape == like.shape, placed))
+        super().load_state_dict(self.converted(state, lambda t, shard, like: t.shape == like.shape, placed))
 
     def converted(self, state: dict[str, Any], fits: Any, convert: Any) -> dict[str, Any]:
         """A state whose tensors per element of a parameter are made other ones."""
-        pairs = list(zip(self.params, self.wholes, strict=True))
+        pairs = list(zip(self.params, self.dtensors, strict=True))
         known = {id(p): pair for pair in pairs for p in pair}
         of = [known[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
 
-        def made(value: Any, part: torch.Tensor, like: DTensor) -> Any:
-            per_element = type(value) is torch.Tensor and value.dim() and fits(value, part, like)
+        def made(value: Any, shard: torch.Tensor, like: DTensor) -> Any:
+            per_element = type(value) is torch.Tensor and value.dim() and fits(value, shard, like)
             return convert(value, like) if per_element else value
 
         states = state["optimizer"]["state"]

@@ -81,7 +81,7 @@ def of_the_model(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def same_as_one(tmp_path: Path, found: list[dict[str, Any]], name: str) -> None:
     one = trainer(tmp_path, *SAME[name], "monitor=full", "data.batch_size=8")
     one.run()
-    close(found[0]["state"], one.whole(), 5e-6)
+    close(found[0]["state"], one.full_state(), 5e-6)
     for ours, theirs in zip(one.outcome.eval, found[1]["outcome"]["eval"], strict=True):
         assert ours["eval/loss"] == pytest.approx(theirs["eval/loss"], rel=1e-5)
 
@@ -188,8 +188,8 @@ def test_a_checkpoint_is_resumed_on_any_number_of_ranks(tmp_path: Path, folder: 
     said: list[str] = []
     again.say = said.append
     again.run()
-    close(again.whole()["model"], one.whole()["model"], 5e-6)
-    close(two["elsewhere"][0]["state"], one.whole(), 5e-6)
+    close(again.full_state()["model"], one.full_state()["model"], 5e-6)
+    close(two["elsewhere"][0]["state"], one.full_state(), 5e-6)
     assert "written by 2 ranks, resumed by 1: what ranks draw, as for dropout, is not repeated" in said
     assert load(folder / "begun_by_two")["model"].keys() == one.module.state_dict().keys()
 

@@ -29,7 +29,7 @@ def test_a_run_is_bitwise_the_one_without(tmp_path: Path) -> None:
     plain.run()
     again = trainer(tmp_path / "again", *RUN, BLOCKS)
     again.run()
-    assert differences(again.whole(), plain.whole()) == []
+    assert differences(again.full_state(), plain.full_state()) == []
     assert again.outcome.eval[-1]["eval/loss"] == plain.outcome.eval[-1]["eval/loss"]
 
 

@@ -314,14 +314,14 @@ def build_update(
         if p.requires_grad:
             check_held(precision, name, p)
     params = list(model.parameters())
-    make: Callable[..., Update] = TermsUpdate if loss.needs_parts else Update
+    make: Callable[..., Update] = TermsUpdate if loss.needs_term_sums else Update
     if sharded(config, world):
         from gradlab.update.sharded import ShardedTerms, ShardedUpdate, own_shard
 
         own = [own_shard(p) for p in params if p.requires_grad]
         kinds = (type(config.optimizer), *config.optimizer.group_optimizers().values())
         params = own if all(kind.elementwise for kind in kinds) else params
-        make = partial(ShardedTerms if loss.needs_parts else ShardedUpdate, shards=own)
+        make = partial(ShardedTerms if loss.needs_term_sums else ShardedUpdate, shards=own)
     with group("optimizer"):
         names = trained_names(model)
         outer = ends(unwrapped(model), called)
@@ -341,7 +341,7 @@ def build_update(
         add_parameter=add_parameter,
     )
     if config.pitfall is not None:
-        if loss.needs_parts:
+        if loss.needs_term_sums:
             raise Invalid(
                 "pitfall", type(config.pitfall).__name__, "not with a loss of several terms, or of a late count"
             )

@@ -38,7 +38,7 @@ def evaluate(
         for inputs, targets, taken in in_step(batches, split, device, world) if together else all_count(batches):
             with precision.autocast():
                 outputs = module(inputs)
-                totals, counts = loss.parts(outputs, targets)
+                totals, counts = loss.term_sums(outputs, targets)
             correct = loss.correct(outputs, targets)
             if taken:
                 sums += torch.cat([totals, counts, torch.stack(correct) if correct else counts.new_zeros(2)])

@@ -94,7 +94,7 @@ def find_constant_answers(trainer: TrainerState, split: Split) -> tuple[float | 
 
 def of_term(loss: Loss, i: int, outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum and number of one term's losses."""
-    sums, counts = loss.parts(outputs, targets)
+    sums, counts = loss.term_sums(outputs, targets)
     return sums[i], counts[i]
 
 

@@ -41,7 +41,7 @@ class Clip:
     """Whether it scales the whole gradient by one number."""
 
     def reach(self, gradients: Gradients) -> torch.Tensor:
-        """The smallest threshold that does not clip these gradients: () or, of many runs, (L,)."""
+        """The smallest threshold that does not clip these gradients: () or, of many lanes, (L,)."""
         raise NotImplementedError
 
     def init(self, device: torch.device) -> State:
@@ -60,8 +60,8 @@ def norm_coefficient(total: torch.Tensor, max_norm: float | torch.Tensor) -> tor
     return torch.where(total == 0, torch.ones_like(coefficient), coefficient.clamp(max=1.0))
 
 
-def each(value: float | torch.Tensor, of: torch.Tensor) -> float | torch.Tensor:
-    """One value per run, (...), shaped for tensors with further dimensions; a plain number is shared by all runs."""
+def per_lane(value: float | torch.Tensor, of: torch.Tensor) -> float | torch.Tensor:
+    """One value per lane, (...), shaped for tensors with further dimensions; a plain number is shared by all lanes."""
     return value.reshape(*value.shape, *[1] * (of.dim() - value.dim())) if isinstance(value, torch.Tensor) else value
 
 
@@ -164,7 +164,7 @@ class PerLayerClip(Clip):
     def clip_(self, gradients: Gradients, state: State) -> Clipped:
         layer, count = layer_index(tuple(gradients.names), gradients.norms.device)
         norms = layer_norms(gradients.norms, layer, count)
-        coefficient = norm_coefficient(norms, each(self.max_norm, norms))
+        coefficient = norm_coefficient(norms, per_lane(self.max_norm, norms))
         return scaled_each(gradients, coefficient[..., layer], state)
 
 
@@ -176,14 +176,14 @@ def scaled_each(gradients: Gradients, coefficients: torch.Tensor, state: State) 
     return Clipped(torch.where(acted, ratio, torch.ones_like(ratio)), acted, state)
 
 
-def unit_norms(tensor: torch.Tensor, runs: int = 0) -> torch.Tensor:
+def unit_norms(tensor: torch.Tensor, lane_dims: int = 0) -> torch.Tensor:
     """Norm of each output unit (a matrix's row, a filter; the whole of a vector or scalar). Keeps dimensions.
 
-    runs: leading dimensions that count independent runs.
+    lane_dims: leading dimensions that count lanes.
     """
-    if tensor.dim() == runs:
+    if tensor.dim() == lane_dims:
         return tensor.double().abs()
-    dims = tuple(range(min(runs + 1, tensor.dim() - 1), tensor.dim()))
+    dims = tuple(range(min(lane_dims + 1, tensor.dim() - 1), tensor.dim()))
     norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=dims, keepdim=True, dtype=torch.float64)
     return norms
 
@@ -215,9 +215,9 @@ class AdaptiveClip(Clip):
         acted = torch.zeros_like(gradients.total, dtype=torch.bool)
         with torch.no_grad():
             for param, grad in pairs:
-                norms = unit_norms(grad, gradients.runs)
-                factor, eps = each(self.factor, norms), each(self.eps, norms)
-                coefficient = agc_coefficients(norms, unit_norms(param, gradients.runs), factor, eps)
+                norms = unit_norms(grad, gradients.lane_dims)
+                factor, eps = per_lane(self.factor, norms), per_lane(self.eps, norms)
+                coefficient = agc_coefficients(norms, unit_norms(param, gradients.lane_dims), factor, eps)
                 acted |= (coefficient < 1).reshape(*acted.shape, -1).any(-1)
                 grad.mul_(coefficient.to(grad.dtype))
         ratio = total_norm(gradients.measured_again()) / gradients.total
@@ -248,7 +248,7 @@ class AutoClip(Clip):
         slot = (state["count"] % self.history).unsqueeze(-1)
         norms = state["norms"].scatter(-1, slot, gradients.total.unsqueeze(-1))
         max_norm = torch.nanquantile(norms, self.percentile / 100, dim=-1)
-        if isinstance(self.percentile, torch.Tensor):  # every percentile of every run: keep each run's own
+        if isinstance(self.percentile, torch.Tensor):  # every percentile of every lane: keep each lane's own
             max_norm = max_norm.diagonal()
         coefficient = norm_coefficient(gradients.total, max_norm)
         return scaled(gradients, coefficient, {"norms": norms, "count": state["count"] + 1})

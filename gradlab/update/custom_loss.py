@@ -130,7 +130,7 @@ class CustomLoss(Loss):
         return tuple(name for name in self.forms if name)
 
     @property
-    def needs_parts(self) -> bool:
+    def needs_term_sums(self) -> bool:
         return bool(self.terms) or not {"pair", "elements"}.isdisjoint(self.forms.values())
 
     @property
@@ -156,7 +156,7 @@ class CustomLoss(Loss):
     @property
     def late(self) -> bool:
         """Whether the number of the losses is known after the forward pass, and is one."""
-        return self.needs_parts and not self.terms
+        return self.needs_term_sums and not self.terms
 
     def returned(self, outputs: Any, targets: Any) -> dict[str, Term]:
         """What the function returns, by name."""
@@ -201,9 +201,9 @@ class CustomLoss(Loss):
         return Invalid("loss", "custom", f"{of} {why} {gives}")
 
     def sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Where `parts` are asked in an update: the mean of the micro-batch times its samples."""
+        """Where `term_sums` are asked in an update: the mean of the micro-batch times its samples."""
         found = self.returned(outputs, targets)
-        if not self.needs_parts and "" in found and found[""].form not in ("pair", "elements"):
+        if not self.needs_term_sums and "" in found and found[""].form not in ("pair", "elements"):
             return found[""].sum
         return self.weighted([term.mean for term in found.values()], tuple(found)).sum() * samples(targets)
 
@@ -220,7 +220,7 @@ class CustomLoss(Loss):
         numbers = number if isinstance(number, Mapping) else dict.fromkeys(names, number)
         return {str(k): n if isinstance(n, torch.Tensor) else full(int(n), first(targets)) for k, n in numbers.items()}
 
-    def parts(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def term_sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         found = self.returned(outputs, targets).values()
         return torch.stack([term.sum for term in found]), torch.stack([term.count.double() for term in found])
 

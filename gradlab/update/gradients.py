@@ -31,8 +31,8 @@ class Gradients:
     norms: torch.Tensor
     total: torch.Tensor
 
-    runs = 0
-    """Leading dimensions that count independent runs: one in `gradlab.sweep.vectorized`."""
+    lane_dims = 0
+    """Leading dimensions that count lanes: one in `gradlab.sweep.vectorized`."""
 
     def scale_(self, coefficient: torch.Tensor) -> None:
         """Multiply every gradient by a () coefficient; on a CPU reading it costs nothing, and 1 is skipped."""
@@ -67,7 +67,7 @@ class Gradients:
         return tensor_norms(tensors, self.total.device)
 
     def total_of_type(self, order: float) -> torch.Tensor:
-        """() float64, or (L,) of L runs: the sum of magnitudes (order 1) or the largest (inf) of all gradients."""
+        """() float64, or (L,) of L lanes: the sum of magnitudes (order 1) or the largest (inf) of all gradients."""
         each = self.magnitudes(order)
         if not each.shape[-1]:
             return torch.zeros_like(self.total)
@@ -131,7 +131,7 @@ def total_of(tensors: list[torch.Tensor]) -> float | None:
 
 
 def total_norm(norms: torch.Tensor) -> torch.Tensor:
-    """L2 norm of norms: (..., P) -> (...), float64. Leading dimensions are independent runs."""
+    """L2 norm of norms: (..., P) -> (...), float64. Leading dimensions are lanes."""
     total: torch.Tensor = torch.linalg.vector_norm(norms, dim=-1, dtype=torch.float64)
     if total.dim() or total.device.type != "cpu" or SQUARED < total.item() < torch.inf:
         return total

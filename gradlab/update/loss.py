@@ -56,11 +56,11 @@ class Loss:
         return ()
 
     @property
-    def needs_parts(self) -> bool:
-        """Whether an update asks for `parts`: there are several terms, or the outputs alone tell how many losses."""
+    def needs_term_sums(self) -> bool:
+        """Whether an update asks for `term_sums`: there are several, or only the outputs tell how many losses there are."""
         return False
 
-    def parts(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def term_sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(K,) the sum of the losses of each term, and float64, their numbers: of one, where there is one."""
         return self.sum(outputs, targets).reshape(1), self.count(targets).reshape(1).double()
 

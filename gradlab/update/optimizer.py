@@ -178,7 +178,7 @@ class OptimizerOption:
         raise NotImplementedError
 
     def move_(self, params: Tensor, grads: Tensor, moments: list[Tensor], lr: Tensor, applied: Tensor) -> None:
-        """Many runs' update at once, by the rule of `make`'s optimizer; fields may be (L,) tensors.
+        """The update of many lanes at once, by the rule of `make`'s optimizer; fields may be (L,) tensors.
 
         params, grads, moments: (L, N), changed in place, the gradients too. lr: (L,) float64. applied: (L,) int64, the
         updates applied before this one.
@@ -237,5 +237,5 @@ def without_kernels(option: OptimizerOption, shared: dict[str, Any]) -> dict[str
 
 
 def column(value: Any) -> Any:
-    """One value per run, (L,) -> (L, 1) float32, for matrices with a row per run; a plain number is shared by all."""
+    """One value per lane, (L,) -> (L, 1) float32, for matrices with a row per lane; a plain number is shared by all."""
     return value.float().unsqueeze(1) if isinstance(value, torch.Tensor) else value

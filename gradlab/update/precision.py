@@ -128,7 +128,7 @@ def updated_scale(
     backoff_factor: float | torch.Tensor,
     growth_interval: int | torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """GradScaler's rule, elementwise over independent runs: the next scale and count of good updates in a row.
+    """GradScaler's rule, elementwise over lanes: the next scale and count of good updates in a row.
 
     scale: (...) float32. growth_tracker: (...) int32. found_inf: (...) bool. A growth that would overflow is not taken,
     and the scale stays at or above SCALE_FLOOR.

@@ -34,7 +34,9 @@ class TermsUpdate(Update):
         state, counts = random_state(), torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
         with torch.no_grad(), self.precision.arithmetic(), self.precision.autocast():
             for batch in window:
-                found = self.loss.parts(self.module(batch.inputs), batch.targets)[1]  # of a divided model on all ranks
+                found = self.loss.term_sums(self.module(batch.inputs), batch.targets)[
+                    1
+                ]  # of a divided model on all ranks
                 counts += found if batch.counts else 0.0
         set_random_state(state)
         if self.has_buffers or any(self.buffers_of_each):
@@ -64,7 +66,7 @@ class TermsUpdate(Update):
 
     def losses(self, batch: MicroBatch) -> torch.Tensor:
         """() the sum of the losses of each term, over how many there are of them in the window, weighted."""
-        sums, counts = self.loss.parts(self.model(batch.inputs), batch.targets)
+        sums, counts = self.loss.term_sums(self.model(batch.inputs), batch.targets)
         self.sums += sums.detach() if batch.counts else 0.0
         self.found += counts if batch.counts else 0.0
         weighted: torch.Tensor = (sums * self.factors).sum()

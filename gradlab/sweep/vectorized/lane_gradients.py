@@ -30,7 +30,7 @@ class LaneGradients(Gradients):
     """Gradients of L lanes: tensors (L, *shape) are parts of `matrix`, (L, N); norms (L, P), total (L,)."""
 
     matrix: Tensor
-    runs = 1
+    lane_dims = 1
 
     def scale_(self, coefficient: Tensor) -> None:
         if self.matrix.device.type != "cpu" or (coefficient != 1).any():

@@ -1,4 +1,4 @@
-"""One optimizer update of many runs at once: where the arithmetic of a lane differs from that of a run alone.
+"""One optimizer update of many lanes at once: where its arithmetic differs from that of a run alone.
 
 The order of an update, the weights of its samples, clipping, the learning rate, the loss scale and what an applied
 update moves are inherited from `gradlab.update.step.Update`, and work on tensors with a dimension of lanes. Here is

@@ -63,7 +63,7 @@ class Program:
                 first_two = [self.job(planned) for planned in self.jobs[:2]]
             if first.schedule.watched:
                 raise Invalid("schedule", "plateau", "follows the evaluations of each job")
-            if self.data[1].needs_parts:
+            if self.data[1].needs_term_sums:
                 raise Invalid("loss", "custom", "has several terms, or a count that only its outputs tell")
             self.used, self.kept, self.state = probe(first_two)
         self.width = max(1, KEPT // self.kept if self.device.type == "cpu" else MOST)

@@ -110,9 +110,9 @@ def find_overflow(trainer: TrainerState) -> Overflow | None:
     randomness.set_random_state(first.random)
     precision = trainer.config.precision.build(trainer.device)
     precision.load_state_dict(first.precision)
-    moved = None if trainer.failing or trainer.held is None else copied(trainer.module.state_dict())
-    if moved is not None and trainer.held is not None:
-        trainer.module.load_state_dict(trainer.held["model"])
+    moved = None if trainer.failing or trainer.crash_state is None else copied(trainer.module.state_dict())
+    if moved is not None and trainer.crash_state is not None:
+        trainer.module.load_state_dict(trainer.crash_state["model"])
     found = first_overflow(trainer.module, trainer.loss, precision, trainer.window_of(first)[0], trainer.world.size)
     if found is None and first.batches:  # the data, asked again, gave others
         kept = [(b.inputs, b.targets) for b in first.batches if b.counts]

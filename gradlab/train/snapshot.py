@@ -56,7 +56,7 @@ def streak_of(trainer: TrainerState) -> dict[str, Any] | None:
     if trainer.streak is None:
         return None
     where = {"attempt": trainer.outcome.first_failed_attempt, "in_epoch": trainer.outcome.first_failed_epoch}
-    return {"first": place_of(trainer.streak), "failing": trainer.failing, "held": trainer.held} | where
+    return {"first": place_of(trainer.streak), "failing": trainer.failing, "held": trainer.crash_state} | where
 
 
 def place_of(attempt: Attempt) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
         trainer.first_loss, trainer.num_hopeless = hopeless["first_loss"], hopeless["lost"]
     if streak := state.get("streak"):
         trainer.streak = placed(streak["first"])
-        trainer.failing, trainer.held = streak["failing"], streak["held"]
+        trainer.failing, trainer.crash_state = streak["failing"], streak["held"]
         outcome.first_failed_attempt, outcome.first_failed_epoch = streak["attempt"], streak["in_epoch"]
     if latest := state.get("latest"):
         trainer.latest = placed(latest)
@@ -154,13 +154,14 @@ def take_random_state(trainer: TrainerState, state: dict[str, Any]) -> None:
     trainer.notes.append(note)
 
 
-def hold(trainer: TrainerState) -> None:
+def keep_crash_state(trainer: TrainerState) -> None:
     """Keep a copy of what the streak under way began with: an update may come through before the run's end is noticed.
 
     The weights have not moved since the first update of the streak.
     """
     whole = trainer.full_state()
-    trainer.held = copied(whole) if trainer.world.main else {}  # on no rank None: all ask for the whole state, or none
+    # On no rank None: either all ranks ask for the full state later, or none does.
+    trainer.crash_state = copied(whole) if trainer.world.main else {}
 
 
 def copied(value: Any) -> Any:
@@ -178,7 +179,7 @@ def save_crash(trainer: TrainerState, error: str) -> None:
     None is written where an update came through at the end and no copy was kept: the loss scale was still above 1.
     """
     first = trainer.streak
-    held = trainer.full_state() if trainer.failing else trainer.held
+    held = trainer.full_state() if trainer.failing else trainer.crash_state
     if first is None or held is None or not trainer.world.main:
         return
     o = trainer.outcome

@@ -78,7 +78,7 @@ class TrainerState:
         """The first attempt of the last streak of failures."""
         self.latest: Attempt | None = None
         self.failing = False
-        self.held: dict[str, Any] | None = None
+        self.crash_state: dict[str, Any] | None = None
         """What the last streak began with, where the loss scale had fallen below 1 in it."""
         self.notes: list[str] = []
         """What is said as the run begins."""

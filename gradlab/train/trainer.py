@@ -53,7 +53,7 @@ class Trainer(TrainerState):
         self.sinks, self.say = sinks, say
         self.impact = Impact(config.pitfall, self.update) if config.pitfall else None
         self.under_way: deque[Attempt] = deque()
-        self.low = False
+        self.scale_below_one = False
         """Whether the loss scale is below 1, where failures end runs: nothing runs ahead, so that it can be copied."""
         self.warned = 1.0
         self.lr_scales = lr_scales(self.update.optimizer)
@@ -69,8 +69,8 @@ class Trainer(TrainerState):
         with self.interrupt.caught():
             self.begin()
             try:
-                for ask in self.course():
-                    ask()
+                for action in self.actions():
+                    action()
             except FAILURES as error:
                 self.failed(error)
             finally:
@@ -89,8 +89,8 @@ class Trainer(TrainerState):
         else:
             snapshot.save_crash(self, str(error))
 
-    def course(self) -> Iterator[Callable[[], None]]:
-        """What there is to do from wherever the run is: `one_update`, epoch after epoch, and `evaluate`."""
+    def actions(self) -> Iterator[Callable[[], None]]:
+        """What is left to do from the position of the run on: `one_update`, epoch after epoch, and `evaluate`."""
         c = self.config.trainer
         self.model.train()
         if self.config.init_from and c.evaluate_every and not self.update.attempts:
@@ -98,7 +98,7 @@ class Trainer(TrainerState):
         self.tick = time.perf_counter()
         while self.epoch < c.epochs:
             while self.cursor < self.samples:
-                if self.enough():
+                if self.reached_limit():
                     break
                 yield self.one_update
                 if self.stop_asked():
@@ -111,7 +111,7 @@ class Trainer(TrainerState):
                     self.save()
             self.drain(0)
             ended = self.cursor >= self.samples
-            last = self.enough() or (ended and self.epoch + 1 == c.epochs)
+            last = self.reached_limit() or (ended and self.epoch + 1 == c.epochs)
             if last:
                 self.config.precision.check_scale(self.scale)
             if ended:
@@ -131,10 +131,10 @@ class Trainer(TrainerState):
             kept |= sink.save()
         snapshot.save(self, kept)
 
-    def hold(self) -> None:
-        snapshot.hold(self)
+    def keep_crash_state(self) -> None:
+        snapshot.keep_crash_state(self)
 
-    def enough(self) -> bool:
+    def reached_limit(self) -> bool:
         """Whether the wanted number of updates has been applied; waits for the device only near the end."""
         limit = self.config.trainer.updates
         if limit is None or self.update.attempts - self.skipped < limit:
@@ -162,7 +162,7 @@ class Trainer(TrainerState):
         self.cursor = following
         self.outcome.epoch = self.epoch + 1
         # In a streak of failures nothing may run ahead: the weights must stay those that reproduce it.
-        self.drain(0 if self.device.type == "cpu" or self.failing or self.low else 1)
+        self.drain(0 if self.device.type == "cpu" or self.failing or self.scale_below_one else 1)
 
     def say_thawed(self) -> None:
         """Tell which parameters were unfrozen in this update."""
@@ -215,10 +215,10 @@ class Trainer(TrainerState):
         self.write(metrics, layers)
         if skipped and not self.failing:
             self.streak, o.first_failed_attempt, o.first_failed_epoch = attempt, o.attempts, attempt.epoch + 1
-            self.held = None
-        self.failing, self.low = skipped, v["next_scale"] < 1
-        if skipped and self.low and self.held is None and not self.under_way:
-            self.hold()
+            self.crash_state = None
+        self.failing, self.scale_below_one = skipped, v["next_scale"] < 1
+        if skipped and self.scale_below_one and self.crash_state is None and not self.under_way:
+            self.keep_crash_state()
         self.judge(v, skipped, attempt.epoch + 1)
 
     def judge(self, v: dict[str, float], skipped: bool, epoch: int) -> None:

@@ -57,7 +57,7 @@ class Loss:
 
     @property
     def needs_term_sums(self) -> bool:
-        """Whether an update asks for `term_sums`: there are several, or only the outputs tell how many losses there are."""
+        """Whether an update needs `term_sums`: there are several, or only the outputs tell how many losses it has."""
         return False
 
     def term_sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -158,7 +158,7 @@ class FixSearch:
     """Why it ended without a proven cure."""
 
     def __post_init__(self) -> None:
-        self.course = self.search()
+        self.rounds = self.search()
         self.asked: list[Trial] = []
         self.spent = 0.0
 
@@ -168,7 +168,7 @@ class FixSearch:
         if self.late():
             self.ended = self.ended or "the time is over"
             return []
-        self.asked = next(self.course, [])
+        self.asked = next(self.rounds, [])
         return [self.job(trial) for trial in self.asked]
 
     def job(self, trial: Trial) -> Point:

@@ -37,8 +37,8 @@ class Lane(Trainer):
         self.fault: Exception | None = None
         """What ended it that is no failure of training, such as a full disk."""
         self.began = time.monotonic()
-        self.asks: Iterator[Callable[[], None]] = iter(())
-        self.ask: Callable[[], None] | None = None
+        self.pending_actions: Iterator[Callable[[], None]] = iter(())
+        self.next_action: Callable[[], None] | None = None
 
     @property
     def scale(self) -> float:
@@ -46,8 +46,8 @@ class Lane(Trainer):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """An exception inside ends this lane and no other; `ask` is then None."""
-        self.ask = None
+        """An exception inside ends this lane and no other; `next_action` is then None."""
+        self.next_action = None
         try:
             try:
                 yield
@@ -60,13 +60,13 @@ class Lane(Trainer):
         self.began = time.monotonic()
         with self.guarded():
             super().begin()
-            self.asks = self.course()
-            self.ask = next(self.asks, None)
+            self.pending_actions = self.actions()
+            self.next_action = next(self.pending_actions, None)
 
     def advance(self) -> None:
-        """Move to the next thing to do; `ask` is None at the end of the run."""
+        """Move to the next thing to do; `next_action` is None at the end of the run."""
         with self.guarded():
-            self.ask = next(self.asks, None)
+            self.next_action = next(self.pending_actions, None)
 
     def failed(self, error: Exception) -> None:
         self.restore(self)
@@ -77,9 +77,9 @@ class Lane(Trainer):
         randomness.set_random_state(self.generators)
         super().save()
 
-    def hold(self) -> None:
+    def keep_crash_state(self) -> None:
         self.restore(self)
-        super().hold()
+        super().keep_crash_state()
 
     def take(self, attempt: Attempt, following: int) -> None:
         """Record what the stack measured in this lane's update."""
@@ -87,4 +87,4 @@ class Lane(Trainer):
         self.cursor, self.outcome.epoch = following, self.epoch + 1
         with self.guarded():
             self.observe(attempt)
-            self.ask = next(self.asks, None)
+            self.next_action = next(self.pending_actions, None)

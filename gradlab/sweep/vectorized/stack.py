@@ -65,7 +65,7 @@ class Stack:
             lane.begin()
         self.close()
         while self.lanes:
-            looking = [i for i, lane in enumerate(self.lanes) if lane.ask == lane.evaluate]
+            looking = [i for i, lane in enumerate(self.lanes) if lane.next_action == lane.evaluate]
             if looking:
                 self.evaluate(looking)
             else:
@@ -74,7 +74,7 @@ class Stack:
 
     def close(self) -> None:
         """Finish the jobs whose lanes have ended, and keep the others."""
-        done = [i for i, lane in enumerate(self.lanes) if lane.ask is None]
+        done = [i for i, lane in enumerate(self.lanes) if lane.next_action is None]
         if not done:
             return
         for i in done:

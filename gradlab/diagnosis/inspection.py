@@ -144,9 +144,9 @@ def compare_gradients(
     low, full = gradients
     names = [n for n in full if n in low]
     some = torch.stack([(full[n] != 0).sum() for n in names]).double()
-    lost = torch.stack([((full[n] != 0) & (low[n] == 0)).sum() for n in names]).double()
+    flushed = torch.stack([((full[n] != 0) & (low[n] == 0)).sum() for n in names]).double()
     if some.sum() > 0:
-        inspection.flushed = (lost.sum() / some.sum()).item()
+        inspection.flushed = (flushed.sum() / some.sum()).item()
     norms = norms_by_layer(names, tensor_norms([full[n] for n in names]).tolist())
     ordered = [name for name in dict.fromkeys([*order, *norms]) if name in norms]
     if len(norms) > 1:

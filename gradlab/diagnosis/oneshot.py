@@ -74,7 +74,7 @@ def gradient_norms(model: torch.nn.Module, scale: Any = None) -> tuple[dict[str,
     if not named:
         return {}, [], []
     norms = dict(zip((name for name, _ in named), fetched([g for _, g in named], scale), strict=True))
-    doubtful = {n: g for n, g in named if g.numel() and (not math.isfinite(norms[n]) or is_lost(norms[n], g))}
+    doubtful = {n: g for n, g in named if g.numel() and (not math.isfinite(norms[n]) or underflowed(norms[n], g))}
     nan = [name for name, grad in doubtful.items() if bool(grad.isnan().any())]
     inf = [name for name, grad in doubtful.items() if bool(grad.isinf().any())]
     for name in doubtful.keys() - {*nan, *inf}:  # finite float64 numbers whose squares are not
@@ -85,7 +85,7 @@ def gradient_norms(model: torch.nn.Module, scale: Any = None) -> tuple[dict[str,
     return norms, nan, inf
 
 
-def is_lost(norm: float, grad: torch.Tensor) -> bool:
+def underflowed(norm: float, grad: torch.Tensor) -> bool:
     """Whether squares of float64 numbers may have underflowed."""
     return norm < 1e-150 and grad.dtype == torch.float64
 

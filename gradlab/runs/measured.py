@@ -8,7 +8,7 @@ from typing import Any
 
 from gradlab.base.statistics import quantile
 from gradlab.measure.levels import Levels
-from gradlab.runs.outcome_class import LOST, finding_class
+from gradlab.runs.outcome_class import CLASS_OF_VERDICT, finding_class
 
 
 def measured(updates: Sequence[dict[str, Any]], began: int | None = None) -> dict[str, Any]:
@@ -34,4 +34,5 @@ def measured(updates: Sequence[dict[str, Any]], began: int | None = None) -> dic
 def lost_at(diagnosis: dict[str, Any]) -> int | None:
     """The attempt with which a run began to be lost, by its diagnosis.json; None if it was not, or it was not seen."""
     code, findings = diagnosis.get("verdict"), diagnosis.get("findings") or []
-    return next((f["began"] for f in findings if f["code"] == code and (code in LOST or finding_class(f))), None)
+    own = (f for f in findings if f["code"] == code and (code in CLASS_OF_VERDICT or finding_class(f)))
+    return next((f["began"] for f in own), None)

@@ -47,7 +47,7 @@ UNJUDGED = ("too_short", *UNENDED)
 """Neither stable nor unstable."""
 HEALTHY = ("healthy", "small_but_healthy")
 """Verdicts of a run with which nothing is wrong: whatever asks for `healthy` takes each of them."""
-LOST = {
+CLASS_OF_VERDICT = {
     "diverged": "diverged",
     "unbounded_loss": "exploded",
     "exploding": "exploded",
@@ -60,7 +60,7 @@ LOST = {
     "scale_livelock": "collapsed",
     "overflow_fp16": "collapsed",
 }
-"""Verdicts that are classes by themselves; of all others their finding says it, or the loss decides."""
+"""The class of a run whose verdict alone decides it; of other verdicts the finding says it, or the loss decides."""
 
 
 def learns(diagnosis: dict[str, Any]) -> bool:
@@ -69,10 +69,10 @@ def learns(diagnosis: dict[str, Any]) -> bool:
 
 
 def finding_class(finding: dict[str, Any]) -> str:
-    """The class of a run that a finding of its diagnosis.json says is lost; empty where it does not."""
+    """The class of an unstable run by a finding of its diagnosis.json; empty where that does not make it unstable."""
     if finding.get("severity") != "critical":
         return ""
-    return LOST.get(finding["code"]) or str(finding.get("lost") or "")
+    return CLASS_OF_VERDICT.get(finding["code"]) or str(finding.get("lost") or "")
 
 
 def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: float, of_finding: str = "") -> str:
@@ -80,8 +80,8 @@ def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: f
     diagnosis has it as learning, and its last loss. of_finding: `finding_class` of the verdict's own finding."""
     if verdict is None or status is None:
         return "error"
-    if verdict in LOST:
-        return LOST[verdict]
+    if verdict in CLASS_OF_VERDICT:
+        return CLASS_OF_VERDICT[verdict]
     if of_finding in NAMES and status != "failed":
         return of_finding
     if status == "interrupted":

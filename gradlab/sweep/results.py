@@ -74,8 +74,8 @@ def again(overrides: list[str]) -> list[str]:
 
 def numbers_of(job: RunRecord) -> dict[str, Any]:
     """What the run measured; `loss/final` of one that failed is infinite: there is no model to use."""
-    lost = {"loss/final": math.inf} if job.status == "failed" else {}
-    return job.measured | lost | {"planned": job.diagnosis.get("planned"), "seconds": job.outcome.get("seconds")}
+    failed = {"loss/final": math.inf} if job.status == "failed" else {}
+    return job.measured | failed | {"planned": job.diagnosis.get("planned"), "seconds": job.outcome.get("seconds")}
 
 
 def class_of(job: RunRecord, numbers: dict[str, Any]) -> str:

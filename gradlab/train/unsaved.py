@@ -46,11 +46,11 @@ class Unsaved:
     def notes(self) -> Iterator[str]:
         """What no checkpoint holds, once each: attributes that have changed, and buffers of other ranks."""
         now = attributes_of(self.module)
-        lost = [name for name, value in now.items() if is_new(value, self.attributes.get(name))]
+        unsaved = [name for name, value in now.items() if is_new(value, self.attributes.get(name))]
         apart = not self.shared and self.began_without  # DDP asks once whether there are buffers, and then shares all
         late = [name for name, _ in self.module.named_buffers() if apart]
         for what, names in (
-            ("not in checkpoints, and begun anew when resumed, since they are no buffers", lost),
+            ("not in checkpoints, and begun anew when resumed, since they are no buffers", unsaved),
             (
                 "registered in training, and not shared by DDP, since the model began without buffers: "
                 "resumed on all ranks as rank 0 has them",

@@ -49,12 +49,12 @@ def test_the_edge_is_found_to_the_tolerance_wherever_the_search_begins(
 ) -> None:
     truth, more = 10**true, {"tolerance": tolerance, "points_per_round": points, "checks": checks, "doublings": 7}
     e, on, _ = found(lambda v: v <= truth, 10**start, **more)
-    assert e.stable is not None and e.first_lost == e.stable + 1 and not e.again and not e.before
-    assert on.value(e.stable) <= truth < on.value(e.first_lost)
-    assert on.value(e.first_lost) / on.value(e.stable) <= tolerance * 1.00001
+    assert e.stable is not None and e.first_unstable == e.stable + 1 and not e.again and not e.before
+    assert on.value(e.stable) <= truth < on.value(e.first_unstable)
+    assert on.value(e.first_unstable) / on.value(e.stable) <= tolerance * 1.00001
     e, on, _ = found(lambda v: v >= truth, 10**start, edge="smallest", **more)
-    assert e.stable is not None and e.first_lost is not None
-    assert on.value(e.first_lost) < truth <= on.value(e.stable) <= on.value(e.first_lost) * tolerance * 1.00001
+    assert e.stable is not None and e.first_unstable is not None
+    assert on.value(e.first_unstable) < truth <= on.value(e.stable) <= on.value(e.first_unstable) * tolerance * 1.00001
 
 
 @given(st.floats(0.0001, 0.9999), st.integers(1, 9), st.sampled_from(["largest", "smallest"]))
@@ -65,10 +65,14 @@ def test_between_bounds_on_a_linear_scale(truth: float, points: int, which: str)
     e, on, known = found(lambda v: (v >= truth) if down else (v <= truth), None, **more)
     assert (
         e.stable is not None
-        and e.first_lost is not None
-        and abs(on.value(e.first_lost) - on.value(e.stable)) <= 0.010001
+        and e.first_unstable is not None
+        and abs(on.value(e.first_unstable) - on.value(e.stable)) <= 0.010001
     )
-    assert min(on.value(e.first_lost), on.value(e.stable)) <= truth <= max(on.value(e.first_lost), on.value(e.stable))
+    assert (
+        min(on.value(e.first_unstable), on.value(e.stable))
+        <= truth
+        <= max(on.value(e.first_unstable), on.value(e.stable))
+    )
     assert {on.value(p) for p in known} >= {0.0, 1.0} and all(0 <= on.value(p) <= 1 for p in known)
 
 
@@ -97,7 +101,7 @@ def test_a_bracket_without_an_edge_says_how_far_was_looked(
     truth: Truth, settings: dict[str, Any], expected: tuple[float | None, float | None]
 ) -> None:
     e, on, _ = found(truth, **settings)
-    for position, value in zip((e.stable, e.first_lost), expected, strict=True):
+    for position, value in zip((e.stable, e.first_unstable), expected, strict=True):
         assert (position is None) == (value is None)
         assert position is None or on.value(position) == pytest.approx(value, rel=0.12)
 
@@ -107,7 +111,9 @@ def test_a_second_edge_is_noticed_and_the_first_is_the_answer() -> None:
         return v < 0.2 or 1 < v < 3
 
     e, on, _ = found(truth, low=1e-3, high=100.0, checks=9)
-    assert e.stable is not None and e.first_lost is not None and on.value(e.stable) < 0.2 <= on.value(e.first_lost)
+    assert (
+        e.stable is not None and e.first_unstable is not None and on.value(e.stable) < 0.2 <= on.value(e.first_unstable)
+    )
     assert e.again and all(1 < on.value(p) < 3 for p in e.again)
 
 
@@ -124,14 +130,22 @@ def test_values_that_do_not_train_below_are_another_edge() -> None:
     """As hydra.sweeper.judge=learns sees learning rates: too low, right, too high."""
     for start in (1e-5, 0.01, 50.0):
         e, on, _ = found(lambda v: 1e-3 < v < 0.3, start, doublings=6)
-        assert e.stable is not None and e.first_lost is not None and on.value(e.stable) < 0.3 <= on.value(e.first_lost)
+        assert (
+            e.stable is not None
+            and e.first_unstable is not None
+            and on.value(e.stable) < 0.3 <= on.value(e.first_unstable)
+        )
         e, on, _ = found(lambda v: 1e-3 < v < 0.3, start, doublings=6, edge="smallest")
-        assert e.stable is not None and e.first_lost is not None and on.value(e.first_lost) <= 1e-3 < on.value(e.stable)
+        assert (
+            e.stable is not None
+            and e.first_unstable is not None
+            and on.value(e.first_unstable) <= 1e-3 < on.value(e.stable)
+        )
 
 
 def test_values_that_give_no_verdict_end_the_search_on_that_side() -> None:
     e, on, known = found(lambda v: True if v < 1 else None, 0.5, scale="linear", tolerance=0.1)
-    assert e.first_lost is None and e.stable is not None and None in known.values()
+    assert e.first_unstable is None and e.stable is not None and None in known.values()
     assert 0.9 <= on.value(e.stable) < 1, "to the tolerance"
     assert found(lambda v: None)[0] == Edge(None, None)
 
@@ -146,8 +160,8 @@ def test_whole_numbers(truth: float, start: int) -> None:
         e = edge(known)
         if truth >= 1:
             assert e.stable is not None and (scale == "log" or on.value(e.stable) == math.floor(truth))
-        if e.stable is not None and e.first_lost is not None:
-            assert on.value(e.stable) <= truth < on.value(e.first_lost)
+        if e.stable is not None and e.first_unstable is not None:
+            assert on.value(e.stable) <= truth < on.value(e.first_unstable)
 
 
 @pytest.mark.parametrize(

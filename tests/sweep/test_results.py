@@ -13,7 +13,16 @@ from gradlab.diagnosis.diagnose import Stream, diagnose
 from gradlab.diagnosis.options import VERDICTS, Thresholds
 from gradlab.runs.curve import curve
 from gradlab.runs.measured import lost_at, measured
-from gradlab.runs.outcome_class import LOST, NAMES, STABLE, finding_class, learns, outcome_class, share, worst
+from gradlab.runs.outcome_class import (
+    CLASS_OF_VERDICT,
+    NAMES,
+    STABLE,
+    finding_class,
+    learns,
+    outcome_class,
+    share,
+    worst,
+)
 from gradlab.runs.record import RunRecord
 from gradlab.runs.sweep_record import swept
 from gradlab.sweep.results import read, write
@@ -101,12 +110,12 @@ def test_a_run_too_short_for_two_windows_has_not_learnt(updates: int) -> None:
 
 
 def test_every_class_and_verdict_is_one_that_exists() -> None:
-    assert set(LOST) <= set(VERDICTS) and set(LOST.values()) <= set(NAMES) - set(STABLE)
+    assert set(CLASS_OF_VERDICT) <= set(VERDICTS) and set(CLASS_OF_VERDICT.values()) <= set(NAMES) - set(STABLE)
     assert set(NAMES) & set(VERDICTS) == {
         "diverged",
         "too_short",
     }  # a word is of one list; a class that is one verdict has its name
-    assert [verdict for verdict, name in LOST.items() if name == "diverged"] == ["diverged"]
+    assert [verdict for verdict, name in CLASS_OF_VERDICT.items() if name == "diverged"] == ["diverged"]
 
 
 def test_repeats_count_as_their_worst_and_those_not_judged_do_not_count() -> None:

@@ -13,7 +13,7 @@ from gradlab.sweep.maps.grid import METRICS, Grid, limits
 from gradlab.sweep.maps.stability import boundary
 
 PANELS = ("outcome", "loss/final", "eval/loss", "grad/norm_median", "grad/norm_max", "clip/fraction", "survived")
-LOST = "#222222"
+INFINITE = "#222222"
 """Of a loss that is infinite."""
 TICKS = 9
 
@@ -92,8 +92,8 @@ def panel(figure: Any, axis: Any, grid: Grid, name: str) -> None:
         axis.pcolormesh(*corners, np.ma.masked_invalid(values), cmap=colours, norm=classes, rasterized=large, **gaps)
         letters(axis, values)
     else:
-        lost = np.ma.masked_where(~np.isposinf(values), np.ones_like(values))
-        axis.pcolormesh(*corners, lost, cmap=ListedColormap([LOST]), rasterized=large)
+        infinite = np.ma.masked_where(~np.isposinf(values), np.ones_like(values))
+        axis.pcolormesh(*corners, infinite, cmap=ListedColormap([INFINITE]), rasterized=large)
         ends = (scale.low, max(scale.high, scale.low * 1.01, scale.low + 1e-30))
         norm = LogNorm(*ends, clip=True) if scale.log else Normalize(*ends)
         shown = np.ma.masked_invalid(np.maximum(values, scale.low) if scale.log else values)
@@ -121,7 +121,7 @@ def legend(figure: Any, grid: Grid) -> None:
     ]
     signs.append(Line2D([], [], color="black", label="boundary of stability"))
     if any(np.isposinf(cell.metric("loss/final")) for cell in grid.points.values()):
-        signs.append(Patch(facecolor=LOST, label="no loss: the run failed"))
+        signs.append(Patch(facecolor=INFINITE, label="no loss: the run failed"))
     ny, nx = grid.shape
     if len(grid.points) < ny * nx:
         coverage = f"{len(grid.points)} of {ny * nx} run; " + (

@@ -16,30 +16,30 @@ Known = Mapping[int, bool | None]
 
 @dataclass(frozen=True)
 class Edge:
-    """An edge as far as it is known: positions of the last stable and of the first lost value."""
+    """An edge as far as it is known: positions of the last stable and of the first unstable value."""
 
     stable: int | None
     """None: no value tried was stable."""
-    first_lost: int | None
+    first_unstable: int | None
     """None: stable to the last value tried."""
     again: tuple[int, ...] = ()
     """Stable ones beyond it: there is more than one edge, and this is the first."""
     before: tuple[int, ...] = ()
-    """Lost ones on the stable side of the edge."""
+    """Unstable ones on the stable side of the edge."""
 
 
 def edge(known: Known) -> Edge:
     """The first edge after the first stable value."""
     good = sorted(p for p, s in known.items() if s)
-    lost = sorted(p for p, s in known.items() if s is False)
+    unstable = sorted(p for p, s in known.items() if s is False)
     if not good:
-        return Edge(None, min(lost, default=None))
-    first_lost = next((p for p in lost if p > good[0]), None)
-    if first_lost is None:
-        return Edge(good[-1], None, before=tuple(lost))
-    below = [p for p in good if p < first_lost]
-    beyond = tuple(p for p in good if p > first_lost)
-    return Edge(below[-1], first_lost, beyond, tuple(p for p in lost if p < good[0]))
+        return Edge(None, min(unstable, default=None))
+    first_unstable = next((p for p in unstable if p > good[0]), None)
+    if first_unstable is None:
+        return Edge(good[-1], None, before=tuple(unstable))
+    below = [p for p in good if p < first_unstable]
+    beyond = tuple(p for p in good if p > first_unstable)
+    return Edge(below[-1], first_unstable, beyond, tuple(p for p in unstable if p < good[0]))
 
 
 def ask(known: Known, on: Lattice) -> list[int]:
@@ -49,10 +49,10 @@ def ask(known: Known, on: Lattice) -> list[int]:
     found = edge(known)
     if found.stable is None:
         wanted = outwards(known, on, -1) or outwards(known, on, 1)
-    elif found.first_lost is None:
+    elif found.first_unstable is None:
         wanted = outwards(known, on, 1)
     else:
-        wanted = between(found.stable, found.first_lost, on.points)
+        wanted = between(found.stable, found.first_unstable, on.points)
     return fresh(wanted, known) or fresh(gaps(known, on.checks), known)
 
 
@@ -68,7 +68,7 @@ def opening(on: Lattice) -> list[int]:
 
 
 def outwards(known: Known, on: Lattice, sign: int) -> list[int]:
-    """The next values in one direction (1: towards those that are lost), up to the bound or the last doubling."""
+    """The next values in one direction (1: towards those that are unstable), up to the bound or the last doubling."""
     judged = [p for p, s in known.items() if s is not None]
     if not judged:
         return []

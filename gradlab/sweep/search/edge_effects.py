@@ -22,7 +22,7 @@ def edge_position(found: Edge) -> float:
     """Position of the last stable value; inf if nothing is lost, -inf if all is."""
     if found.stable is None:
         return -inf
-    return inf if found.first_lost is None else found.stable
+    return inf if found.first_unstable is None else found.stable
 
 
 def median(places: Sequence[float]) -> float:

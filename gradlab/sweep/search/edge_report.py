@@ -43,10 +43,10 @@ def remarks(line: SearchLine, on: Lattice) -> list[str]:
     found = []
     if tried and e.stable is None:
         found.append(f"not stable at any value tried, {values([min(tried), max(tried)])} and between")
-    elif tried and e.first_lost is None:
+    elif tried and e.first_unstable is None:
         found.append(f"stable {'up' if on.size > 0 else 'down'} to at least {values([max(tried)])}")
-    elif e.stable is not None and e.first_lost is not None and e.first_lost - e.stable > 1:
-        found.append(f"known only to be between {values([e.stable, e.first_lost])}")
+    elif e.stable is not None and e.first_unstable is not None and e.first_unstable - e.stable > 1:
+        found.append(f"known only to be between {values([e.stable, e.first_unstable])}")
     if e.again:
         found.append(f"stable again at {values(e.again)}: there is more than one edge, and this is the first")
     if e.before:
@@ -93,7 +93,7 @@ def line_content(line: SearchLine, on: Lattice) -> dict[str, Any]:
     return {
         "seed": line.seed,
         "stable": None if e.stable is None else on.value(e.stable),
-        "lost": None if e.first_lost is None else on.value(e.first_lost),
+        "lost": None if e.first_unstable is None else on.value(e.first_unstable),
         "stable_again": [on.value(p) for p in e.again],
         "lost_before": [on.value(p) for p in e.before],
         "tried": [dict(zip(("value", "stable", "job", "verdict"), t, strict=True)) for t in tried],

@@ -91,7 +91,7 @@ def failures(search: FixSearch, change: Change | None) -> list[dict[str, Any]]:
     """Changes that did not cure, with what they ended as."""
     found = {}
     for t in search.trials:
-        judged = t.verdict != ERROR and (t.purpose == "full" or (t.purpose == "part" and t.lost))
+        judged = t.verdict != ERROR and (t.purpose == "full" or (t.purpose == "part" and t.unstable))
         if t.change is not None and judged and not t.cured and t.change != change:
             found[t.change.overrides] = {
                 "overrides": list(t.change.overrides),

@@ -118,7 +118,7 @@ class Trial:
     job: str = ""
     verdict: str = ""
     cured: bool = False
-    lost: bool = False
+    unstable: bool = False
     ill: bool = True
     learns: bool = False
     attempts: int = 0
@@ -194,7 +194,7 @@ class FixSearch:
         good = good and outcome.get("status") == "completed"
         trial.but = cures.why_not(d, self.end(trial)) if good and trial.change is not None else ""
         trial.cured = good and not trial.but
-        trial.lost = bool(d.get("lost", True)) or outcome.get("status") not in ("completed", "interrupted")
+        trial.unstable = bool(d.get("lost", True)) or outcome.get("status") not in ("completed", "interrupted")
         trial.ill = bool(d.get("ill", True))
         trial.learns, trial.attempts = bool(d.get("learns")), int(outcome.get("attempts") or 0)
         if not trial.cured and trial.change is not None and names(trial.change.overrides) == [SAMPLES]:
@@ -259,7 +259,7 @@ class FixSearch:
         yield from self.screened([both(a, b) for a, b in combinations(best, 2) if not groups(a) & groups(b)])
 
     def screened(self, changes: list[Change]) -> Iterator[Change | list[Trial]]:
-        """Trials of as many as leave room for a run to its end; then those that were not lost, the best first."""
+        """Trials of as many as leave room for a run to its end; then those that were stable, the best first."""
         part = self.part
         room = 0 if part is None else int((self.plan.budget - self.spent - 1) * self.plan.planned / part + 1e-9)
         trials = [Trial("part", change, self.plan.seed, part) for change in changes[: max(room, 0)]]
@@ -268,7 +268,7 @@ class FixSearch:
             return
         yield trials
         self.spent += sum(trial.attempts for trial in trials) / self.plan.planned
-        yield from [trial.change for trial in sorted(trials, key=merit) if trial.change and not trial.lost]
+        yield from [trial.change for trial in sorted(trials, key=merit) if trial.change and not trial.unstable]
 
     def prove(self, cure: Change) -> Rounds:
         """Shrink and confirm; `proven` is then set, if it could be."""
@@ -307,8 +307,8 @@ class FixSearch:
         if change.number is None:
             return True
         ended = [t for t in self.trials if t.change and t.change.name == change.name and t.updates is None]
-        lost = [t.change.value for t in ended if t.change and not t.cured]
-        return all(max(v / change.value, change.value / v) > NEAR for v in [*lost, change.number.own])
+        failed = [t.change.value for t in ended if t.change and not t.cured]
+        return all(max(v / change.value, change.value / v) > NEAR for v in [*failed, change.number.own])
 
     def further(self, cure: Change) -> Change:
         """With a value further from the run's own."""
@@ -357,7 +357,7 @@ class FixSearch:
 
 def merit(trial: Trial) -> tuple[bool, bool, bool, bool]:
     """Sorts trials, the best first; equal ones stay in the order of the evidence."""
-    return trial.lost, not trial.cured, trial.ill, not trial.learns
+    return trial.unstable, not trial.cured, trial.ill, not trial.learns
 
 
 def names(overrides: Sequence[str]) -> list[str]:

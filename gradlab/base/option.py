@@ -15,9 +15,6 @@ T = TypeVar("T")
 OPTIONS: dict[tuple[str, str], type] = {}
 """(group, name) -> dataclass, of the modules that were imported: see `gradlab.base.components`."""
 
-MOST_AT_ONCE = 1024
-"""Threads, or processes, of one kind: a system that can begin no more of them ends the program."""
-
 FIELDS: list[str] = []
 """Names of the fields at the root of the configuration; `gradlab.config.schema` fills them in."""
 

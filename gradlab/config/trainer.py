@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from gradlab.base.option import MOST_AT_ONCE, one_of, option, require
+from gradlab.base.limits import MOST_AT_ONCE
+from gradlab.base.option import one_of, option, require
 
 
 @option("trainer", "default")

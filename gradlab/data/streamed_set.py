@@ -9,7 +9,8 @@ from typing import Any, Optional
 import torch
 
 from gradlab.base.importing import calling, load_object
-from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, require
+from gradlab.base.limits import MOST_AT_ONCE
+from gradlab.base.option import Invalid, one_of, require
 from gradlab.base.randomness import drawn_from
 from gradlab.data.base import Data, Splits, at_least
 from gradlab.data.batch_format import DIMENSIONS, BatchFormat

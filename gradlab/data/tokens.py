@@ -12,7 +12,8 @@ from typing import Any, Optional
 
 import torch
 
-from gradlab.base.option import MOST_AT_ONCE, Invalid, one_of, option, require
+from gradlab.base.limits import MOST_AT_ONCE
+from gradlab.base.option import Invalid, one_of, option, require
 from gradlab.data.base import Data, Splits, at_least
 from gradlab.data.batch_format import BatchFormat
 from gradlab.data.reader import Reader, stacked

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradlab.base.option import Invalid
+from gradlab.base.plotting import pyplot, save
 from gradlab.report.layers import by_layer
 from gradlab.runs.record import RunRecord
 
@@ -52,8 +53,6 @@ def of_several(paths: Sequence[Path], file: Path) -> list[Path]:
 
 def curves(runs: Sequence[RunRecord], names: Sequence[str], title: str, path: Path) -> list[Path]:
     """Loss, gradient norm, loss scale where there is one, and learning rate, one above the other."""
-    from gradlab.sweep.maps.figure import pyplot, save
-
     scaled = any((column(run, "amp/scale") != 1).any() for run in runs)
     panels = [
         ("train/loss", "loss"),
@@ -126,8 +125,6 @@ def bound(panel: Any, name: str, runs: Sequence[RunRecord]) -> None:
 def flow(run: RunRecord, title: str, path: Path) -> list[Path]:
     """Gradient norms, layer by update, and their profile by depth in the first and the last record."""
     from matplotlib.colors import LogNorm
-
-    from gradlab.sweep.maps.figure import pyplot, save
 
     layers, norms = table(run)  # (L,), (L, R)
     x = np.array([record["attempt"] for record in run.layer_records])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradlab.base.plotting import pyplot, save
 from gradlab.runs.outcome_class import NAMES, OUTCOMES
 from gradlab.sweep.maps.axis import Axis
 from gradlab.sweep.maps.grid import METRICS, Grid, limits
@@ -16,35 +17,6 @@ PANELS = ("outcome", "loss/final", "eval/loss", "grad/norm_median", "grad/norm_m
 INFINITE = "#222222"
 """Of a loss that is infinite."""
 TICKS = 9
-
-
-def save(figure: Any, path: Path, dpi: int = 120) -> list[Path]:
-    """As PNG and SVG, the same of the same runs. `savefig` would lay a figure out and draw it twice for each."""
-    import matplotlib.pyplot as plt
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = (path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".svg"))
-    figure.set_dpi(dpi)
-    FigureCanvasAgg(figure)
-    figure.draw_without_rendering()  # which is what lays it out
-    figure.set_layout_engine("none")
-    figure.canvas.print_png(png)
-    vector: Any = FigureCanvasSVG(figure)
-    with plt.rc_context({"svg.hashsalt": "gradlab"}):
-        vector.print_svg(svg, metadata={"Date": None})
-    plt.close(figure)
-    return [png, svg]
-
-
-def pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
 
 
 def draw(grid: Grid, path: Path, metric: str | None = None) -> list[Path]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional  # (omegaconf reads it)
 
-from gradlab.base.option import MOST_AT_ONCE, require
+from gradlab.base.limits import MOST_AT_ONCE
+from gradlab.base.option import require
 
 
 @dataclass

@@ -88,17 +88,3 @@ def median(ordered: list[float]) -> float:
     if not ordered:
         return math.nan
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def percent(share: float) -> str:
-    """A share in words: 100% is all of it, and 0% is none."""
-    return f"{share:.0%}" if share in (0, 1) or 0.005 <= share < 0.995 else f"{min(max(share, 0.001), 0.999):.1%}"
-
-
-def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
-    """How far the updates that were measured moved the weights, or would have at the full rate; not all of them are."""
-    at, moved = ("at the full learning rate ", "would have moved") if full else ("", "moved")
-    if count == 1:
-        return f"{at}the one update that was measured {moved} the weights by {largest:.2g} times their norm"
-    said = f"{at}updates {moved} the weights by {usual:.2g} times their norm, the median of {count}"
-    return f"{said} that were measured, and by {largest:.2g} at most"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradlab.config.schema import Config
 from gradlab.diagnosis.advice.learning_rate import TYPICAL_RATIO
 from gradlab.diagnosis.advice.line import two_digits
-from gradlab.diagnosis.series import moves
+from gradlab.diagnosis.wording import moves
 from gradlab.remedies.evidence import Evidence
 from gradlab.remedies.proposal import Proposal, code, named, values
 from gradlab.update.adam import AdamW

@@ -10,7 +10,7 @@ import torch
 from gradlab.base import randomness
 from gradlab.base.distributed import World
 from gradlab.data.order import window
-from gradlab.diagnosis.finished_run import WHOLE
+from gradlab.diagnosis.measurements import WHOLE
 from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.train import build
 from gradlab.train.inspection import runs_alone

@@ -12,6 +12,7 @@ from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
 from gradlab.diagnosis.replay.ranges import range_of
+from gradlab.diagnosis.wording import progress
 
 ONES = [1.0] * 60
 
@@ -61,7 +62,7 @@ def test_the_progress_of_a_loss_near_zero_is_no_share_of_it() -> None:
         stream = Stream(Thresholds(), NAMES)
         for i in range(100):
             stream.observe(line(i, first if i < 50 else last))
-        assert finished(stream, "completed", None).progress == f"the loss {course} only"
+        assert progress(finished(stream, "completed", None)) == f"the loss {course} only"
 
 
 def test_a_run_that_is_too_short_is_not_stuck() -> None:

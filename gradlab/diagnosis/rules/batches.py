@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import WHOLE, FinishedRun
+from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
+from gradlab.diagnosis.measurements import WHOLE
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.series import median, percent
+from gradlab.diagnosis.series import median
+from gradlab.diagnosis.wording import percent
 from gradlab.measure.samples import Sample, dominated, named, outliers
 
 AFTER = 10
@@ -206,7 +208,7 @@ class BadBatch(Rule):
         if before and len(h.evaluations) > len(before) and self.above(run, last[0], min(before)) and not by_heart:
             return "critical", f"the evaluation went from {min(before):.3g} to {last[0]:.3g}", "diverged"
         if part > self.share:
-            severity = "critical" if not run.knows else "warning" if run.improved else "info"
+            severity = "critical" if not run.beats_constant else "warning" if run.improved else "info"
             return severity if run.long else "info", share, ""
         # of many the largest would be large by chance
         if (hurt := median(sorted(s.hurt for s in self.spikes))) > self.lost:
@@ -215,7 +217,7 @@ class BadBatch(Rule):
 
     def lasts(self, run: FinishedRun, spike: Towering) -> bool:
         """Whether the run ended with the loss that the update left behind."""
-        ended = run.status == "failed" or run.dead
+        ended = run.status == "failed" or run.ended_nonfinite
         return ended or (len(spike.after) >= AFTER // 2 and self.above(run, run.history.losses.final, spike.before))
 
     def above(self, run: FinishedRun, value: float, before: float) -> bool:

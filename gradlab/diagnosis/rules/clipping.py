@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.series import percent
+from gradlab.diagnosis.wording import percent
 
 
 @dataclass

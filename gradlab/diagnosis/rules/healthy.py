@@ -8,6 +8,7 @@ from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.loss_scale import UnderflowFP16
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.wording import progress
 
 
 @rule("too_short", position=205)
@@ -34,7 +35,7 @@ class TooShort(Rule):
         if not h.finite:
             course = "its losses are not known"
         elif run.undecided:
-            course = f"{run.progress}; {run.undecided}"
+            course = f"{progress(run)}; {run.undecided}"
         else:
             course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}"
         if h.attempts and not h.applied:

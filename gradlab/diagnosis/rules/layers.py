@@ -13,7 +13,8 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.rule import Rule, rule
 from gradlab.diagnosis.rules.saturation import Units
-from gradlab.diagnosis.series import Samples, moves, percent
+from gradlab.diagnosis.series import Samples
+from gradlab.diagnosis.wording import moves, percent, progress
 from gradlab.update.layers import late_to_early_ratio
 
 
@@ -84,7 +85,7 @@ class Vanishing(Rule):
             depth = (
                 min(depth, run.inspection.layer_ratio) if math.isinf(depth) else depth
             )  # not fp16's flushing to zero
-        if run.fits or run.frozen or run.status == "failed":
+        if run.beats_constant_anywhere or run.frozen or run.status == "failed":
             return None
         live = passed(run)
         if math.isinf(depth) if not live else depth * live <= self.ratio < depth:
@@ -98,7 +99,7 @@ class Vanishing(Rule):
             sentence = f"late layers' gradients are usually {depth:.3g} times the early ones'"
             sentence += f" (norms at the end: {high:.2g} of {h.words(top)}, {low:.2g} of {h.words(bottom)})"
             evidence = {"late_to_early_ratio": depth, "early": low, "late": high}
-            found = self.found("critical", f"{sentence}, and {run.progress}", self.at, **evidence)
+            found = self.found("critical", f"{sentence}, and {progress(run)}", self.at, **evidence)
             if seen := [m.operation.lower() for m in run.inspection.activations] if run.inspection else []:
                 flat = any("sigm" in name or "tanh" in name for name in seen)
                 found.causes = [c for c in found.causes if flat or "sigmoid" not in c]
@@ -115,7 +116,7 @@ class Vanishing(Rule):
         still = self.times.count >= self.records and statistics.median(self.latest) > self.ratio
         if time > self.ratio and still:
             sentence = (
-                f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {run.progress}"
+                f"the gradient at the last time steps is {time:.3g} times that at the first ones, and {progress(run)}"
             )
             return self.found("critical", sentence, None, late_to_early_time=time)
         return None
@@ -238,7 +239,7 @@ class UpdateTooLarge(Rule):
         if not largest > self.ratio:
             return None
         sentence = moves(usual, largest, h.update_ratios.count)
-        lost = (run.status == "failed" or run.stuck or run.dead) and not run.decayed
+        lost = (run.status == "failed" or run.stuck or run.ended_nonfinite) and not run.decayed
         severity = "warning" if lost and usual > self.ratio else "info"
         found = self.found(severity, sentence, None, usual=usual, largest=largest)
         found.causes = ["weight decay that has taken the weights away"] if run.decayed else found.causes

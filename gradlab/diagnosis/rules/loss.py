@@ -44,11 +44,11 @@ class Diverged(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
-        if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.dead and run.overflow is None:
+        if h.evaluations and not math.isfinite(h.evaluations[-1]) and not run.ended_nonfinite and run.overflow is None:
             return self.found("critical", f"the loss of the last evaluation is {h.evaluations[-1]}")
         if run.status == "given_up":
             return self.found("critical", str(run.error))
-        if run.outgrown:
+        if run.targets_outgrew_loss:
             return None
         if run.rose(self.factor):
             sentence = f"the loss went from {h.losses.initial:.3g} to {run.loss_at_end}"
@@ -69,7 +69,8 @@ class Diverged(Rule):
             return None
         if run.forgot:
             return self.forgotten(run)
-        if not (run.long and fallen >= self.fell * abs(reference) and back >= max(self.part * fallen, 5 * run.doubt)):
+        least = max(self.part * fallen, 5 * run.standard_error)
+        if not (run.long and fallen >= self.fell * abs(reference) and back >= least):
             return None
         evaluated = [v for v in h.evaluations if math.isfinite(v)]
         level = began if run.eval_constant is None else run.eval_constant

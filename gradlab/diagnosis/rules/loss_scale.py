@@ -12,7 +12,7 @@ from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.history import History
 from gradlab.diagnosis.rules.nonfinite import fits_wider
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.series import percent
+from gradlab.diagnosis.wording import percent
 
 
 @rule("scale_collapse", position=50)

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from gradlab.diagnosis.finding import Finding
-from gradlab.diagnosis.finished_run import WHOLE, FinishedRun
+from gradlab.diagnosis.finished_run import FinishedRun
+from gradlab.diagnosis.measurements import WHOLE
 from gradlab.diagnosis.replay.overflow import MODERATE
 from gradlab.diagnosis.rules.rule import Rule, rule
 
@@ -24,7 +25,7 @@ class NonFinite(Rule):
         return run.overflow.phase if run.overflow is not None else None
 
     def ended(self, run: FinishedRun) -> bool:
-        return run.status == "failed" or run.dead
+        return run.status == "failed" or run.ended_nonfinite
 
     def bad(self, run: FinishedRun) -> int:
         """The first update of the failure, or the first one that is not finite; 0 where there is none."""

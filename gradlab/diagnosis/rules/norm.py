@@ -79,8 +79,9 @@ class Exploding(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
-        targets = run.outgrown or (run.generates and self.calm >= h.window)  # it is they that have grown, not the norm
-        if not (run.status == "failed" or run.dead or (run.rose(self.lost) and not targets)):
+        # Where the targets have grown, the norm has grown with them.
+        targets = run.targets_outgrew_loss or (run.generates and self.calm >= h.window)
+        if not (run.status == "failed" or run.ended_nonfinite or (run.rose(self.lost) and not targets)):
             return None
         if run.overflow is not None and run.overflow.phase == "loss" and run.overflow.moderate:
             return None  # the loss function is the cause

@@ -9,6 +9,7 @@ from typing import Any
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
+from gradlab.diagnosis.wording import progress
 
 LARGE, SMALL = 1e-2, 1e-4
 """Norm of a usual update over that of the weights, above and below which the learning rate is the likeliest cause."""
@@ -33,7 +34,7 @@ class Stalled(Rule):
         if run.status == "interrupted" or not run.frozen or (run.learns and not cut_short):
             return None
         ratio = h.update_ratios.median
-        course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}" if run.learns else run.progress
+        course = f"the loss went from {h.losses.initial:.4g} to {h.losses.final:.4g}" if run.learns else progress(run)
         sentence = f"an update usually changes the weights by {ratio:.1g} times their norm, and {course}"
         found = self.found("critical", sentence, ratio=ratio)
         if cut_short:
@@ -79,7 +80,7 @@ class NotLearning(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         h, (end, error) = run.history, run.history.end
-        if run.status == "interrupted" or run.knows or run.memorises or run.undecided or not h.finite:
+        if run.status == "interrupted" or run.beats_constant or run.memorises or run.undecided or not h.finite:
             return None
         if h.broken:  # nan_loss
             return None
@@ -88,20 +89,20 @@ class NotLearning(Rule):
         if run.constant is None:
             judged = [*h.first, *h.at_the_end]
             both_signs = min(judged, default=0.0) < 0 < max(judged, default=0.0)  # no part of it is progress
-            if run.steady or both_signs or run.generates or run.outgrown:
+            if run.steady or both_signs or run.generates or run.targets_outgrew_loss:
                 return None
-            sentence = f"{run.progress} (the best constant answer of this loss is not known)"
+            sentence = f"{progress(run)} (the best constant answer of this loss is not known)"
             return self.caused(run, self.found("warning", sentence, first=h.loss_early, end=end))
         seen: dict[str, Any] = {"constant": run.constant, "end": end, "standard_error": error, "first": h.loss_first}
         evaluated = [v for v in h.evaluations if math.isfinite(v)]
-        level, constant, sentence = end, run.constant, run.progress
+        level, constant, sentence = end, run.constant, progress(run)
         if evaluated and run.eval_constant is not None:
             level, constant = min(evaluated), run.eval_constant
             sentence += f"; the best evaluation is {level:.4g} (constant: {constant:.4g})"
             seen |= {"evaluation": level, "evaluation_constant": constant}
         doubt = 2 * error if evaluated else 0.0  # an evaluation is of all samples, and says enough
         close = min(level / constant, (end + doubt) / run.constant) > 1 - self.reach
-        severity = "critical" if (not run.fits if run.constant_found else close) else "warning"
+        severity = "critical" if (not run.beats_constant_anywhere if run.constant_found else close) else "warning"
         if run.decayed is None:
             times = h.loss_early / run.constant
             if not (times > self.far and run.steady):

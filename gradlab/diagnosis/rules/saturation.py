@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradlab.diagnosis.finding import Finding
 from gradlab.diagnosis.finished_run import FinishedRun
 from gradlab.diagnosis.rules.rule import Rule, rule
-from gradlab.diagnosis.series import percent
+from gradlab.diagnosis.wording import percent
 
 if TYPE_CHECKING:
     from gradlab.diagnosis.inspection import ActivationOutput
@@ -41,12 +41,12 @@ class Units(Rule):
 
     def of(self, run: FinishedRun, value: float, module: ActivationOutput, sentence: str) -> Finding:
         evidence = {"module": module.name, "fraction": value, "operation": module.operation}
-        if run.long and not (run.fits or run.decayed):
+        if run.long and not (run.beats_constant_anywhere or run.decayed):
             return self.found("critical", sentence, None, **evidence)
-        if not (run.long and run.left > self.little):
+        if not (run.long and run.remaining_share > self.little):
             return self.found("info", sentence, None, **evidence)
-        sentence += f", and {percent(run.left)} of the loss of the best constant answer is left"
-        return self.found("warning", sentence, None, **evidence, left=run.left)
+        sentence += f", and {percent(run.remaining_share)} of the loss of the best constant answer is left"
+        return self.found("warning", sentence, None, **evidence, left=run.remaining_share)
 
 
 @rule("dead_units", position=150)

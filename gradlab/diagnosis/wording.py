@@ -1,0 +1,36 @@
+"""Phrases that the sentences of several rules share."""
+
+from __future__ import annotations
+
+from gradlab.diagnosis.finished_run import FinishedRun
+
+
+def percent(share: float) -> str:
+    """A share in words: 100% is all of it, and 0% is none."""
+    return f"{share:.0%}" if share in (0, 1) or 0.005 <= share < 0.995 else f"{min(max(share, 0.001), 0.999):.1%}"
+
+
+def moves(usual: float, largest: float, count: int, full: bool = False) -> str:
+    """How far the updates that were measured moved the weights, or would have at the full rate; not all of them are."""
+    at, moved = ("at the full learning rate ", "would have moved") if full else ("", "moved")
+    if count == 1:
+        return f"{at}the one update that was measured {moved} the weights by {largest:.2g} times their norm"
+    said = f"{at}updates {moved} the weights by {usual:.2g} times their norm, the median of {count}"
+    return f"{said} that were measured, and by {largest:.2g} at most"
+
+
+def progress(run: FinishedRun) -> str:
+    """The progress of a run that has not learnt, in words."""
+    h, end = run.history, run.history.end[0]
+    if run.constant is not None and not run.beats_constant:
+        gain = (run.constant - end) / abs(run.constant) if run.constant else 0.0
+        than = f"the best constant answer{' found' * run.constant_found} ({run.constant:.4g})"
+        beside = f"only {gain:.1%} below" if gain > 0 else "no better than"
+        return f"the last losses have a mean of {end:.4g}, {beside} {than}"
+    began = h.loss_early
+    gain = (began - end) / abs(began) if began else 0.0
+    if end < began and not gain < 1:  # of a loss near zero, as that of a policy, no share says anything
+        return f"the loss went from {began:.4g} to {end:.4g} only"
+    return (
+        f"the loss improved by {gain:.1%} only" if gain > 0 else f"the loss did not improve: {began:.4g} to {end:.4g}"
+    )

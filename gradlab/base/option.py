@@ -7,7 +7,8 @@ until its first use (`gradlab.base.lazy`), and import its classes inside of meth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -41,6 +42,15 @@ class Invalid(ValueError):
 
     def __str__(self) -> str:
         return f"{self.field}={self.given}: {self.allowed}"
+
+
+@contextmanager
+def within(group: str) -> Iterator[None]:
+    """Put the group's name in front of the field that an error names."""
+    try:
+        yield
+    except Invalid as error:
+        raise Invalid(f"{group}.{error.field}" if error.field else group, error.given, error.allowed) from None
 
 
 def require(condition: bool, field: str, given: Any, allowed: str) -> None:

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from gradlab.base.conf import conf_dir
-from gradlab.base.option import Invalid
+from gradlab.base.option import within
 from gradlab.config import schema
 from gradlab.diagnosis.options import check_verdict
 
@@ -51,10 +51,8 @@ def check(config: schema.Config) -> None:
     """Raise `Invalid` for what a configuration cannot check by itself."""
     check_verdict("expect", config.expect)
     for name, logger in config.logger.items():
-        try:
+        with within(f"logger.{name}"):
             logger.check()
-        except Invalid as error:
-            raise schema.prefixed(f"logger.{name}", error) from None
 
 
 def forget() -> None:

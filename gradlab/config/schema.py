@@ -13,7 +13,7 @@ from typing import Any, Optional
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from gradlab.base import components
-from gradlab.base.option import FIELDS, OPTIONS, Invalid, require
+from gradlab.base.option import FIELDS, OPTIONS, Invalid, require, within
 from gradlab.base.suggestions import no_such_field
 from gradlab.config.remedy_option import Remedy
 from gradlab.config.trainer import TrainerOption
@@ -120,10 +120,8 @@ def to_config(composed: DictConfig, known: Config | None = None, differ: Collect
         if OmegaConf.is_missing(composed, key):
             because = ", since this model has no usual_data" if key == "data" and not values["model"].usual_data else ""
             raise Invalid(key, "???", f"must be chosen{because}: {', '.join(options(key))}")
-        try:
+        with within(key):
             values[key] = typed(composed[key])
-        except Invalid as error:
-            raise prefixed(key, error) from None
     return Config(**values)
 
 
@@ -141,10 +139,8 @@ def typed(node: Any) -> Any:
         return OmegaConf.to_object(node)
     made = {}
     for name in node:
-        try:
+        with within(str(name)):
             made[str(name)] = typed(node[name])
-        except Invalid as error:
-            raise prefixed(str(name), error) from None
     return made
 
 
@@ -155,11 +151,6 @@ def no_extras(node: DictConfig, known: list[str]) -> None:
             allowed = ", ".join(known) or "none"
             given = OmegaConf.select(node, str(name))
             raise Invalid(str(name), given, f"no such field; there are {allowed}")
-
-
-def prefixed(group: str, error: Invalid) -> Invalid:
-    """The same error with the group's name in front of the field."""
-    return Invalid(f"{group}.{error.field}" if error.field else group, error.given, error.allowed)
 
 
 def options(group: str) -> list[str]:

@@ -44,8 +44,6 @@ class Evidence:
     """Those that show what is usual (see `steady_norms`); empty where too few do."""
     coefficient: float = 1.0
     """The usual part of the gradient that clipping leaves."""
-    smallest_scale: float = math.nan
-    """The smallest loss scale of an update that was applied."""
     skipped: int = 0
     streak: int = 0
     """Skipped updates at the end."""
@@ -96,7 +94,6 @@ def evidence(run: RunRecord) -> Evidence:
         norms=norms,
         steady=[] if steady.why_not else steady.norms,
         coefficient=statistics.median(coefficients) if coefficients else 1.0,
-        smallest_scale=min((line.get("amp/scale", math.nan) for line in applied), default=math.nan),
         skipped=len(run.updates) - len(applied),
         streak=len(run.updates) if streak is None else streak,
         overflow=run.first_overflow,

@@ -117,7 +117,7 @@ def again(config: Config, crash: dict[str, Any], limit: float | None, notes: lis
     from gradlab.base.distributed import World
     from gradlab.data.tree import mapped
     from gradlab.diagnosis.replay.replay import replay
-    from gradlab.train import build
+    from gradlab.train import build, build_data
 
     if config.trainer.device == "cuda" and not torch.cuda.is_available():
         config.trainer.device = "cpu"
@@ -130,7 +130,7 @@ def again(config: Config, crash: dict[str, Any], limit: float | None, notes: lis
         notes.append(f"the run had {size} ranks; their micro-batches run here one after another: {crash['ranks']}")
     build.deterministic(config.trainer.deterministic)
     randomness.seed_all(config.seed)
-    data, loss = build.load_data(config, device)
+    data, loss = build_data.load_data(config, device)
     model = build.build_model(config, data, loss, device, World()).module
     build.load_weights("crash.pt", "model", model, crash)
     precision = config.precision.build(device)

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run: device, data, model, loss, update. Faults are found here."""
+"""From a configuration to the parts of a run: device, model, update. Mistakes in the configuration are found here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,35 +14,23 @@ import torch
 
 from gradlab.base import randomness
 from gradlab.base.distributed import World
-from gradlab.base.option import Invalid
-from gradlab.config.schema import Config, prefixed
-from gradlab.data.base import IGNORE, Splits
-from gradlab.data.check import check, pieces
-from gradlab.data.loader import fingerprint
-from gradlab.data.reader import alike
+from gradlab.base.option import Invalid, within
+from gradlab.config.schema import Config
+from gradlab.data.base import Splits
 from gradlab.data.stream import by_batch, streamed
 from gradlab.data.tree import shapes
 from gradlab.measure.activations import recording_order
 from gradlab.pitfalls.base import Setting
 from gradlab.train import checkpoint, evaluation
+from gradlab.train.build_data import samples_of
 from gradlab.train.fitting import check_batch_norm, too_small
 from gradlab.train.recompute import recompute_
 from gradlab.train.unsaved import register_all
-from gradlab.update.accumulation import Target
 from gradlab.update.loss import Loss, class_axis
 from gradlab.update.muon import ends
 from gradlab.update.schedule import Schedule
 from gradlab.update.step import Update, check_held, trained_names, unwrapped
 from gradlab.update.terms import TermsUpdate
-
-
-@contextmanager
-def group(name: str) -> Iterator[None]:
-    """Put the group's name in front of the field that an error names."""
-    try:
-        yield
-    except Invalid as error:
-        raise prefixed(name, error) from None
 
 
 def pick_device(config: Config, world: World) -> torch.device:
@@ -74,71 +61,6 @@ def deterministic(wanted: bool) -> None:
     torch.set_deterministic_debug_mode("warn" if wanted else "default")  # unlike the other switch, imports no compiler
     # Filling would cost a write of every new tensor, and decides nothing: no kernel here reads what it did not write.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def load_data(config: Config, device: torch.device) -> tuple[Splits, Loss]:
-    """The data on the device and the loss that fits it, checked."""
-    with group("data"):
-        data = config.data.load(device)
-        data.train = config.data.without_excluded(data.train)
-    if config.loss.takes == "model" and streamed(data.train):
-        data.spec = replace(data.spec, inputs="batch")
-    if config.schedule.watched and (data.test is None or not config.trainer.evaluate_every):
-        why = "has no test set" if data.test is None else "is not evaluated: trainer.evaluate_every=0"
-        raise Invalid("schedule", type(config.schedule).__name__.lower(), f"follows the evaluation, but the data {why}")
-    with group("loss"):
-        loss = config.loss.resolve(data.spec)
-        data.spec = replace(data.spec, whole_output=loss.whole_output)
-    for split in (data.train, data.test):
-        if (stream := streamed(split)) is not None:
-            stream.begin(config.seed, loss.takes, loss.filled)
-    if by_batch(data.train) and isinstance(config.accumulation, Target):
-        raise Invalid("accumulation", "target", "not with a loader or max_tokens: batches have sizes of their own")
-    with group("data"):
-        check(data, config.data.batch_size, getattr(loss, "ignore_index", IGNORE))
-    with group("loss"):
-        for split in (data.train, data.test):
-            for _, targets in pieces(split) if split is not None and not streamed(split) else ():
-                loss.check(targets)
-    return data, loss
-
-
-def samples_of(config: Config, data: Splits, world: World) -> int:
-    """Samples of an epoch."""
-    samples, together = len(data.train), config.data.batch_size * world.size
-    if config.data.drop_last and samples < together:
-        why = f"leaves nothing of {samples} samples, in micro-batches of {together} on all ranks"
-        raise Invalid("data.drop_last", True, why)
-    return samples - samples % together if config.data.drop_last else samples
-
-
-def check_sizes(data: Splits, world: World) -> None:
-    """Raise `Invalid` on every rank where one has more samples than another, for which it would wait for ever."""
-    sizes = [len(split) if split is not None else 0 for split in (data.train, data.test)]
-    everyone = world.gather(sizes)
-    for i, which in enumerate(("samples", "test samples")):
-        if len({found[i] for found in everyone}) > 1:
-            counts = ", ".join(str(found[i]) for found in everyone)
-            why = f"must have as many {which} on every rank, but ranks 0 to {world.size - 1} have {counts}"
-            raise Invalid("data", data.name, why)
-
-
-def check_same(data: Splits, world: World) -> None:
-    """Raise `Invalid` on every rank where one has others' samples: the batches of one order are divided among ranks.
-
-    Samples that are drawn anew at each reading are not compared.
-    """
-    if world.size == 1:
-        return
-    state, index = randomness.all_random_state(), torch.arange(min(2, len(data.train)), device=data.train.device)
-    first, again = (data.train.batch(index) for _ in range(2))
-    randomness.set_random_state(state)
-    found = world.gather(fingerprint(first) if alike(first, again) else "")
-    read = next(filter(None, found), "")
-    other = next((rank for rank, own in enumerate(found) if own and own != read), None)
-    if other is not None:
-        why = f"must be the same on every rank, which takes its part of it, but on rank {other} it begins otherwise"
-        raise Invalid("data", data.name, why)
 
 
 def try_out(model: torch.nn.Module, data: Splits, loss: Loss, name: str, schedule: Schedule | None = None) -> list[str]:
@@ -196,7 +118,7 @@ def build_model(config: Config, data: Splits, loss: Loss, device: torch.device, 
     """The module with the weights that the run begins with, before compilation and DDP."""
     if not data.spec.outputs and not hasattr(config.model, "target"):
         raise Invalid("data.outputs", None, "must be given: how many classes there are is not known of a stream")
-    with group("model"):
+    with within("model"):
         model = config.model.build(data.spec).to(device)
     called = try_out(model, data, loss, getattr(config.model, "target", type(model).__name__), config.schedule)
     if not any(p.requires_grad for p in model.parameters()):
@@ -307,7 +229,7 @@ def build_update(
     world: World,
 ) -> Update:
     """The update of a wrapped model. called: its modules as they run."""
-    with group("schedule"):
+    with within("schedule"):
         schedule = config.schedule.resolve(planned_updates(config, samples, world.size))
     precision = config.precision.build(device)
     for name, p in model.named_parameters():
@@ -322,7 +244,7 @@ def build_update(
         kinds = (type(config.optimizer), *config.optimizer.group_optimizers().values())
         params = own if all(kind.elementwise for kind in kinds) else params
         make = partial(ShardedTerms if loss.needs_term_sums else ShardedUpdate, shards=own)
-    with group("optimizer"):
+    with within("optimizer"):
         names = trained_names(model)
         outer = ends(unwrapped(model), called)
         optimizer = config.optimizer.build(params, names, outer)
@@ -353,7 +275,7 @@ def build_update(
 
 def steps_at(config: Config, applied: int, world_size: int) -> int:
     """Micro-batches a rank for the update that follows `applied` ones."""
-    with group("accumulation"):
+    with within("accumulation"):
         return config.accumulation.steps_at(applied, config.data.batch_size, world_size)
 
 

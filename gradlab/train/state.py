@@ -19,7 +19,7 @@ from gradlab.data.reader import Key
 from gradlab.data.stream import places, streamed
 from gradlab.measure.attempt import Attempt
 from gradlab.measure.record import Observed
-from gradlab.train import build
+from gradlab.train import build, build_data
 from gradlab.train.feed import Feed
 from gradlab.train.outcome import Outcome
 from gradlab.train.unsaved import Unsaved, register_all
@@ -49,16 +49,16 @@ class TrainerState:
         plain_config: dict[str, Any] | None = None,
         data: tuple[Splits, Loss] | None = None,
     ) -> None:
-        """data: what `build.load_data` returns, where it is at hand."""
+        """data: what `build_data.load_data` returns, where it is at hand."""
         self.config, self.folder, self.world = config, folder, world or World()
         self.plain_config = plain_config or {}
         self.device = build.pick_device(config, self.world)
         build.deterministic(config.trainer.deterministic)
         randomness.seed_all(config.seed)
-        self.data, self.loss = data or build.load_data(config, self.device)
-        self.samples = build.samples_of(config, self.data, self.world)
-        build.check_sizes(self.data, self.world)
-        build.check_same(self.data, self.world)
+        self.data, self.loss = data or build_data.load_data(config, self.device)
+        self.samples = build_data.samples_of(config, self.data, self.world)
+        build_data.check_sizes(self.data, self.world)
+        build_data.check_same(self.data, self.world)
         self.module, self.called, late = build.build_model(config, self.data, self.loss, self.device, self.world)
         self.sharded = build.sharded(config, self.world)
         self.unsaved = Unsaved(self.module, late, shared=self.sharded or self.world.size == 1)

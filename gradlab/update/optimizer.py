@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union, get_args, get_origin, get_type_hints
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union, get_args, get_
 import torch
 
 from gradlab.base import components
-from gradlab.base.option import OPTIONS, Invalid, require
+from gradlab.base.option import OPTIONS, Invalid, require, within
 from gradlab.base.suggestions import did_you_mean, must_be
 from gradlab.update.groups import Group, grouped
 
@@ -86,7 +85,7 @@ class OptimizerOption:
 
         parts: dict[str | None, torch.optim.Optimizer] = {}
         for label, group in others.items():
-            with within_groups():
+            with within("groups"):
                 option, scale = self.named_by(group)
                 parts[label] = option.of_own([group._replace(settings={"lr_scale": scale})], named, ends)
         if own:
@@ -156,7 +155,7 @@ class OptimizerOption:
     def checked(self, settings: dict[str, Any]) -> dict[str, Any]:
         """A group's settings as PyTorch names them, checked as the option's own fields are."""
         shared = {"lr", "fused", "foreach", "groups", "target", "kwargs", "adjust", "adamw"}
-        with within_groups():
+        with within("groups"):
             check_settings(type(self), settings, [f.name for f in fields(self) if f.name not in shared])
             replace(self, **settings)
         return settings
@@ -219,15 +218,6 @@ def fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Union:
         return any(fits(value, each) for each in get_args(hint))
     return hint is Any or type(value) is (get_origin(hint) or hint) or (hint is float and type(value) is int)
-
-
-@contextmanager
-def within_groups() -> Iterator[None]:
-    """Put `groups` in front of the field that an error names."""
-    try:
-        yield
-    except Invalid as error:
-        raise Invalid(f"groups.{error.field}", error.given, error.allowed) from None
 
 
 def without_kernels(option: OptimizerOption, shared: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class FixSweeper(RoundSweeper):
 
     def search(self, points: Sequence[Point]) -> Search:
         from gradlab.sweep.search import fix_plan
-        from gradlab.sweep.search.fix_search import FixSearch, Trial
+        from gradlab.sweep.search.fix_search import FixSearch
+        from gradlab.sweep.search.fix_trial import Trial
 
         limit, began = self.option(FixOption).seconds, time.monotonic()
 

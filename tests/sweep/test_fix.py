@@ -16,7 +16,8 @@ from helpers import wait_for
 from gradlab.base.command import key
 from gradlab.fix import main
 from gradlab.sweep.search import fix_plan, fix_report
-from gradlab.sweep.search.fix_search import LOOSER, NEAR, SHORTEST, Change, FixSearch, Number, Plan
+from gradlab.sweep.search.fix_search import LOOSER, NEAR, SHORTEST, FixSearch
+from gradlab.sweep.search.fix_trial import Change, Number, Plan
 from gradlab.sweep.search.judge import FinishedJob, read
 from gradlab.sweep.search.rounds import conduct
 

@@ -20,7 +20,7 @@ from gradlab.sweep.vectorized.lane_gradients import LaneGradients, lane_norms
 from gradlab.sweep.vectorized.lane_records import LaneRecord
 from gradlab.sweep.vectorized.lane_update import Batch, StackedUpdate
 from gradlab.sweep.vectorized.lane_values import FlatTensors, select_lanes, stack_options
-from gradlab.train import build
+from gradlab.train import build_data
 from gradlab.train.trainer import Trainer
 from gradlab.update.adam import Adam, AdamW
 from gradlab.update.clip import AdaptiveClip, AutoClip, Clip, NoClip, NormClip, PerLayerClip, ValueClip, ZClip
@@ -243,7 +243,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @cache
 def prepared(model: str) -> tuple[Config, Any]:
     config = to_config(composed("accumulation.steps=2", *MODELS[model]))
-    return config, build.load_data(config, CPU)
+    return config, build_data.load_data(config, CPU)
 
 
 def options_of(optimizer: str, clip: str, precision: str, lane: int) -> dict[str, Any]:

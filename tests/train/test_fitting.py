@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
-from gradlab.train import build, snapshot
+from gradlab.train import build, build_data, snapshot
 from gradlab.train.unsaved import Unsaved, register_all
 
 DIGITS = ("model=custom", "data=digits", "data.samples=33", "data.batch_size=16", "trainer.evaluate_every=0")
@@ -98,9 +98,9 @@ def test_a_remainder_of_one_map_has_statistics(tmp_path: Path) -> None:
     run = trainer(tmp_path, *DIGITS, "model.target=test_fitting:Maps", "trainer.epochs=1")
     assert run.run().attempts == 3 and run.module.training
     run.config.data.drop_last = True
-    assert build.samples_of(run.config, run.data, World(size=2)) == 32
+    assert build_data.samples_of(run.config, run.data, World(size=2)) == 32
     with pytest.raises(Invalid, match=r"^data.drop_last=True: leaves nothing of 33 samples, in micro-batches of 48"):
-        build.samples_of(run.config, run.data, World(size=3))
+        build_data.samples_of(run.config, run.data, World(size=3))
 
 
 def test_a_run_begins_from_a_plain_state_dict(tmp_path: Path) -> None:
@@ -216,5 +216,5 @@ def test_ranks_are_compared_without_drawing_and_also_where_rank_0_draws_its_samp
     monkeypatch.setattr(run.data.train, "batch", lambda index: (random.random(), np.random.rand(), batch(index))[2])
     before = random.getstate(), np.random.get_state()[2]
     with pytest.raises(Invalid, match="on rank 3 it begins otherwise"):
-        build.check_same(run.data, World(size=4))
+        build_data.check_same(run.data, World(size=4))
     assert (random.getstate(), np.random.get_state()[2]) == before

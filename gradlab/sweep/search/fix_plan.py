@@ -15,7 +15,7 @@ from gradlab.remedies.evidence import evidence
 from gradlab.runs.outcome_class import HEALTHY, learns
 from gradlab.runs.record import RunRecord
 from gradlab.sweep.search.cure import end
-from gradlab.sweep.search.fix_search import Change, Number, Plan
+from gradlab.sweep.search.fix_trial import Change, Number, Plan
 
 NAME = "fix.json"
 AROUND = 0.5

@@ -11,7 +11,8 @@ from gradlab.base.json_lines import write_json
 from gradlab.remedies.compared_job import ComparedJob, compared_job
 from gradlab.remedies.comparison_rows import row
 from gradlab.sweep.search import fix_plan
-from gradlab.sweep.search.fix_search import ERROR, Change, FixSearch, Plan, Trial
+from gradlab.sweep.search.fix_search import FixSearch
+from gradlab.sweep.search.fix_trial import ERROR, Change, Plan, Trial
 from gradlab.sweep.vectorized.grouping import LANE_VALUES
 
 

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 
-from gradlab.base.command import key, pasted
+from gradlab.base.command import pasted
 from gradlab.runs.outcome_class import HEALTHY
 from gradlab.sweep.grid.axes import Point
 from gradlab.sweep.search import cure as cures
+from gradlab.sweep.search.fix_trial import ERROR, Change, Plan, Trial, both, groups, merit, names
 from gradlab.sweep.search.judge import FinishedJob
 
-ERROR = "error"
-"""Stands for the verdict of a trial that could not be run."""
 PART = 4
 """A trial takes this part of the updates of a run, one in so many."""
 SHORTEST = 60
@@ -49,93 +48,6 @@ OTHER = {"loss", "data", "trainer", "remedy"}
 """Changes with which losses cannot be compared, or runs have another length."""
 LOOSER = 64.0
 """By how much a bound that cures is loosened at most, where the run had none."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """The number in a change that can be made smaller."""
-
-    field: str
-    own: float
-    """The failed run's; infinite where it had no bound."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """What is changed: one candidate, or several."""
-
-    name: str
-    overrides: tuple[str, ...]
-    why: str
-    number: Number | None = None
-    parts: tuple[Change, ...] = ()
-
-    def at(self, value: float) -> Change:
-        """With another value of its number."""
-        assert self.number is not None
-        name = self.number.field
-        made = tuple(f"{name}={value:.3g}" if key(o) == name else o for o in self.overrides)
-        return replace(self, overrides=made)
-
-    @property
-    def value(self) -> float:
-        found = [o.partition("=")[2] for o in self.overrides if self.number and key(o) == self.number.field]
-        return float(found[0]) if found else math.nan
-
-
-@dataclass
-class Plan:
-    """A failed run, and what may be tried on it."""
-
-    verdict: str
-    overrides: tuple[str, ...]
-    """Its own."""
-    seed: int
-    planned: int
-    """Its updates, had it come to its end."""
-    died_at: int | None
-    """The update at which it ended, where that was before its end."""
-    changes: list[Change]
-    seeds: int = 2
-    """Further seeds under which a cure is confirmed."""
-    end: float | None = None
-    """Its last evaluation, where it came to its end and has not learnt."""
-    budget: float = 4.0
-    """Most that finding a cure may cost, in runs of full length; shrinking and confirming come on top."""
-
-
-@dataclass
-class Trial:
-    """A job, and how it ended."""
-
-    purpose: str
-    """full, part, shrink, seed or without."""
-    change: Change | None
-    """None: the failed run itself, under another seed."""
-    seed: int
-    updates: int | None
-    """Where it was cut short."""
-    job: str = ""
-    verdict: str = ""
-    cured: bool = False
-    unstable: bool = False
-    ill: bool = True
-    learns: bool = False
-    attempts: int = 0
-    why: str = ""
-    but: str = ""
-    """Why it is no cure although its verdict is healthy."""
-    follow: Change | None = None
-    """Of a trial that leaves samples out, and is lost by others: what leaves these out as well."""
-
-    @property
-    def said(self) -> str:
-        """How it ended, in words."""
-        return (
-            f"{self.verdict}, but {self.but}"
-            if self.but
-            else self.verdict + ", though it learns" * (self.learns and not self.cured)
-        )
 
 
 Rounds = Iterator[list[Trial]]
@@ -353,20 +265,3 @@ class FixSearch:
 
     def failed(self, change: Change) -> bool:
         return any(t.change == change and t.purpose == "full" and not t.cured for t in self.trials)
-
-
-def merit(trial: Trial) -> tuple[bool, bool, bool, bool]:
-    """Sorts trials, the best first; equal ones stay in the order of the evidence."""
-    return trial.unstable, not trial.cured, trial.ill, not trial.learns
-
-
-def names(overrides: Sequence[str]) -> list[str]:
-    return [key(o) for o in overrides]
-
-
-def groups(change: Change) -> set[str]:
-    return {key(o).split(".")[0] for o in change.overrides}
-
-
-def both(a: Change, b: Change) -> Change:
-    return Change(f"{a.name} and {b.name}", (*a.overrides, *b.overrides), f"{a.why}; {b.why}", None, (a, b))

@@ -26,7 +26,7 @@ from gradlab.sweep.vectorized.machine import free_memory, spare_compiler
 from gradlab.sweep.vectorized.planning import PlannedJob
 from gradlab.sweep.vectorized.probe import probe
 from gradlab.sweep.vectorized.stack import Stack
-from gradlab.train import build
+from gradlab.train import build, build_data
 
 KEPT = 128 * 2**20
 """Bytes that lanes may keep for their backward passes together on a CPU: more share the cost of calls, until that is
@@ -75,7 +75,7 @@ class Program:
         """The data and the loss of all jobs. Raises `Invalid` for data that each seed would make another."""
         randomness.seed_all(first.seed)
         before = drawn()
-        data = build.load_data(first, self.device)
+        data = build_data.load_data(first, self.device)
         if streamed(data[0].train):
             raise Invalid("data", data[0].name, "is streamed, and read by each job by itself")
         if drawn() != before:

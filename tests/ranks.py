@@ -26,7 +26,8 @@ from gradlab.update.noise import NoNoise
 from gradlab.update.precision import FP32
 from gradlab.update.schedule import Constant
 from gradlab.update.sgd import SGD
-from gradlab.update.step import MicroBatch, Update
+from gradlab.update.stats import MicroBatch
+from gradlab.update.step import Update
 
 DIGITS = (
     *("model.layers=2", "model.activation=tanh", "model.norm=layer", "data.samples=50", "optimizer=sgd"),

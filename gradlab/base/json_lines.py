@@ -7,10 +7,13 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradlab.base.regular import regular
+
+T = TypeVar("T")
 
 FLUSH_BYTES = 1 << 16
 FLUSH_SECONDS = 1.0
@@ -70,6 +73,12 @@ def number(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: number(v) for k, v in value.items()}
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+
+
+def from_object(cls: type[T], content: dict[str, Any]) -> T:
+    """A dataclass from its object; fields of another version are left out."""
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{k: v for k, v in content.items() if k in known})
 
 
 def read_lines(path: Path, size: float = math.inf) -> Iterator[dict[str, Any]]:

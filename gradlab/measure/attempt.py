@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from gradlab.update.recorder import Recorder
-from gradlab.update.step import MicroBatch, Stats
+from gradlab.update.stats import MicroBatch, Stats
 
 FIELDS = (
     "loss",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gradlab.update.loss import Loss
     from gradlab.update.precision import PrecisionOption
     from gradlab.update.schedule import Schedule
-    from gradlab.update.step import MicroBatch, Update
+    from gradlab.update.stats import MicroBatch
+    from gradlab.update.step import Update
 
     Window = Sequence[MicroBatch]
     Backward = Callable[[Window, int, torch.Tensor], torch.Tensor]

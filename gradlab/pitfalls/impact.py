@@ -14,7 +14,8 @@ import torch
 from gradlab.base import randomness
 from gradlab.pitfalls.base import Pitfall, name_of
 from gradlab.update.recorder import NOTHING, Recorder
-from gradlab.update.step import MicroBatch, Stats, Update
+from gradlab.update.stats import MicroBatch, Stats
+from gradlab.update.step import Update
 
 
 class Compared(NamedTuple):

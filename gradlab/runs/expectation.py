@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from gradlab.base.json_lines import number
+from gradlab.base.json_lines import from_object, number
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.runs.outcome_class import HEALTHY
-from gradlab.runs.record import RunRecord, made
+from gradlab.runs.record import RunRecord
 
 
 def diagnosis_of(run: RunRecord) -> Diagnosis:
     """What a run's diagnosis.json holds, as an object."""
     content = number(run.diagnosis)
-    diagnosis = made(Diagnosis, content)
-    diagnosis.findings = [made(Finding, f) for f in content.get("findings") or []]
+    diagnosis = from_object(Diagnosis, content)
+    diagnosis.findings = [from_object(Finding, f) for f in content.get("findings") or []]
     return diagnosis
 
 

@@ -126,3 +126,10 @@ class FolderFiles:
                 self.unreadable.setdefault(name, f"it holds no {part}")
             return {}
         return found
+
+
+def runs_below(folder: Path) -> str:
+    """Where runs are below a folder that is no run: the end of a message."""
+    runs = sorted({str(p.parent.relative_to(folder)) for p in folder.rglob("metrics.jsonl")})
+    more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+    return f"; runs are in {', '.join(runs[:5])}{more}" if runs else ""

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gradlab.base.errors import ODD
 from gradlab.base.fields import dotted, fields_of_yaml
 from gradlab.base.json_lines import number
 from gradlab.base.lock import locked
 from gradlab.base.option import Invalid
-from gradlab.runs.folder_files import FolderFiles
+from gradlab.runs.folder_files import FolderFiles, runs_below
 from gradlab.runs.measured import lost_at, measured
 
 if TYPE_CHECKING:
     from gradlab.diagnosis.replay.overflow import Overflow
-
-T = TypeVar("T")
 
 STATES = ("running", "killed", "error", "does not apply", "broken", "pretrained")
 """What stands for the verdict of a run that has none. killed: it left no diagnosis.json and no process is at work.
@@ -225,9 +222,8 @@ class RunRecord(FolderFiles):
             return self.verdict or (REFUSED if self.refused else ERROR)
         if locked(self.path) or (self.sweep is not None and locked(self.sweep)):
             return RUNNING
-        began = any(
-            (self.path / name).exists() for name in (".hydra", "environment.json")
-        )  # the latter: a watched loop
+        # environment.json alone: of a watched loop
+        began = any((self.path / name).exists() for name in (".hydra", "environment.json"))
         return KILLED if began else PRETRAINED
 
     @property
@@ -241,18 +237,9 @@ class RunRecord(FolderFiles):
     def first_overflow(self) -> Overflow | None:
         """The first tensor that was not finite, as the replay of the failing update found it."""
         from gradlab.diagnosis.replay.overflow import Overflow
-        from gradlab.diagnosis.replay.ranges import Range
 
         content = number(self.diagnosis.get("first_overflow"))
-        try:
-            found = made(Overflow, content) if content else None
-            if found is not None:
-                found.ranges = [made(Range, r) for r in content.get("ranges") or []]
-                for name in ("outputs", "targets"):
-                    setattr(found, name, made(Range, content[name]) if content.get(name) else None)
-        except TypeError:  # of another version
-            return None
-        return found
+        return Overflow.from_dict(content) if content else None
 
     @cached_property
     def measured(self) -> dict[str, Any]:
@@ -308,16 +295,3 @@ class RunRecord(FolderFiles):
             why = f"must be the folder {kinds} (it holds no metrics.jsonl){runs_below(path)}"
             raise Invalid("FOLDER", path, why)
         return cls(path)
-
-
-def made(cls: type[T], given: dict[str, Any]) -> T:
-    """A dataclass from its dictionary; fields of another version are left out."""
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    return cls(**{k: v for k, v in given.items() if k in known})
-
-
-def runs_below(folder: Path) -> str:
-    """Where runs are below a folder that is no run: the end of a message."""
-    runs = sorted({str(p.parent.relative_to(folder)) for p in folder.rglob("metrics.jsonl")})
-    more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
-    return f"; runs are in {', '.join(runs[:5])}{more}" if runs else ""

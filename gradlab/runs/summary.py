@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from gradlab.base.command import command, untreated
-from gradlab.base.json_lines import number
+from gradlab.base.json_lines import from_object, number
 from gradlab.base.lock import locked
 from gradlab.remedies.candidates import Try
 from gradlab.runs import ending, expectation
-from gradlab.runs.record import BROKEN, KILLED, PRETRAINED, RUNNING, RunRecord, made
+from gradlab.runs.record import BROKEN, KILLED, PRETRAINED, RUNNING, RunRecord
 from gradlab.train.outcome import Outcome
 
 UNENDED = {
@@ -53,12 +53,12 @@ def ended(run: RunRecord) -> Summary:
         precision = SimpleNamespace(check_every=run.fields.get("precision.check_every", 1))
         lines = ending.summary_lines(
             expectation.diagnosis_of(run),
-            made(Outcome, content.get("outcome") or {}),
+            from_object(Outcome, content.get("outcome") or {}),
             run.first_overflow,
             SimpleNamespace(precision=precision),
             untreated(run.overrides, run.remedy),
             run.path,
-            [made(Try, t) for t in content.get("remedies") or []],
+            [from_object(Try, t) for t in content.get("remedies") or []],
         )
     code, sentence = expectation.judged(run)
     return Summary(lines + [sentence] * bool(sentence), content.get("exit_code", code) == 0)

@@ -29,8 +29,9 @@ from gradlab.train.unsaved import register_all
 from gradlab.update.loss import Loss, class_axis
 from gradlab.update.muon import ends
 from gradlab.update.schedule import Schedule
-from gradlab.update.step import Update, check_held, trained_names, unwrapped
+from gradlab.update.step import Update
 from gradlab.update.terms import TermsUpdate
+from gradlab.update.unwrapping import trained_names, unwrapped
 
 
 def pick_device(config: Config, world: World) -> torch.device:
@@ -234,7 +235,7 @@ def build_update(
     precision = config.precision.build(device)
     for name, p in model.named_parameters():
         if p.requires_grad:
-            check_held(precision, name, p)
+            precision.check_held(name, p)
     params = list(model.parameters())
     make: Callable[..., Update] = TermsUpdate if loss.needs_term_sums else Update
     if sharded(config, world):

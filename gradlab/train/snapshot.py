@@ -42,7 +42,7 @@ def save(trainer: TrainerState, kept: dict[str, Any]) -> None:
             "registered": trainer.unsaved.registered(),
             "unsaved": trainer.unsaved.state(),
             "counts": {"skipped": trainer.skipped, "clipped": trainer.clipped, "eval": trainer.outcome.eval},
-            "hopeless": {"first_loss": trainer.first_loss, "lost": trainer.num_hopeless},
+            "hopeless": {"first_loss": trainer.patience.first_loss, "lost": trainer.patience.num_hopeless},
             "streak": streak_of(trainer),
             "latest": place_of(trainer.latest) if trainer.latest else None,
             "config": trainer.plain_config,
@@ -109,7 +109,7 @@ def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
     outcome.attempts, outcome.applied = trainer.update.attempts, trainer.update.attempts - trainer.skipped
     outcome.epochs_completed, outcome.epoch = trainer.epoch, trainer.epoch + (trainer.cursor > 0)
     if hopeless := state.get("hopeless"):
-        trainer.first_loss, trainer.num_hopeless = hopeless["first_loss"], hopeless["lost"]
+        trainer.patience.first_loss, trainer.patience.num_hopeless = hopeless["first_loss"], hopeless["lost"]
     if streak := state.get("streak"):
         trainer.streak = placed(streak["first"])
         trainer.failing, trainer.crash_state = streak["failing"], streak["held"]

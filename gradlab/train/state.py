@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from gradlab.measure.attempt import Attempt
 from gradlab.measure.record import Observed
 from gradlab.train import build, build_data
 from gradlab.train.feed import Feed
-from gradlab.train.outcome import Outcome
+from gradlab.train.outcome import Outcome, Patience
 from gradlab.train.unsaved import Unsaved, register_all
 from gradlab.update.custom_loss import CustomLoss
 from gradlab.update.loss import Loss
-from gradlab.update.step import MicroBatch
+from gradlab.update.stats import MicroBatch
 
 
 def gathered(value: Any, keep: bool) -> Any:
@@ -71,8 +70,7 @@ class TrainerState:
         if self.world.rank:  # dropout draws differ between ranks
             torch.manual_seed(randomness.mix(config.seed, self.world.rank))
         self.epoch = self.cursor = self.skipped = self.clipped = 0
-        self.first_loss, self.num_hopeless = math.nan, 0
-        """What `trainer.hopeless` compares with, and the updates in a row whose loss was hopeless."""
+        self.patience = Patience(config.trainer.hopeless, config.trainer.patience)
         self.outcome = Outcome()
         self.streak: Attempt | None = None
         """The first attempt of the last streak of failures."""

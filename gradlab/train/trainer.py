@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import time
 from collections import deque
@@ -233,20 +232,7 @@ class Trainer(TrainerState):
         elif scale >= 1:
             self.warned = 1.0
         p.check_scale(scale, attempts)
-        if (limit := self.config.trainer.hopeless) is not None:
-            self.give_up(v["loss"], limit, where)
-
-    def give_up(self, loss: float, limit: float, where: str) -> None:
-        """Raise where the loss has been too high for too long."""
-        if math.isnan(self.first_loss):
-            self.first_loss = loss
-        fine = loss <= limit * self.first_loss or self.first_loss <= 0  # no factor of a negative loss means anything
-        self.num_hopeless = 0 if fine else self.num_hopeless + 1
-        if self.num_hopeless >= self.config.trainer.patience:
-            first, updates = self.first_loss, self.num_hopeless
-            raise Hopeless(
-                f"given up: for {updates} updates the loss was over {limit:g} times its first, {first:.3g} ({where})"
-            )
+        self.patience.follow(v["loss"], where)
 
     def evaluate(self) -> None:
         """Evaluate on the test set, and log the result."""

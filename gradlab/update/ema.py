@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -34,3 +35,27 @@ class EMA:
             return
         of = {dtype: part.to(dtype) for dtype in {average.dtype for average in self.tensors}}
         torch._foreach_lerp_(self.tensors, now, [of[average.dtype] for average in self.tensors])
+
+
+@contextmanager
+def evaluated(params: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, ema: EMA | None) -> Iterator[bool]:
+    """Parameters with the values that are evaluated; whether they are others than those that are trained.
+
+    They are the average, or what an optimizer with `eval()` makes of them, as schedule-free ones do.
+    """
+    to_eval = getattr(optimizer, "eval", None)
+    if ema is None and not callable(to_eval):
+        yield False
+        return
+    params = [p.detach() for p in params]
+    trained = [p.clone() for p in params]
+    if callable(to_eval):
+        to_eval()
+    if ema is not None:
+        torch._foreach_copy_(params, ema.tensors)
+    try:
+        yield True
+    finally:
+        if callable(to_eval):
+            optimizer.train()  # type: ignore[attr-defined]
+        torch._foreach_copy_(params, trained)  # the way back rounds

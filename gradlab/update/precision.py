@@ -208,6 +208,12 @@ class Precision:
         if self.loss_scale is not None and tensors:
             torch._foreach_mul_(tensors, self.loss_scale.scale.double().reciprocal().float())
 
+    def check_held(self, name: str, p: torch.Tensor) -> None:
+        """Raise `Invalid` for a parameter whose unscaled gradient would vanish."""
+        if self.loss_scale is not None and p.dtype == torch.float16:
+            why = f"{name} is held in fp16, in which unscaled gradients vanish: keep it in fp32; autocast rounds"
+            raise Invalid("precision", "fp16", why)
+
     def update(self, found_inf: torch.Tensor, empty: torch.Tensor | None = None) -> None:
         """Back the scale off, or let it grow; where a window is empty, bool, leave it."""
         if self.loss_scale is not None:

@@ -19,7 +19,8 @@ from gradlab.base.distributed import World
 from gradlab.base.randomness import mix
 from gradlab.update.ema import EMA
 from gradlab.update.gradients import Gradients, elements_of, raw_elements, tensor_norms, total_norm
-from gradlab.update.step import MicroBatch, Update
+from gradlab.update.stats import MicroBatch
+from gradlab.update.step import Update
 from gradlab.update.terms import TermsUpdate
 
 
@@ -101,7 +102,7 @@ class ShardedUpdate(Update):
 
     def save_buffers(self) -> None:
         """All ranks begin with rank 0's, as under DDP."""
-        if self.has_buffers:
+        if self.module_buffers.there:
             self.world.share_(list(self.module.buffers()))
         super().save_buffers()
 

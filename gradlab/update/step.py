@@ -9,55 +9,27 @@ the number of applied updates, which the schedule reads, and the learning rate a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
 from gradlab.base.distributed import World
 from gradlab.base.option import Invalid
 from gradlab.base.randomness import mix
+from gradlab.update.buffers import Buffers
 from gradlab.update.clip import Clip, Clipped
-from gradlab.update.ema import EMA
+from gradlab.update.ema import EMA, evaluated
 from gradlab.update.gradients import Gradients, measure
 from gradlab.update.loss import Loss
 from gradlab.update.noise import Noise
 from gradlab.update.precision import Precision
 from gradlab.update.recorder import NOTHING, Recorder
 from gradlab.update.schedule import Schedule
-from gradlab.update.stepping import set_lr_, skips_in_kernel, step_unless_
-
-
-class MicroBatch(NamedTuple):
-    """Samples of one forward and backward pass. In a remainder a rank without samples has one that does not count."""
-
-    inputs: torch.Tensor
-    targets: torch.Tensor
-    counts: bool = True
-
-
-class Stats(NamedTuple):
-    """What one update measured: () tensors on the device."""
-
-    loss: torch.Tensor
-    """Mean over all samples or tokens of the window and all ranks."""
-    grad_norm: torch.Tensor
-    """L2 norm of the true gradient, before noise and clipping."""
-    clip_coefficient: torch.Tensor
-    """||clipped|| / ||gradient||."""
-    clip_acted: torch.Tensor
-    scale: torch.Tensor
-    """The loss scale that this update used."""
-    next_scale: torch.Tensor
-    skipped: torch.Tensor
-    empty: torch.Tensor
-    """Whether no target of the window counts: it is skipped, and its loss is NaN, a mean of nothing."""
-    lr: torch.Tensor
-    applied: torch.Tensor
-    """Updates applied so far, this one included if it was."""
-    terms: torch.Tensor | None = None
-    """(K,) means of the terms of the loss, where it has several."""
+from gradlab.update.stats import MicroBatch, Stats
+from gradlab.update.stepping import changed_settings, load_optimizer, set_lr_, skips_in_kernel, step_unless_, unless
+from gradlab.update.unwrapping import named_weights, trained_names, unwrapped
 
 
 class Update:
@@ -104,12 +76,9 @@ class Update:
         self.thawed: list[str] = []
         """Parameters that were frozen when the run began, and have had a gradient since."""
         self.add_parameter = add_parameter or (lambda name, p: optimizer.param_groups[0]["params"].append(p))
-        self.module, self.has_buffers = module, True
-        self.buffers_of_each = [part._buffers for part in module.modules()]
-        self.begun_as_none = {(id(held), name) for held in self.buffers_of_each for name in held if held[name] is None}
+        self.module, self.module_buffers = module, Buffers(module)
         self.initial_groups = [dict(group) for group in optimizer.param_groups]
         """The optimizer's groups with the settings that the configuration gives them."""
-        self.saved_buffers: dict[str, torch.Tensor] = {}
         device = self.device = precision.device
         self.in_kernel = skips_in_kernel(optimizer)
         self.attempts = 0
@@ -200,7 +169,7 @@ class Update:
 
     def thaw(self, name: str) -> None:
         p = self.frozen.pop(name)
-        check_held(self.precision, name, p)
+        self.precision.check_held(name, p)
         trained = p.requires_grad  # it may have been frozen again since the forward pass
         self.add_parameter(name, p.requires_grad_())
         p.requires_grad_(trained)
@@ -262,65 +231,26 @@ class Update:
         self.applied = self.applied + (skipped == 0)
         skipped = skipped.bool()
         self.clip_state = {k: unless(skipped, v, self.clip_state[k]) for k, v in clipped.state.items()}
-        if self.has_buffers or any(self.buffers_of_each):  # in this forward pass the first may have been registered
-            self.restore_buffers(skipped)
+        self.restore_buffers(skipped)
         if self.ema is not None:
             self.ema.follow_(self.params, self.applied, skipped)
 
-    def restore_buffers(self, skipped: torch.Tensor) -> None:
-        buffers = dict(self.module.named_buffers())
-        self.has_buffers = bool(buffers)
-        if self.device.type == "cpu" and not skipped:
-            return
-        for name, buffer in buffers.items():
-            before = self.saved_buffers.get(name)
-            if before is not None and before.shape == buffer.shape:
-                buffer.copy_(torch.where(skipped, before, buffer))
-            elif skipped:  # registered in this forward pass, or of another shape since
-                inside, _, last = name.rpartition(".")
-                part = self.module.get_submodule(inside)
-                if before is None and (id(part._buffers), last) not in self.begun_as_none:
-                    delattr(part, last)
-                else:
-                    setattr(part, last, None if before is None else before.clone())
-
     def save_buffers(self) -> None:
-        """A forward pass that overflows leaves NaN in running statistics; a skipped update must not."""
-        if not self.has_buffers:
-            return
-        buffers = dict(self.module.named_buffers())  # again: a module may have replaced one
-        saved = self.saved_buffers
-        if {name: b.shape for name, b in buffers.items()} != {name: b.shape for name, b in saved.items()}:
-            saved = self.saved_buffers = {name: torch.empty_like(b) for name, b in buffers.items()}
-        if buffers:
-            torch._foreach_copy_(list(saved.values()), list(buffers.values()))
+        self.module_buffers.save()
+
+    def restore_buffers(self, skipped: torch.Tensor) -> None:
+        self.module_buffers.restore_(skipped, readable=self.device.type == "cpu")
 
     def zero_grad(self) -> None:
         for p in self.params:  # optimizer.zero_grad takes four times as long
             p.grad = None
 
-    @contextmanager
-    def evaluated_weights(self) -> Iterator[bool]:
+    def evaluated_weights(self) -> AbstractContextManager[bool]:
         """The model with the weights that are evaluated; whether they are others than those that are trained.
 
         They are the average, or what an optimizer with `eval()` makes of them, as schedule-free ones do.
         """
-        switch = getattr(self.optimizer, "eval", None)
-        if self.ema is None and not callable(switch):
-            yield False
-            return
-        params = [p.detach() for p in self.params]
-        trained = [p.clone() for p in params]
-        if callable(switch):
-            switch()
-        if self.ema is not None:
-            torch._foreach_copy_(params, self.ema.tensors)
-        try:
-            yield True
-        finally:
-            if callable(switch):
-                self.optimizer.train()  # type: ignore[attr-defined]
-            torch._foreach_copy_(params, list(trained))  # the way back rounds
+        return evaluated(self.params, self.optimizer, self.ema)
 
     def averages(self) -> dict[str, torch.Tensor]:
         """The weights that are evaluated, by name, where they are others than those that are trained."""
@@ -348,16 +278,7 @@ class Update:
             if name in self.frozen:
                 self.thaw(name)
                 self.params[-1].requires_grad_(trained)
-        groups, given = self.optimizer.param_groups, state["optimizer"]["param_groups"]
-        if [g.keys() for g in groups] != [g.keys() for g in given]:
-            raise ValueError("its parameter groups have other fields")
-        if [g.get("names") for g in groups] != [g.get("names") for g in given]:
-            raise ValueError("its parameter groups hold other parameters")
-        taken = [{"params", "lr", *names} for names in state.get("moved", [()] * len(groups))]
-        own = [{k: v for k, v in group.items() if k not in names} for group, names in zip(groups, taken, strict=True)]
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group, fields in zip(self.optimizer.param_groups, own, strict=True):
-            group.update(fields)  # keep the current configuration, such as weight_decay
+        load_optimizer(self.optimizer, state["optimizer"], state.get("moved"))
         self.precision.load_state_dict(state["precision"])
         shapes = [{k: v.shape for k, v in clip.items()} for clip in (state["clip"], self.clip_state)]
         if shapes[0] == shapes[1]:  # another clip starts without a history
@@ -369,37 +290,3 @@ class Update:
             self.ema = EMA.of(begun, self.ema.decay)
         self.applied = state["applied"].to(self.device)
         self.attempts = int(state["attempts"])
-
-
-def trained_names(model: Any) -> list[str]:
-    """Names of the parameters that need a gradient, of a model that may be compiled and wrapped in DDP."""
-    return [name for name, p in named_weights(model) if p.requires_grad]
-
-
-def named_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    return unwrapped(model).named_parameters()
-
-
-def unwrapped(model: Any) -> torch.nn.Module:
-    """The module of a model that may be compiled and wrapped in DDP."""
-    module = model.module if hasattr(model, "no_sync") else model
-    inner: torch.nn.Module = getattr(module, "_orig_mod", module)
-    return inner
-
-
-def check_held(precision: Precision, name: str, p: torch.Tensor) -> None:
-    """Raise `Invalid` for a parameter whose unscaled gradient would vanish."""
-    if precision.loss_scale is not None and p.dtype == torch.float16:
-        why = f"{name} is held in fp16, in which unscaled gradients vanish: keep it in fp32; autocast rounds"
-        raise Invalid("precision", "fp16", why)
-
-
-def changed_settings(now: dict[str, Any], begun: dict[str, Any]) -> list[str]:
-    """Names of the settings that the optimizer itself has changed in a group: its state, not its configuration."""
-    others = now.keys() - {"params", "lr"}
-    return sorted(k for k in others if isinstance(now[k], torch.Tensor) or now[k] != begun.get(k))
-
-
-def unless(skipped: torch.Tensor, now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """`before` where the update was skipped, else `now`. skipped: (), or (L,) for tensors of L lanes."""
-    return torch.where(skipped.reshape(skipped.shape + (1,) * (now.dim() - skipped.dim())), before, now)

@@ -1,7 +1,8 @@
-"""The one way in which an optimizer's update is applied or skipped, and its rate set."""
+"""An optimizer's step: applied or skipped, with which rate, and what of its groups is resumed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,3 +45,34 @@ def set_lr_(optimizer: torch.optim.Optimizer, lr: torch.Tensor) -> None:
             group["lr"].copy_(lr * group["lr_scale"] if "lr_scale" in group else lr)
         else:
             group["lr"] = lr.item() * group.get("lr_scale", 1.0)
+
+
+def changed_settings(now: dict[str, Any], begun: dict[str, Any]) -> list[str]:
+    """Names of the settings that the optimizer itself has changed in a group: its state, not its configuration."""
+    others = now.keys() - {"params", "lr"}
+    return sorted(k for k in others if isinstance(now[k], torch.Tensor) or now[k] != begun.get(k))
+
+
+def unless(skipped: torch.Tensor, now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """`before` where the update was skipped, else `now`. skipped: (), or (L,) for tensors of L lanes."""
+    return torch.where(skipped.reshape(skipped.shape + (1,) * (now.dim() - skipped.dim())), before, now)
+
+
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, state: dict[str, Any], changed: Sequence[Sequence[str]] | None
+) -> None:
+    """Load an optimizer's state; raise `ValueError` where its groups are others.
+
+    changed: the settings of each group that come from the state, as the optimizer had changed them (see
+    `changed_settings`); the others stay as they are configured now, such as weight_decay.
+    """
+    groups, given = optimizer.param_groups, state["param_groups"]
+    if [g.keys() for g in groups] != [g.keys() for g in given]:
+        raise ValueError("its parameter groups have other fields")
+    if [g.get("names") for g in groups] != [g.get("names") for g in given]:
+        raise ValueError("its parameter groups hold other parameters")
+    taken = [{"params", "lr", *names} for names in changed or [()] * len(groups)]
+    own = [{k: v for k, v in group.items() if k not in names} for group, names in zip(groups, taken, strict=True)]
+    optimizer.load_state_dict(state)
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)

@@ -13,7 +13,8 @@ import torch
 from gradlab.base.randomness import random_state, set_random_state
 from gradlab.update.custom_loss import or_one
 from gradlab.update.recorder import NOTHING, Recorder
-from gradlab.update.step import MicroBatch, Stats, Update
+from gradlab.update.stats import MicroBatch, Stats
+from gradlab.update.step import Update
 
 
 class TermsUpdate(Update):
@@ -39,8 +40,7 @@ class TermsUpdate(Update):
                 ]  # of a divided model on all ranks
                 counts += found if batch.counts else 0.0
         set_random_state(state)
-        if self.has_buffers or any(self.buffers_of_each):
-            self.restore_buffers(torch.ones((), dtype=torch.bool, device=self.device))
+        self.restore_buffers(torch.ones((), dtype=torch.bool, device=self.device))
         return counts
 
     def accumulate(self, window: Sequence[MicroBatch]) -> torch.Tensor:

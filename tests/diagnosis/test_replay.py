@@ -26,7 +26,8 @@ from gradlab.update.loss import CrossEntropy, MeanSquaredError
 from gradlab.update.noise import NoNoise
 from gradlab.update.precision import BF16, FP16, FP32, PrecisionOption
 from gradlab.update.schedule import Constant
-from gradlab.update.step import MicroBatch, Update
+from gradlab.update.stats import MicroBatch
+from gradlab.update.step import Update
 
 CPU = torch.device("cpu")
 

@@ -22,7 +22,8 @@ from gradlab.update.optimizer import OptimizerOption
 from gradlab.update.precision import BF16, FP16, FP32, PrecisionOption
 from gradlab.update.schedule import Constant, Schedule, Warmup
 from gradlab.update.sgd import SGD
-from gradlab.update.step import MicroBatch, Update
+from gradlab.update.stats import MicroBatch
+from gradlab.update.step import Update
 
 CPU = torch.device("cpu")
 

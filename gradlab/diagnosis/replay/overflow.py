@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
+from gradlab.base.json_lines import from_object
 from gradlab.diagnosis.replay.ranges import Range
 
 MODERATE = 1e4
@@ -68,6 +69,18 @@ class Overflow:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Overflow | None:
+        """The inverse of `as_dict`; None where another version wrote it."""
+        try:
+            found = from_object(cls, content)
+            found.ranges = [from_object(Range, r) for r in content.get("ranges") or []]
+            for name in ("outputs", "targets"):
+                setattr(found, name, from_object(Range, content[name]) if content.get(name) else None)
+        except TypeError:
+            return None
+        return found
 
     @property
     def moderate(self) -> bool:

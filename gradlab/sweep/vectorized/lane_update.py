@@ -23,7 +23,7 @@ from gradlab.sweep.vectorized.lane_rules import LaneRules
 from gradlab.sweep.vectorized.recurrent_rule import Taps
 from gradlab.sweep.vectorized.stacked_state import StackedState
 from gradlab.update.gradients import Gradients, total_norm
-from gradlab.update.step import unless
+from gradlab.update.stepping import unless
 
 
 class Batch(NamedTuple):

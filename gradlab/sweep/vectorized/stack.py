@@ -22,7 +22,7 @@ from gradlab.sweep.vectorized.lane_rules import LaneRules
 from gradlab.sweep.vectorized.lane_update import Batch, StackedUpdate
 from gradlab.train import build
 from gradlab.update.recorder import Recorder
-from gradlab.update.step import Stats
+from gradlab.update.stats import Stats
 
 Ended = Callable[[Job, int], None]
 

@@ -82,7 +82,7 @@ class StackedState(Update):
         self.buffers: dict[str, Tensor] = {}
         for n in [*rest, *buffers]:
             self.buffers[n] = torch.stack([state_of(update.module)[n].detach() for update in alone])
-        self.has_buffers, self.buffers_of_each = bool(buffers), []
+        self.has_buffers = bool(buffers)
         self.saved: dict[str, Tensor] = {}
         self.follows_time = False
         """Whether the next update measures the gradients of recurrent layers' inputs."""

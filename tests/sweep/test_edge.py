@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradlab.base.option import Invalid
-from gradlab.runs.outcome_class import LOST
+from gradlab.runs.outcome_class import CLASS_OF_VERDICT
 from gradlab.sweep.grid.axes import axes, label, without
 from gradlab.sweep.search import edge_effects, edge_report
 from gradlab.sweep.search.boundary_search import BoundarySearch
@@ -219,7 +219,7 @@ def told(verdict: str | None, status: str = "completed", first: float = 1.0, las
 
 def test_stable_means_completed_with_nothing_lost() -> None:
     assert stable(told("healthy")) is True and stable(told("vanishing")) is True and stable(told("stalled")) is True
-    for verdict in LOST:
+    for verdict in CLASS_OF_VERDICT:
         assert stable(told(verdict)) is False
     assert stable(told("healthy", "failed")) is False
     assert stable(told("healthy", last="NaN")) is False  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ def test_lost_are_the_verdicts_that_tell_of_numbers_lost() -> None:
         *("loss_spike_recovered", "small_but_healthy", "growing_norm", "decaying_norm", "spike", "clip_idle"),
         *("empty_window", "bad_batch", "updates_lost", "unlearnt_term"),
     }
-    assert {rule.code for rule in Thresholds().rules()} == well | set(LOST)
+    assert {rule.code for rule in Thresholds().rules()} == well | set(CLASS_OF_VERDICT)
 
 
 def test_learning_is_stable_not_ill_and_what_the_diagnosis_says() -> None:

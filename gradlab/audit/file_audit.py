@@ -23,6 +23,8 @@ TRAINING = re.compile(
     r"backward\s*\(|scaler\s*\(|\.step\s*\(|clip_grad|zero_grad|def (training_step|compute_loss)\b", re.I
 )
 """A file without any of these has no training loop to follow; its backward pass may be in another file."""
+STEPLESS = "GL713"
+"""The rule about loops in which nothing steps."""
 TEXT = re.compile(r"torch|lightning|Train(er|ingArg)|loss", re.I)
 
 
@@ -60,6 +62,8 @@ def apply_rules(
         for loop in followed.loops:
             loop.compensated = compensated(module, loop)
             judge(loop, selected, found, result)
+        for loop in followed.stepless:
+            judge(loop, {code: selected[code] for code in selected if code == STEPLESS}, found, result)
         called: dict[Key, Finding] = {}
         for loop in followed.called:
             loop.compensated = compensated(module, loop)

@@ -11,7 +11,7 @@ from gradlab.audit.source.project import Definition, Function, Module, Project
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
 from gradlab.audit.trace.iterables import every, members, several
-from gradlab.audit.trace.loop_search import training_loops, with_graph
+from gradlab.audit.trace.loop_search import stepless_loops, training_loops, with_graph
 from gradlab.audit.trace.persistent_optimizers import zeroes_own_gradients
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Scope, Value
@@ -26,6 +26,7 @@ class Followed:
     skipped: list[ast.AST]
     exhausted: ast.AST | None = None  # the call from which on none was entered
     called: list[TrainingLoop] = field(default_factory=list)  # loops of other files that call functions of this one
+    stepless: list[TrainingLoop] = field(default_factory=list)  # loops with backward passes that no step follows
 
 
 def follow_file(module: Module, project: Project, consult: bool = True) -> Followed:
@@ -34,6 +35,7 @@ def follow_file(module: Module, project: Project, consult: bool = True) -> Follo
     interpreter = Interpreter(project, visited)
     items = interpreter.run_module(module)
     found = training_loops(items, module.path, 0, any(event.closure for event in events(items)))
+    interpreter.stepless += stepless_loops(items)
     called = {dotted(n.func) for n in module.source.nodes.of(ast.Call)}
     training = leading_to_training(module)
     outside = loops_of_callers(module, project, training - called, visited) if consult else []
@@ -43,7 +45,8 @@ def follow_file(module: Module, project: Project, consult: bool = True) -> Follo
         elif node not in visited:
             found += function_loops(interpreter, node, module, None)
     found += closure_loops(interpreter, module)
-    return Followed(with_graph(found), visited, interpreter.skipped, interpreter.exhausted, outside)
+    found, stepless = with_graph(found), interpreter.stepless
+    return Followed(found, visited, interpreter.skipped, interpreter.exhausted, outside, stepless)
 
 
 def loops_of_callers(module: Module, project: Project, names: set[str], visited: set[ast.AST]) -> list[TrainingLoop]:
@@ -97,6 +100,7 @@ def function_loops(
     if computes and not manual:
         items += automatic_updates(node, module, interpreter.answers)
     found = training_loops(items, module.path, interpreter.entered, True)
+    interpreter.stepless += stepless_loops(items)
     for loop in found:
         own = owner is not None and manual and not has_gradient_hooks(owner) and node.name == "training_step"
         loop.self_contained = loop.statement is None and (own or zeroes_own_gradients(loop, owner, module))

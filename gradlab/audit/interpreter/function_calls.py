@@ -143,6 +143,8 @@ def merged(values: list[Value]) -> Value:
     for one in telling:  # what stands for one or several: itself, or a list of it
         if one.kind in ("optimizer", "list") and all(v is one or v.items == [one] for v in telling):
             return one
+    if any(v.word == "no_sync" for v in telling) and any(v.word != "no_sync" for v in telling):
+        return Value(made=True)  # one of several contexts
     rows = [v.items for v in telling if v.kind == "list" and not v.choice]
     if len(rows) > 1 and len(rows) == len(telling) and len({len(row) for row in rows}) == 1 and rows[0]:
         return several([merged(list(column)) for column in zip(*rows)])

@@ -10,15 +10,20 @@ from gradlab.audit.interpreter.expressions import EXPRESSIONS
 from gradlab.audit.interpreter.instances import instance
 from gradlab.audit.interpreter.statements import STATEMENTS
 from gradlab.audit.knowledge.call_site import CallSite
-from gradlab.audit.source.project import Function, Module
+from gradlab.audit.source.project import Function, Module, Project
 from gradlab.audit.trace.conditions import Formula
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.event_tree import Node
+from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Scope, Value, births
 
 
 class Interpreter(Engine):
     """Binds the parts of the interpreter together: each calls the others through the engine."""
+
+    def __init__(self, project: Project, visited: set[ast.AST]):
+        super().__init__(project, visited)
+        self.stepless: list[TrainingLoop] = []  # loops with backward passes, where nothing steps
 
     # -- entry points
 

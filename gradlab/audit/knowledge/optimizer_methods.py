@@ -98,6 +98,8 @@ def loss_scaler(call: CallSite, owner: Value) -> Value:
     keywords, engine = call.keywords, call.engine
     opt = call.args[1] if len(call.args) > 1 else keywords.get("optimizer")
     loss = call.args[0] if call.args else keywords.get("loss", Value())
+    if any(value.kind == "scheduler" for value in call.values):  # another, which may set gradients to zero as well
+        call.emit("opaque", owner, name=call.name, receives=frozenset({"optimizer", "scaler"}))
     call.emit("backward", loss.derived("tensor", scaled=owner))
 
     def rest() -> None:

@@ -6,25 +6,23 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradlab.audit.knowledge.known_names import OPTIMIZER, SCHEDULE
 from gradlab.audit.rules.reach import overlap
-from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
-from gradlab.audit.source.project import Module
-from gradlab.audit.source.syntax import called_name, dotted, walk
+from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.provenance import sources
 from gradlab.audit.trace.scenarios import Scenario
-from gradlab.audit.trace.training_loop import TrainingLoop, same
+from gradlab.audit.trace.training_loop import TrainingLoop, differentiable, same
 from gradlab.audit.trace.values import Event, Value
-
-PLAIN = {"zero_grad", "param_groups", "state_dict", "load_state_dict", "state", "defaults"}
-"""Attributes of an optimizer that change no weights."""
 
 
 @loop_rule("GL713")
 def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """An optimizer's gradients are zeroed, a backward pass follows, and another optimizer steps instead."""
+    """An optimizer's gradients are zeroed, a backward pass follows, and another optimizer steps instead, or none."""
     if uncertain(loop, "optimizer", "self", "scaler", "accelerator", "groups"):
+        return
+    if not loop.optimizers():
+        yield from never_stepped(loop)
         return
     kinds = [event.kind for event in loop.events]
     for i, event in enumerate(loop.events):
@@ -34,6 +32,19 @@ def step_missing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         stepped = any(same(optimizer, one) for one in loop.optimizers())
         if not stepped and kinds[i:].count("backward") and "step" in kinds[i:] and never_used(event):
             yield event.path, event.node
+
+
+def never_stepped(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
+    """Backward passes whose gradients an optimizer sets to zero, and that nothing else looks at."""
+    zeros = [e.value for e in loop.events if e.kind == "zero" and e.value is not None and e.value.kind == "optimizer"]
+    used = any(e.kind in ("given", "taken", "look", "scale", "reduce") for e in loop.events)
+    if not zeros or used or uncertain(loop, "model", "ddp", "params", "gradients", unused=True):
+        return
+    if loop.statement is None or any(getattr(part, "attr", "") == "grad" for part in walk(loop.statement.node)):
+        return
+    backward = next(e for e in loop.events if e.kind == "backward")
+    if backward.value is not None and backward.value.kind == "tensor" and differentiable(backward):
+        yield backward.path, backward.node
 
 
 def never_used(zero: Event) -> bool:
@@ -46,42 +57,6 @@ def never_used(zero: Event) -> bool:
     used = rf"\b{tail}\b(\[[^\]]*\])?\.\w*step|step\w*\([^)]*\b{tail}\b"
     given = rf"[=(\[,:]\s*{re.escape(name)}\b(?![.\w]|\s*=)"
     return re.search(used, text) is None and re.search(given, text) is None
-
-
-@text_rule("GL713")
-def never_stepped(module: Module) -> Iterator[ast.AST]:
-    """A loop zeroes the gradients of an optimizer around its backward pass, and all that has the optimizer is seen."""
-    scopes: list[ast.FunctionDef | ast.Module] = [*module.source.nodes.of(ast.FunctionDef)]
-    for scope in [*scopes, *module.source.nodes.of(ast.Module)]:
-        made = [n for n in scope.body if isinstance(n, ast.Assign) and OPTIMIZER.match(called_name(n.value))]
-        names = [n.targets[0].id for n in made if isinstance(n.targets[0], ast.Name)]
-        if not names or any(getattr(part, "attr", "") == "grad" for part in walk(scope)):
-            continue
-        for name in names:
-            if not stepped(scope, name):
-                yield from zeroed_in_loops(scope, name)
-
-
-def stepped(scope: ast.AST, name: str) -> bool:
-    """Whether an optimizer may step in a function: anything but a schedule has it, or a method that is no plain one."""
-    harmless: set[int] = set()
-    for node in walk(scope):
-        if isinstance(node, ast.Attribute) and node.attr in PLAIN:
-            harmless.add(id(node.value))
-        elif isinstance(node, ast.Call) and (SCHEDULE.match(called_name(node)) or called_name(node) == "print"):
-            harmless |= {id(given) for given in [*node.args, *(k.value for k in node.keywords)]}
-        elif isinstance(node, ast.Assign):
-            harmless |= {id(target) for target in node.targets}
-    return any(isinstance(node, ast.Name) and node.id == name and id(node) not in harmless for node in walk(scope))
-
-
-def zeroed_in_loops(scope: ast.AST, name: str) -> Iterator[ast.AST]:
-    """The calls that set an optimizer's gradients to zero in loops with a backward pass."""
-    for loop in walk(scope):
-        if isinstance(loop, (ast.For, ast.While)):
-            calls = [part for part in walk(loop) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
-            if any(getattr(call.func, "attr", "") == "backward" for call in calls):
-                yield from (call for call in calls if dotted(call.func) == f"{name}.zero_grad")
 
 
 @scenario_rule("GL702")

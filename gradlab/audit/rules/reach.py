@@ -134,11 +134,20 @@ def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         model = event.value
         if taken_back(model, modes) or not passed(loop, model) or any(e.name == "eval" and id(e) in own for e in modes):
             continue
+        if intended(model, inside, own):
+            return
         if i > at or evaluated(model, inside[i + 1 :], own, set()):
             backward = next(e for e in loop.events if e.kind == "backward")
             shown = event if event.frames == backward.frames else backward
             yield shown.path, shown.node
             return
+
+
+def intended(model: Value, inside: list[Event], own: set[int]) -> bool:
+    """Whether the batches of a loop begin in eval(), which nothing is evaluated in: what is under a head is frozen."""
+    first = next((i for i, event in enumerate(inside) if id(event) in own), len(inside))
+    modes = [i for i, e in enumerate(inside[:first]) if e.kind == "mode" and e.value and related(e.value, model)]
+    return bool(modes) and not evaluated(model, inside[modes[-1] + 1 :], own, set())
 
 
 def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
@@ -152,9 +161,9 @@ def evaluated_inside(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
         model = event.value
         if event.name != "eval" or model is None or not passed(loop, model) or taken_back(model, modes):
             continue
-        later = loop.events[loop.events.index(event) + 1 :]
-        here = event.frames == backward.frames
-        if conditional.get(id(event), not here) and evaluated(model, later, {id(backward)}, apart if here else set()):
+        later, here = loop.events[loop.events.index(event) + 1 :], event.frames == backward.frames
+        goes_on, periodic = conditional.get(id(event), (not here, False))
+        if goes_on and (periodic or evaluated(model, later, {id(backward)}, apart if here else set())):
             shown = event if here else backward
             yield shown.path, shown.node
             return
@@ -164,14 +173,20 @@ def taken_back(model: Value, modes: list[Event]) -> bool:
     return any(e.name != "eval" and (e.value is None or related(e.value, model)) for e in modes)
 
 
-def from_time_to_time(loop: TrainingLoop) -> dict[int, bool]:
-    """Ids of events under conditions that change from iteration to iteration: whether the loop goes on behind them."""
-    found: dict[int, bool] = {}
+def from_time_to_time(loop: TrainingLoop) -> dict[int, tuple[bool, bool]]:
+    """Of events under conditions that change from iteration to iteration, by id.
+
+    Whether the loop goes on behind them, and whether they happen again and again.
+    """
+    found: dict[int, tuple[bool, bool]] = {}
     for item in walk(loop.body):
         if isinstance(item, If) and any(a.birth > loop.birth for a in atoms(item.test)):
+            periodic = any(a.kind == "period" for a in atoms(item.test))
             for side in (item.then, item.other):
                 goes_on = not any(isinstance(part, Jump) and part.kind in ("break", "return") for part in side)
-                found |= {id(e): goes_on and found.get(id(e), True) for e in events(side)}
+                for event in events(side):
+                    known = found.get(id(event), (True, False))
+                    found[id(event)] = (goes_on and known[0], periodic or known[1])
     return found
 
 
@@ -189,14 +204,12 @@ def evaluated(model: Value, after: list[Event], own: set[int], apart: set[int]) 
 
 
 def passed(loop: TrainingLoop, model: Value) -> bool:
-    """Whether a loss of the loop comes from a forward pass of this model."""
-    found: list[Event | None] = []
-    for event in loop.events:
-        if event.kind == "backward" and event.value is not None and event.value.kind == "tensor":
-            found += [event.value.forward, *event.value.chain]
-    return any(
-        e is not None and e.value is not None and differentiable(e) and e.value.root() is model.root() for e in found
-    )
+    """Whether a loss of the loop comes from a forward pass of this model, or one of unknown making may."""
+    losses = [e.value for e in loop.events if e.kind == "backward" and e.value is not None and e.value.kind == "tensor"]
+    found = [e for loss in losses for e in (loss.forward, *loss.chain) if e is not None]
+    if any(loss.opaque and not loss.chain for loss in losses):
+        found += [event for event in loop.events if event.kind == "forward"]
+    return any(e.value is not None and differentiable(e) and e.value.root() is model.root() for e in found)
 
 
 def known(models: tuple[Value, ...]) -> bool:

@@ -159,9 +159,11 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
     own = [one for one in alternatives(schedule) if one.lineage]
     if any(one.kind != "scheduler" or one.method("step") or one.method("get_lr") for one in own):
         return False
-    if all(one.lineage or TORCH.search(one.maker) for one in alternatives(schedule)):
+    makers = {one.maker for one in alternatives(schedule) if not one.lineage}
+    if all(TORCH.search(maker) for maker in makers):
         return True
-    return bool(TORCH.search(event.module.source.text)) or handed_in(schedule, event.module)
+    unseen = TORCH.search(event.module.source.text) is not None or handed_in(schedule, event.module)
+    return unseen and all(TORCH.search(maker) or not maker for maker in makers)
 
 
 def handed_in(schedule: Value, module: Module) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
+from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events, walk
 from gradlab.audit.trace.training_loop import TrainingLoop, differentiable, updates
 from gradlab.audit.trace.values import Event
 
@@ -17,6 +17,17 @@ def training_loops(items: list[Node], path: str, birth: int, whole: bool) -> lis
     if whole and updates([event for event in events(items) if id(event) not in covered]):
         found.append(TrainingLoop(items, None, path, birth))
     return found
+
+
+def stepless_loops(items: list[Node]) -> list[TrainingLoop]:
+    """The innermost loops with a backward pass and zeroing, where there is no step in any of all that happens."""
+    kinds = {event.kind for event in events(items)}
+    loops = [item for item in walk(items) if isinstance(item, Loop) and not item.once]
+    if "step" in kinds or not {"backward", "zero"} <= kinds:
+        return []
+    found = [one for one in loops if {"backward", "zero"} <= {event.kind for event in events(one.body)}]
+    inner = [one for one in found if not any(two is not one and two in walk(one.body) for two in found)]
+    return [TrainingLoop(one.body, one, one.path, one.birth) for one in inner]
 
 
 def search(

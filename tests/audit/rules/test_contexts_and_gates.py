@@ -59,6 +59,37 @@ def fit(net, opt, kind):
         scaler.step(opt)
         scaler.update()
 """,
+    "a context that a method chooses": """
+from contextlib import nullcontext
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Trainer:
+    def __init__(self, parallel, n):
+        self.net, self.parallel, self.n = DDP(nn.Linear(8, 4)), parallel, n
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def context(self, last):
+        if not self.parallel:
+            return nullcontext()
+        if last:
+            return nullcontext()
+        else:
+            return self.net.no_sync()
+    def fit(self, batches):
+        for _ in range(9):
+            self.opt.zero_grad()
+            for i in range(self.n):
+                x, y = next(batches)
+                with self.context(i == self.n - 1):
+                    (F.cross_entropy(self.net(x), y) / self.n).backward()
+            self.opt.step()
+""",
+    "a scaler of another making, which steps the schedule too": """
+from somewhere import NativeScaler
+def fit(net, opt, scheduler, n):
+    scaler = NativeScaler()
+    for i, (x, y) in enumerate(loader):
+        loss = F.cross_entropy(net(x), y) / n
+        scaler(loss, opt, net.parameters(), scheduler, 1.0, i % n == 0)
+""",
     "bf16 or null without scaler": """
 from contextlib import nullcontext
 def ctx(dtype):

@@ -44,6 +44,17 @@ def fit(net, batches, opt, scheduler, epochs):
             F.cross_entropy(net(x), y).backward()
             opt.step()
 """,
+    "at the head of each epoch, of a warm-up that is not PyTorch's": """
+from torch.optim.lr_scheduler import StepLR
+from warmup_scheduler import GradualWarmupScheduler
+schedule = GradualWarmupScheduler(optimizer, multiplier=1, total_epoch=10, after_scheduler=StepLR(optimizer, 10))
+for epoch in range(9):
+    schedule.step()
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
     "at the head of a function that goes over the batches once": """
 def train_epoch(net, batches):
     net.scheduler.step()  # expect: GL404

@@ -84,9 +84,17 @@ def train():
     opt = torch.optim.AdamW(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(opt, 10)
     for x, y in loader:
-        F.cross_entropy(model(x), y).backward()
+        F.cross_entropy(model(x), y).backward()  # expect: GL713
         schedule.step()
-        opt.zero_grad()  # expect: GL713
+        opt.zero_grad()
+class Trainer:
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+    def fit(self, batches):
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()  # expect: GL713
+            torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
 """,
     "one optimizer, which something else has too": """
 from elsewhere import update

@@ -156,6 +156,21 @@ for epoch in range(9):
         F.cross_entropy(net(x), y).backward()
         opt.step()
 """,
+    "eval() on purpose, at the head of the function that trains": """
+def train(model):
+    model.eval()
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+def test(model):
+    model.eval()
+    with torch.no_grad():
+        return [model(x) for x, y in held_out]
+for epoch in range(9):
+    train(net)
+    test(net)
+""",
     "an evaluation before the batches of an epoch": """
 def evaluate(model):
     model.eval()
@@ -346,6 +361,40 @@ for epoch in range(9):
             net.eval()  # expect: GL707
             for x, y in held_out:
                 losses.append(F.cross_entropy(net(x), y).item())
+""",
+    "eval() from time to time, for what is not seen, and in the end for good": """
+from elsewhere import sample
+def fit(net, every, frozen):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if i % every == 0:
+            net.eval()  # expect: GL707
+            print(sample(every))
+def freeze(net, most):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if i > most:
+            net.eval()
+""",
+    "a loss of unknown making": """
+from elsewhere import performance
+def train(net):
+    for x, y in loader:
+        opt.zero_grad()
+        loss, count = performance(net(x), y)
+        loss.backward()  # expect: GL707
+        opt.step()
+def test(net):
+    net.eval()
+    with torch.no_grad():
+        return [net(x) for x, y in held_out]
+for epoch in range(9):
+    train(net)
+    test(net)
 """,
     "an evaluation from time to time, taken back, or the last thing that is done": """
 def test(model):

@@ -403,4 +403,36 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL618",
+        name="softmax-axis",
+        severity="warning",
+        message="the weights of a sum come from a softmax over another dimension than the one that is added up",
+        why="Attention and pooling weigh parts against each other. Normalised over the samples, the weights of one "
+        "depend on all others in its batch, and do not sum to 1.",
+        wrong="""
+score = nn.Linear(4, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *score.parameters()], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    parts = x.view(-1, 2, 4)
+    shares = score(parts).softmax(dim=0)
+    pooled = (shares * parts).sum(dim=1)
+    criterion(model(pooled.repeat(1, 2)), y).backward()
+    optimizer.step()
+""".strip(),
+        fix="give softmax the dimension that the sum goes over",
+        example="""
+score = nn.Linear(4, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *score.parameters()], lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    parts = x.view(-1, 2, 4)
+    shares = score(parts).softmax(dim=1)
+    pooled = (shares * parts).sum(dim=1)
+    criterion(model(pooled.repeat(1, 2)), y).backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

@@ -19,7 +19,7 @@ except:
     GL707              at `eval()`, from the third update on in that mode
     GL708              at the end, at the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
-    GL608 GL609 GL611 - GL616 GL714 GL721
+    GL608 GL609 GL611 - GL616 GL618 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP
     GL617              in the sixth update, if it holds in the second too
     GL610              at the backward pass, if the loop ends there: its line is that of the next update

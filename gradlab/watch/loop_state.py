@@ -38,6 +38,7 @@ from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.rules import accumulation
 from gradlab.watch.sample_axes import SampleAxes
 from gradlab.watch.scaler_tracker import ScalerTracker
+from gradlab.watch.share_axes import ShareAxes
 from gradlab.watch.thrown_losses import ThrownLosses
 from gradlab.watch.token_masks import TokenMasks
 from gradlab.watch.unheld_weights import UnheldWeights
@@ -91,7 +92,15 @@ class LoopState:
         self.zeros, self.reads, self.followers = ZeroGradients(), GradientReads(models), Followers(self.trackers)
         self.not_finite = NotFinite()
         readers: list[Reader] = [self.cuts, Broadcasts(), LossArguments(), LossTerms(), HardValues(), self.zeros]
-        readers += [self.reads, SampleAxes(), TokenMasks(), IdleTerms(models), DrawnValues(), ConstantTargets()]
+        readers += [
+            self.reads,
+            SampleAxes(),
+            TokenMasks(),
+            IdleTerms(models),
+            DrawnValues(),
+            ConstantTargets(),
+            ShareAxes(),
+        ]
         self.asking: list[AskingReader] = [self.not_finite, ThrownLosses(), FreshWeights(models, self.trackers)]
         """Readers that may want the next update too."""
         self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()])

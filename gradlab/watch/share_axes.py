@@ -1,0 +1,78 @@
+"""Weighted sums whose weights come from a softmax over the samples, or the queries, and not over what is added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gradlab.watch.call_site import CallSite, call_site
+from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import tensors_in
+from gradlab.watch.loss_arguments import are_shares
+from gradlab.watch.optimizer_tracker import OptimizerTracker
+
+TURNS = {"unsqueeze", "view", "reshape", "squeeze", "__getitem__", "transpose", "permute", "__get__", "contiguous"}
+MATMULS = {"matmul", "__matmul__", "bmm"}
+
+
+class ShareAxes:
+    """Follows what softmax returns to the sums of one update."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.shares: Any = WeakTensorKeyDictionary()
+        """Tensor that is such weights, in whatever shape -> True."""
+        self.products: Any = WeakTensorKeyDictionary()
+        """Product with such weights -> the weights."""
+        self.samples: set[int] = set()
+        """Samples that losses were computed of."""
+        self.found: list[tuple[int, CallSite | None, str]] = []
+        """Size of the first dimension if that is to be the samples, else 0; line and words."""
+
+    def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
+        self.forget()
+        return tracker.attempts == 1
+
+    def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if not isinstance(result, Tensor) or not result.requires_grad:
+            return
+        given = [each for each in args if isinstance(each, Tensor)]
+        if name.endswith("_loss") or "entropy" in name:
+            self.samples |= {len(each) for each in tensors_in(args) if each.dim()}
+        elif name == "softmax" or (len(given) == 1 and name in TURNS and given[0] in self.shares):
+            self.shares[result] = True
+        elif len(given) == 2 and name in ("mul", "__mul__", "__rmul__"):
+            known = [each for each in given if each in self.shares and each.dim() == result.dim()]
+            if len(known) == 1:
+                self.products[result] = known[0].detach()
+        elif name == "sum" and given[0] in self.products:
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            if isinstance(dim, int):
+                self.judge(self.products[given[0]], dim % given[0].dim())
+        elif name in MATMULS and len(given) == 2:
+            for i, each in enumerate(given):
+                if each in self.shares and each.dim() > 2:
+                    self.judge(each.detach(), each.dim() - 1 - i, each.dim() - 2 + i)
+
+    def judge(self, weights: Tensor, summed: int, queries: int | None = None) -> None:
+        """summed: the dimension that is added up. queries: the other one of a product of matrices."""
+        if are_shares(weights, summed) or weights.shape[summed] < 2:
+            return
+        words = f"the weights of the sum over dimension {summed} sum to 1 over dimension"
+        if summed and len(weights) > 1 and are_shares(weights, 0):
+            self.found.append((len(weights), call_site(), f"{words} 0, the samples"))
+        elif queries is not None and weights.shape[queries] == weights.shape[summed] and are_shares(weights, queries):
+            self.found.append((0, call_site(), f"{words} {queries}"))
+
+    def at_backward(self, roots: list[Tensor]) -> None:
+        """The calls are read."""
+
+    def end(self) -> Iterator[Violation]:
+        known = [("softmax-axis", site, words) for size, site, words in self.found if not size or size in self.samples]
+        yield from known[:1]
+        self.forget()

@@ -1,0 +1,71 @@
+"""A softmax over another dimension than the one that is added up is named; routing, pooling and clusters are not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from watched_loops import batches, marked
+
+import gradlab
+
+
+def pooled(m, x, y, dim=0, other=1):
+    shares = m.score(x).softmax(dim=dim)
+    return (shares * x).sum(dim=other)  # here
+
+
+def pooled_by_product(m, x, y, dim=0):
+    shares = m.score(x).softmax(dim).transpose(1, 2)
+    return (shares @ x)[:, 0]  # here
+
+
+def attended(m, x, y, dim=-2):
+    likeness = m.score.weight.mean() * (x @ x.mT)
+    return (F.softmax(likeness, dim=dim) @ x).mean(1)  # here
+
+
+def faults_of(summary, tmp_path):
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"score": nn.Linear(4, 1), "last": nn.Linear(4, 4)})
+    model.score, model.last = model["score"], model["last"]
+    optimizer = Adam(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model.last(summary(model, x.view(16, 2, 4), y)), y).backward()
+            optimizer.step()
+    assert not w.broken
+    return [(f.name, f.site[1]) for f in w.faults]
+
+
+@pytest.mark.parametrize("summary", [pooled, pooled_by_product, attended])
+def test_weights_that_are_normalised_over_something_else(summary, tmp_path):
+    assert faults_of(summary, tmp_path) == [("softmax-axis", marked(summary))]
+
+
+def routed(m, x, y):
+    """The weights of a part sum to 1 over the capsules that it goes to, here in the first dimension."""
+    shares = (m.score(x)[..., 0] * torch.ones(3, 1, 1)).cumsum(0).softmax(0)
+    return (shares[..., None] * x).sum(2).mean(0)
+
+
+def clustered(m, x, y):
+    shares = (m.score(x) * torch.arange(3)).softmax(-1)
+    return (shares.mT @ x).mean(1)
+
+
+RIGHT = {
+    "pooled": lambda m, x, y: pooled(m, x, y, dim=1),
+    "steps_first": lambda m, x, y: pooled(m, x.transpose(0, 1), y, dim=0, other=0),
+    "product": lambda m, x, y: pooled_by_product(m, x, y, dim=1),
+    "attended": lambda m, x, y: attended(m, x, y, dim=-1),
+    "routed": routed,
+    "clustered": clustered,
+    "gated": lambda m, x, y: (m.last(x).softmax(-1) * x).sum(1),
+}
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_other_weights(kind, tmp_path):
+    assert faults_of(RIGHT[kind], tmp_path) == []

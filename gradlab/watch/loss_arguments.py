@@ -11,7 +11,7 @@ from torch import Tensor
 from gradlab.watch.advantages import below
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.loss_graph import variable
+from gradlab.watch.loss_graph import is_packed, variable
 from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 
 SAME = 1e-3
@@ -75,9 +75,12 @@ def similarities(given: Tensor, target: Tensor) -> str:
     """Of logits that compare each output of a batch with each of another, or the same: whether the labels fit them."""
     if given.dim() != 2 or len(given) != given.shape[1] or target.dim() != 1 or len(given) < SQUARE:
         return ""
-    sides = compared(given)
-    if sides is None:
+    product = compared(given)
+    if product is None:
         return ""
+    if are_normalised(product, 0) and not are_normalised(product, 1):
+        return "its input compares outputs that are normalised over the samples, and not each by itself"
+    sides = [below_views(each) for each, _ in product.next_functions]
     if bool((target == target[0]).all()):
         return f"its input compares {len(given)} outputs with as many others, and all labels are {int(target[0])}"
     itself = given.detach().diagonal()
@@ -87,16 +90,27 @@ def similarities(given: Tensor, target: Tensor) -> str:
     return ""
 
 
-def compared(given: Tensor) -> tuple[Any, Any] | None:
-    """The nodes of both operands of the product that a matrix comes from, if both are outputs that have a gradient."""
+def compared(given: Tensor) -> Any:
+    """The node of the product that a matrix comes from, if both of its operands are outputs that have a gradient."""
     queue: list[Any] = [given.grad_fn]
     for node in queue:
-        if node.name() == "MmBackward0":
+        if node.name() in ("MmBackward0", "BmmBackward0"):
             sides = [below_views(each) for each, _ in node.next_functions]
-            return None if any(each is None or variable(each) is not None for each in sides) else (sides[0], sides[1])
-        if node.name().startswith(tuple(f"{name}Backward" for name in (*VIEWS, *SHIFTS, "Bmm"))):
+            return None if any(each is None or variable(each) is not None for each in sides) else node
+        if node.name().startswith(tuple(f"{name}Backward" for name in (*VIEWS, *SHIFTS))):
             queue += [each for each, _ in node.next_functions if each is not None and len(queue) < NEAR]
     return None
+
+
+def are_normalised(product: Any, dim: int) -> bool:
+    """Whether the norms of both operands along a dimension are 1. dim: 0 of the samples, 1 of their features."""
+    if is_packed(product):
+        return False
+    one, two = (each.detach().squeeze(0) for each in (product._saved_self, product._saved_mat2))
+    if not one.dim() == two.dim() == 2:
+        return False
+    norms = one.norm(dim=dim), two.norm(dim=1 - dim)
+    return all(all_of((each.float() - 1).abs() < ROUNDED) for each in norms)
 
 
 def below_views(node: Any) -> Any:

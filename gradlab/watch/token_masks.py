@@ -21,7 +21,8 @@ FEW = 16
 
 
 class TokenMasks:
-    """Reads the attention of one update. Where tokens are embedded twice, one may be a source, all of which is seen."""
+    """Reads the attention of one update. Where tokens are embedded twice, the first may be a source, all of which is
+    seen."""
 
     def __init__(self) -> None:
         self.forget()
@@ -88,14 +89,12 @@ class TokenMasks:
 
     def end(self) -> Iterator[Violation]:
         yield from self.found[:1]
-        open_or_not = {causal for _, causal in self.seen}
-        if len(self.tokens) == 1 and len(open_or_not) == 1:
-            for site, target in self.targets[:1]:
-                shift = shift_of(self.tokens[0][0], target)
-                if shift == 1 and open_or_not == {False}:
-                    yield "target-in-sight", self.seen[0][0], "each step attends to the next token, which is its target"
-                elif shift == 0 and open_or_not == {True}:
-                    yield "target-in-sight", site, "the target of each step is the token that it is given, and no later"
+        hidden = {causal for _, causal in self.seen}
+        for site, target in self.targets[:1] if self.tokens else ():
+            if True in hidden and shift_of(self.tokens[-1][0], target) == 0:
+                yield "target-in-sight", site, "the target of each step is the token that it is given, and no later"
+            elif len(self.tokens) == 1 and hidden == {False} and shift_of(self.tokens[0][0], target) == 1:
+                yield "target-in-sight", self.seen[0][0], "each step attends to the next token, which is its target"
         self.forget()
 
 

@@ -79,7 +79,14 @@ def twins(out, x):
 
 def one_answer_for_all(out, x, y):
     one, two = twins(out, x).chunk(2)
-    return F.cross_entropy(torch.tensor(2.0).exp() * (one @ two.T), torch.zeros(16).long())  # here
+    return F.cross_entropy(
+        torch.tensor(2.0).exp() * torch.einsum("nc,mc->nm", one, two), torch.zeros(16).long()
+    )  # here
+
+
+def normalised_over_samples(out, x, y, dim=0):
+    one, two = F.normalize(out, dim=dim), F.normalize(out * x[:, :4], dim=dim)
+    return F.cross_entropy(one @ two.T / 0.1, torch.arange(16))  # here
 
 
 def with_itself(out, x, y, mask=False):
@@ -132,6 +139,7 @@ WRONG = {
         softmax_over_the_batch,
         one_answer_for_all,
         with_itself,
+        normalised_over_samples,
         exchanged,
         logits_to_ctc,
         normalised_over_time,
@@ -193,6 +201,7 @@ def of_prototypes(out, x, y):
 RIGHT = {
     "queue": queue_of_negatives,
     "prototypes": of_prototypes,
+    "normalised": lambda out, x, y: normalised_over_samples(out, x, y, dim=1),
     "masked": lambda out, x, y: with_itself(out, x, y, mask=True),
     "diagonal": lambda out, x, y: F.cross_entropy(out @ x[:, :4].T + (out @ out.T) * 0, torch.arange(16)),
     "shares": lambda out, x, y: F.cross_entropy(out, F.one_hot(y, 4).float()),

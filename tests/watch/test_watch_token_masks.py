@@ -49,6 +49,13 @@ def of_the_same_token(m, tokens, y, mask=None):
     return next_token(out, tokens) if mask is not None else F.cross_entropy(out.mT, tokens)  # here
 
 
+def of_a_translation(m, tokens, y, mask=None):
+    memory = m.layer(m.embed(tokens.flip(1)))
+    given = tokens if mask is None else torch.cat([torch.zeros(16, 1).long(), tokens[:, :-1]], 1)
+    out = m.out(m.decoder(m.embed(given), memory, tgt_mask=MASK))
+    return F.cross_entropy(out.mT, tokens)  # here
+
+
 def of_padding(m, tokens, y, mask=None):
     tokens = torch.where(torch.arange(8) > 5, 0, tokens)
     padding = tokens == 0 if mask is not None else tokens != 0
@@ -56,7 +63,7 @@ def of_padding(m, tokens, y, mask=None):
     return F.cross_entropy(m.out(states.mean(1)), y)
 
 
-WRONG = [of_layers, of_products, of_one_call, of_the_same_token, of_padding]
+WRONG = [of_layers, of_products, of_one_call, of_the_same_token, of_a_translation, of_padding]
 
 
 def faults_of(loss, tmp_path, **given):

@@ -1,1 +1,1 @@
-"""What everything else stands on and that knows nothing of gradients: options, errors, files, statistics."""
+"""What all other packages are built on, and that knows nothing of gradients: options, errors, files, statistics."""

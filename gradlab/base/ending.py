@@ -21,7 +21,7 @@ def own_process() -> bool:
 
 
 def end_process(code: int) -> NoReturn:
-    """End as the interpreter does, without taking PyTorch apart, which takes a quarter of a short command's time.
+    """End as the interpreter does, but without tearing PyTorch down, a quarter of a short command's time.
 
     Threads are waited for, what is registered with `atexit` runs, and open files are flushed; what only closing a file
     writes, as the end of an archive, is not written. Threads of a process group may outlive the group, and then

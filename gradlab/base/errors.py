@@ -18,7 +18,7 @@ HYDRA = ("hydra", "omegaconf", "antlr4")
 """Packages whose errors are a user's: composing a configuration is all that they do."""
 
 ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What the values of a damaged or foreign file cause, wherever they are used."""
+"""Exceptions that the values of a damaged or foreign file cause, wherever they are used."""
 
 MORE = {
     "data": "; your own: data=custom data.target=my_package.data:make, or text files: data=text data.path=FOLDER",

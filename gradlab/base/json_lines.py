@@ -154,7 +154,7 @@ class Lines:
         return self.file.tell()
 
     def abandon(self) -> None:
-        """In a copy of the process: what waits is for the first to write."""
+        """In a forked copy of the process: the waiting lines are left for the original to write."""
         self.waiting.clear()
         with open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), self.file.fileno())

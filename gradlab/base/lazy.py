@@ -2,7 +2,7 @@
 
 And `import torch._dynamo`, as many seconds and 150 MB again, until something is compiled.
 
-`importlib.util.LazyLoader` does not serve: before Python 3.12 the import statement reads `__spec__`, which loads.
+`importlib.util.LazyLoader` cannot be used: before Python 3.12 the import statement reads `__spec__`, which loads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Lazy(ModuleType):
         name = self.__name__
         if sys.modules.get(name) is self:
             del sys.modules[name]
-        # the user's model is there by the time the compiler is: files that it has opened are to be found at the end
+        # not the compiler: by then the user's model exists, whose open files a last collection closes
         module = import_uncollected(name) if name == "torch" else importlib.import_module(name)
         self.__dict__.update(module.__dict__)  # from now on a plain dictionary lookup
         return getattr(module, attribute)

@@ -1,4 +1,4 @@
-"""A process that another one started for its own work ends with it: by a kill of its parent it would be left alone."""
+"""A worker process ends with the process that started it; otherwise it would outlive a parent that is killed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 import time
 
 STARTED_BY = os.getppid()
-"""Known from gradlab's first import on: by the time that a rank asks, its parent may have been killed."""
+"""The parent when gradlab is first imported: by the time that a rank asks, it may have been killed."""
 
 
 def forked() -> None:
-    """A child's parent is another one."""
+    """After a fork, the child has another parent."""
     global STARTED_BY
     STARTED_BY = os.getppid()
 
@@ -21,7 +21,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """From now on, however often it is asked. parent: who started it, where that is known better."""
+    """From now on; it may be called again. parent: the process that started this one, where the caller knows it."""
     if not any(t.name == follow.__name__ for t in threading.enumerate()):
         threading.Thread(target=follow, args=(parent or STARTED_BY,), name=follow.__name__, daemon=True).start()
 

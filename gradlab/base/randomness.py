@@ -73,7 +73,7 @@ SPARE: list[Any] = []
 
 @contextmanager
 def unmoved() -> Iterator[None]:
-    """What follows the block draws on the CPU as if it had not been. The block seeds what it draws from.
+    """Code after the block draws on the CPU as if the block had not run. The block seeds what it draws from.
 
     NumPy's generator is put aside, which takes a hundredth of what its state takes to copy; the second of a pair of
     normal numbers is not kept for it.
@@ -108,7 +108,7 @@ def put_aside(own: Any) -> Iterator[Any]:
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """What the block draws on the CPU depends on the seed alone, and what follows it draws as if it had not been."""
+    """What the block draws on the CPU depends on the seed alone; code after it draws as if it had not run."""
     with unmoved():
         seed_cpu(seed)
         yield

@@ -1,4 +1,4 @@
-"""What one command has come to, in this process."""
+"""The state of one command, in this process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Session:
     failures: list[BaseException] = field(default_factory=list)
     """Why jobs could not be run: faults of the configuration, of a user's code or of gradlab."""
     raises: bool = field(default_factory=lambda: RAISES.get())
-    """Whether a program called, to which a run's failure is raised: it is not printed too."""
+    """Whether a program called it: a run's failure is raised there, and not also printed."""
     sweeps: dict[Path, list[list[str]] | None] = field(default_factory=dict)
     """Folder of each sweep that began, and the overrides of each of its jobs, where they are known beforehand."""
     between_jobs: bool = False
@@ -58,7 +58,7 @@ class Session:
     """The run that is resumed."""
 
     def stop_watching(self) -> None:
-        """Say no more how far the sweep is."""
+        """Stop reporting how far the sweep is."""
         if self.watch is not None:
             self.watch.stop()
 

@@ -63,7 +63,7 @@ class SweepEnd(Callback):
         current().stop_watching()
         try:
             conclude(Path(config.hydra.sweep.dir))
-        except Exception as error:  # Hydra would make a warning of it, and 0 of the exit code
+        except Exception as error:  # Hydra would only warn, and exit with 0
             current().exit_codes.append(1)
             print(f"gradlab: {errors.explain(error) or repr(error)}", file=sys.stderr)
 

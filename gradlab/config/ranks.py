@@ -1,4 +1,4 @@
-"""The configurations of several ranks, which must be one: else they train apart, or wait for each other for ever."""
+"""The configurations of several ranks must be equal: else ranks train different runs, or wait forever."""
 
 from __future__ import annotations
 

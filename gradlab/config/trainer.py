@@ -32,7 +32,7 @@ class TrainerOption:
     device: str = "auto"
     """auto: cuda where there is one."""
     threads: Optional[int] = None
-    """CPU threads of a rank; null: PyTorch's choice. Sums are in another order on another number of threads."""
+    """CPU threads of a rank; null: PyTorch's choice. Another number of threads adds up in another order."""
     compile: bool = False
     """Compile the model with torch.compile."""
     checkpoint_blocks: Optional[str] = None

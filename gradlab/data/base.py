@@ -113,7 +113,7 @@ class Data:
     batch_size: int = 32
     """Samples of a micro-batch: what one rank puts through the model in one forward pass."""
     drop_last: bool = field(default=False, kw_only=True)
-    """Leave out of an epoch the samples, others in each, that do not fill its last micro-batch (of all ranks)."""
+    """Leave out the samples that do not fill the last micro-batch (of all ranks) of an epoch; in each epoch others."""
     without: list[int] = field(default_factory=list, kw_only=True)
     """Training samples that are left out, by their places in the set, counted from 0."""
 
@@ -121,7 +121,7 @@ class Data:
         require(self.batch_size >= 1, "batch_size", self.batch_size, ">= 1")
 
     def without_excluded(self, train: Split) -> Split:
-        """A training set less the samples of `without`."""
+        """A training set without the samples that `without` names."""
         if not self.without:
             return train
         inside = all(0 <= i < len(train) for i in self.without)

@@ -52,7 +52,7 @@ class BatchFormat:
         return batch
 
     def parts(self, batch: Any) -> tuple[Any, Any]:
-        """Inputs and targets as they are; no targets is None."""
+        """Inputs and targets as they are; None where there are no targets."""
         if is_pair(batch):
             return batch[0], batch[1]
         if isinstance(batch, Mapping):
@@ -63,7 +63,7 @@ class BatchFormat:
         return batch, None
 
     def infer_spec(self, batch: Any, outputs: int) -> Spec:
-        """The shapes of the data by its first batch; its kinds are what they are here from then on."""
+        """The shapes of the data, from its first batch, whose kinds all later batches are given too."""
         x, y = self.parts(batch)
         self.inputs = self.inputs or kind_of_inputs(x)
         if isinstance(y, torch.Tensor):

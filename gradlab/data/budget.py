@@ -12,7 +12,7 @@ from gradlab.data.stream import DataStream
 
 
 def budgeted(lengths: torch.Tensor, most: int, packed: bool = False) -> list[list[int]]:
-    """Places of samples of like lengths in batches, of each of which number times longest is at most `most`.
+    """Batches of samples of similar lengths, by their places: samples times longest length is at most `most` in each.
 
     lengths: (N,), none above `most`. packed: the sum of the lengths in its place.
     """

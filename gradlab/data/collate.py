@@ -13,7 +13,7 @@ from gradlab.data.reader import stacked, tensors
 
 
 def padded(samples: Sequence[Any]) -> Any:
-    """Pairs or mappings of tensors of which the first dimensions differ, filled up at their ends to the longest.
+    """A batch of pairs or mappings of tensors whose first dimensions differ, padded at their ends to the longest.
 
     Labels, of a pair the second part, are filled with -100, which no loss counts, and all else with zeros. Beside
     `input_ids` an `attention_mask` says what is a token. Raises ValueError for labels of which every number counts, as

@@ -34,7 +34,7 @@ class Loader(DataStream):
     known: dict[str, Any] | None = field(default=None, repr=False)
     """What `place` returns until the next batch is read."""
     reached: tuple[int, int, Apart] | None = field(default=None, repr=False)
-    """Epoch, batches of it that were read, and what they were drawn from; None unless it is where this says."""
+    """Epoch, how many of its batches were read, and their generators; None where this is not the position."""
     by_batch: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Loader(DataStream):
         self.beginning: Any = None
         """State of a stream before it is read: a reading that was broken off may leave it anywhere."""
         self.keeper: Any = None
-        """What knows its place: the loader, or the stream where no worker reads it."""
+        """What can save and restore the position: the loader, or the stream where no worker reads it."""
         if self.stream is None or has_state(self.stream):
             alone = None if getattr(loader, "num_workers", 0) else self.stream
             self.keeper = loader if has_state(loader) else alone
@@ -118,7 +118,7 @@ class Loader(DataStream):
         return coming
 
     def place(self) -> dict[str, Any] | None:
-        """Where it is, for a checkpoint; None where it cannot be put there."""
+        """Its position, for a checkpoint; None where that cannot be restored."""
         if self.known is None and self.seeks and self.reached is not None:
             self.known = self.state()
             following = next(self.coming, None)
@@ -132,7 +132,7 @@ class Loader(DataStream):
         return {"epoch": epoch, "read": read, "state": self.keeper.state_dict(), "random": own.state()}
 
     def resume(self, kept: dict[str, Any]) -> str:
-        """Go on where `place` was taken; why not, where another batch follows than did there."""
+        """Continue from what `place` returned. Returns why not, where another batch follows than did then; else ""."""
         coming = self.batches(kept["epoch"], kept)
         try:
             following = next(coming, None)
@@ -144,7 +144,7 @@ class Loader(DataStream):
         return ""
 
     def resuming(self) -> str:
-        """What a resumed run does to come to its place: tried on the first batches."""
+        """How a resumed run gets back to its position, in words; tried out on the first batches."""
         parts = (self.keeper, self.stream, self.reader.dataset)  # any of which may be false, or unable to say
         name = next(type(part).__name__ for part in parts if part is not None)
         again = "a resumed run reads the batches of its epoch again up to its place"
@@ -179,7 +179,7 @@ class Loader(DataStream):
 
 
 def fingerprint(batch: Any) -> str:
-    """Of the numbers in a batch."""
+    """A digest of the numbers in a batch."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in leaves(tensors(batch)):
         digest.update(str((tensor.dtype, tensor.shape)).encode())

@@ -7,7 +7,7 @@ import hashlib
 import torch
 
 POOL = 64
-"""Micro-steps among whose samples those of like lengths are looked for."""
+"""Micro-steps in a pool, within which samples are sorted by length."""
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:

@@ -33,10 +33,10 @@ class Reader:
     draws: bool = field(default=False, init=False)
     """Whether samples draw random numbers: seeding each would take longer than reading most that do not."""
     undrawn: Any = field(default=None, init=False, repr=False)
-    """The numbers that follow a reading that drew none."""
+    """What the generators return next after a reading that drew nothing."""
 
     def __getitem__(self, key: Key) -> tuple[Key, Any]:
-        """The batch, or an `Unreadable`: an exception that crosses processes would come as its traceback."""
+        """The batch, or an `Unreadable`: an exception would arrive from another process as its traceback."""
         with unmoved():  # once for all samples: it takes longer than most of them
             if self.draws:
                 return key, self.read(*key)

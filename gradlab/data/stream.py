@@ -14,9 +14,9 @@ from gradlab.data.reader import Key, Reader, Unreadable, leave_signals
 from gradlab.data.tree import mapped
 
 SOME, TOGETHER = 1024, 32
-"""Samples by which the best constant answer is judged, and of a batch of them."""
+"""Samples from which the best constant answer is found, and samples in a batch of them."""
 BATCHES = 4
-"""Batches by which it is judged, where they have sizes of their own."""
+"""Batches from which it is found, where they have sizes of their own."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ class DataStream:
             yield batch
 
     def some(self, split: Any) -> Iterator[tuple[Any, Any]]:
-        """Batches of samples of a split of it drawn at random, always the same."""
+        """Batches of random samples of a split of this stream, the same ones every time."""
         number, size = (BATCHES, 1) if self.by_batch else (SOME, TOGETHER)
         index = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:number]
         for _, batch in self.read((0, places(split, part)) for part in index.split(size)):

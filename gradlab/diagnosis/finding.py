@@ -22,7 +22,7 @@ class Finding:
     causes: list[str] = field(default_factory=list)
     """Likely causes, the likeliest first."""
     lost: str = ""
-    """The class of a run that is lost by it (`gradlab.runs.outcome_class`), where that is not known by its code."""
+    """The class of a run that it makes unstable (`gradlab.runs.outcome_class`), where its code does not decide it."""
 
 
 @dataclass

@@ -41,13 +41,13 @@ class FinishedRun(Measurements):
 
     @property
     def last_loss(self) -> float:
-        """What the loss came to: the median of the last ones, of a run that failed the very last."""
+        """The final loss: the median of the last ones; of a run that failed, the very last one."""
         losses = self.history.losses
         return losses.latest[-1] if self.status == "failed" and losses.count else losses.final
 
     @property
     def loss_at_end(self) -> str:
-        """That in words that follow "to"."""
+        """The final loss in words that follow "to"."""
         finite = self.history.finite_losses
         if math.isfinite(self.last_loss) or not finite:
             return f"{self.last_loss:.3g}"
@@ -81,7 +81,7 @@ class FinishedRun(Measurements):
     def ended_nonfinite(self) -> bool:
         """Whether its last updates were all skipped, or applied with a non-finite loss.
 
-        Where a loss scale comes down from too high a start, some are: there a window of them is needed.
+        While a loss scale comes down from too high a start, some are skipped: there it takes a window of them.
         """
         h = self.history
         never = (not h.first and h.losses.count > 0) or (bool(h.streak) and not h.applied and not self.scaled)
@@ -112,8 +112,8 @@ class FinishedRun(Measurements):
     def better(self, loss: float, constant: float) -> bool:
         """Whether a loss is below that of a constant answer by enough to count as learnt.
 
-        By `learning`; of a loss whose zero may mean nothing, by more than its noise, and by some of the fall to there
-        or of itself: a fall from outputs of wild scale is no measure.
+        By the fraction `learning` of it. Where zero may mean nothing, by more than the noise, and by that fraction of
+        the fall to the constant or of its loss, whichever is less: outputs of wild scale begin with a large fall.
         """
         if self.constant_found:
             scale = min(abs(self.history.loss_early - constant), abs(constant))
@@ -192,7 +192,7 @@ class FinishedRun(Measurements):
 
     @property
     def memorises(self) -> bool:
-        """Whether that is so of the training data alone, beyond the noise of the last losses."""
+        """Whether only the training data are answered better than by a constant answer, beyond their noise."""
         end, error = self.history.end
         known = self.constant is not None and self.better(end + 2 * error, self.constant)
         return known and self.improved and self.generalizes is False
@@ -263,6 +263,6 @@ class FinishedRun(Measurements):
 
     @property
     def cut_short(self) -> bool:
-        """Whether its rate came to nothing: updates hardly move the weights, and are worth too few at the full rate."""
+        """Whether its rate fell to almost nothing too early: its updates are worth too few at the full rate."""
         h = self.history
         return self.frozen and h.applied >= self.plateau and h.full_updates < 2 * self.window

@@ -21,7 +21,7 @@ NESTED = re.compile(r"[\[{][^\]}]{0,9}(?:[\[{][^\]}]{0,9}){50}|^ {200}|(?:- ){50
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """What cannot be made of the values in a folder's files is a fault of these: `Invalid`, one line."""
+    """Turn what damaged values in a folder's files cause into `Invalid`, in one line."""
     try:
         yield
     except ODD as error:

@@ -12,7 +12,7 @@ from gradlab.runs.outcome_class import CLASS_OF_VERDICT, finding_class
 
 
 def measured(updates: Sequence[dict[str, Any]], began: int | None = None) -> dict[str, Any]:
-    """What is kept of the lines of a run's updates. began: the update (attempt) with which it began to be lost."""
+    """What is kept of the lines of a run's updates. began: the update (attempt) with which it became unstable."""
     losses = Levels(line["train/loss"] for line in updates if not line.get("update/empty"))
     norms = [v for v in (line["grad/norm"] for line in updates) if math.isfinite(v)]
     last = updates[-1] if updates else {}
@@ -32,7 +32,7 @@ def measured(updates: Sequence[dict[str, Any]], began: int | None = None) -> dic
 
 
 def lost_at(diagnosis: dict[str, Any]) -> int | None:
-    """The attempt with which a run began to be lost, by its diagnosis.json; None if it was not, or it was not seen."""
+    """The attempt with which a run became unstable, by its diagnosis.json; None if it did not, or it is not known."""
     code, findings = diagnosis.get("verdict"), diagnosis.get("findings") or []
     own = (f for f in findings if f["code"] == code and (code in CLASS_OF_VERDICT or finding_class(f)))
     return next((f["began"] for f in own), None)

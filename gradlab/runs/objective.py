@@ -41,7 +41,7 @@ def value(run: RunRecord, wanted: str | None) -> float:
 
 
 def undominated(values: dict[str, float | list[float]]) -> list[str]:
-    """The names with finite values than which no other's are better: one, or of several objectives a front."""
+    """The names whose finite values no others dominate: one, or with several objectives the Pareto front."""
     points = {name: v if isinstance(v, list) else [v] for name, v in values.items()}
     points = {name: v for name, v in points.items() if all(map(math.isfinite, v))}
 

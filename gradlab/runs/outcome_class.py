@@ -40,9 +40,9 @@ OUTCOMES = (
 NAMES = tuple(o.name for o in OUTCOMES)
 LEARNT = ("learnt", "spiked")
 STABLE = ("learnt", "spiked", "unlearnt")
-"""Came to the end with the loss not lost."""
+"""Classes of runs that came to their end and stayed stable."""
 UNENDED = ("stopped", "error")
-"""Gave no result that counts: what resuming their sweep runs again."""
+"""Classes of runs without a result that counts: resuming their sweep runs them again."""
 UNJUDGED = ("too_short", *UNENDED)
 """Neither stable nor unstable."""
 HEALTHY = ("healthy", "small_but_healthy")
@@ -98,7 +98,7 @@ def outcome_class(verdict: str | None, status: str | None, learnt: bool, last: f
 
 
 def worst(names: list[str]) -> str:
-    """Of several repeats."""
+    """The worst class of several repeats."""
     return NAMES[max(map(NAMES.index, names))]
 
 

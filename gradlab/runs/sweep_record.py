@@ -11,7 +11,7 @@ from gradlab.runs.folder_files import FolderFiles
 from gradlab.runs.record import RunRecord
 
 WHOLE = ".multirun.yaml"
-"""What Hydra writes into multirun.yaml, written at once: every rank writes that one, and a kill may cut it short."""
+"""A copy of multirun.yaml, written whole or not at all: every rank writes Hydra's, and a kill may cut that short."""
 
 
 class SweepRecord(FolderFiles):

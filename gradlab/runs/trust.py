@@ -1,8 +1,8 @@
 """Which folders may have run what they name.
 
 The options of gradlab run gradlab's code; a target, a folder of configurations, an interpolation and Hydra's own fields
-can run or read anything. What a folder names of these is run where this user has run it on this machine before, which a
-mark outside the folder says, or where the user confirms it.
+can run or read anything. What a folder names of these is run only if this user has run it on this machine before,
+which a mark outside the folder records, or confirms it now.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from gradlab.base.conf import PACKAGE
 from gradlab.base.json_lines import write_whole
 
 PACKAGES = ("gradlab", "torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gymnasium")
-"""Whose versions are recorded, where they are installed."""
+"""Packages whose versions are recorded, where they are installed."""
 SECONDS = 2.0
-"""That git may take for an answer."""
+"""Longest wait for an answer of git."""
 
 
 def record(folder: Path, device: Any, world_size: int = 1, resumed: bool = False, planned: int = 0) -> None:

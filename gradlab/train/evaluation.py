@@ -51,7 +51,7 @@ def evaluate(
 
 
 def names(loss: Loss, outputs: Any, targets: Any) -> list[str]:
-    """Of the metrics that `evaluate` returns; outputs, targets: of any batch."""
+    """Names of the metrics that `evaluate` returns; outputs, targets: of any batch."""
     accuracy = ["eval/accuracy"] if loss.correct(outputs, targets) else []
     return ["eval/loss", *(f"eval/loss/{name}" for name in loss.terms), *accuracy]
 
@@ -63,7 +63,7 @@ def all_count(batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any, bo
 def in_step(
     batches: Iterator[tuple[Any, Any]], split: Split, device: torch.device, world: World
 ) -> Iterator[tuple[Any, Any, bool]]:
-    """As many batches on every rank: one that has no more repeats its last, which does not count."""
+    """The same number of batches on every rank: one that runs out repeats its last batch, which does not count."""
     last: tuple[Any, Any] | None = None
     while True:
         found = next(batches, None)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 ASKED = threading.Event()
-"""A run of this process was asked to stop, perhaps when it had come to its end: then what follows it is asked."""
+"""Set when a run of this process is asked to stop, perhaps at its very end: then what follows it stops."""
 
 
 class Interrupt:

@@ -124,7 +124,7 @@ def restored(trainer: TrainerState, state: dict[str, Any]) -> list[int]:
 
 
 def place_in_epoch(trainer: TrainerState) -> dict[str, Any] | None:
-    """Where a loader is that knows its place; at the ends of an epoch there is nothing to know."""
+    """The position of a loader that can be put back to it; None at the ends of an epoch, where none is needed."""
     stream = trainer.stream
     return stream.place() if isinstance(stream, Loader) and 0 < trainer.cursor < trainer.samples else None
 
@@ -137,7 +137,7 @@ def take_place(trainer: TrainerState, loader: Loader, kept: dict[str, Any] | Non
 
 
 def take_random_state(trainer: TrainerState, state: dict[str, Any]) -> None:
-    """Each rank's own; on another number of ranks, others draw anew, which is said."""
+    """Restore each rank's own. On another number of ranks, ranks without one draw anew, and a note says so."""
     kept, world, config = state["random"], trainer.world, trainer.config
     if world.rank < len(kept):
         randomness.set_random_state(kept[world.rank])

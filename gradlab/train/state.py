@@ -28,7 +28,7 @@ from gradlab.update.stats import MicroBatch
 
 
 def gathered(value: Any, keep: bool) -> Any:
-    """The same nested structure, with what is divided among ranks whole, on the host of those that keep it."""
+    """The same nested structure with DTensors gathered, on the host; None in their place unless `keep`."""
     if hasattr(value, "full_tensor"):
         whole = value.full_tensor()
         return whole.cpu() if keep else None
@@ -114,7 +114,7 @@ class TrainerState:
         return gathered(both, self.world.main) if self.sharded else both
 
     def assemble(self) -> None:
-        """For what rank 0 does alone: a divided model, whole there. On all ranks at once; the run has ended."""
+        """After the run, on all ranks at once: a sharded model becomes whole on rank 0, for what that does alone."""
         if not self.sharded:
             return
         state, after = gathered(self.module.state_dict(), self.world.main), randomness.random_state()

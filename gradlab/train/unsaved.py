@@ -13,7 +13,7 @@ FEW = 5
 
 
 class Unsaved:
-    """Knows what of it has changed since the run began."""
+    """Finds out what of it has changed since the run began."""
 
     def __init__(self, module: torch.nn.Module, late: Collection[str] = (), shared: bool = True) -> None:
         """late: persistent buffers that the model's class does not register.

@@ -20,7 +20,7 @@ class Adafactor(OptimizerOption):
     lr: float = 1e-2
     """Largest rate, times the root mean square of the parameter; less after 1 / lr^2 updates."""
     beta2_decay: float = -0.8
-    """Exponent of the updates by which the decay of the mean of squared gradients comes to 1."""
+    """Exponent c in the decay of the mean of squared gradients after t updates, 1 - t^c."""
     d: float = 1.0
     """Bound of the root mean square of an update before its rate."""
 

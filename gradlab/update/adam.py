@@ -65,7 +65,7 @@ class Adam(AdamOption):
     """Adam (Kingma and Ba 2015)."""
 
     def decays(self, lr_sum: float, path_length: float, grad_ratio: float) -> float:
-        """Its part of the gradient is its part of the update, whose size does not depend on either."""
+        """The decay's share of the gradient is its share of the update, whose size depends on neither."""
         return path_length * self.weight_decay / (self.weight_decay + grad_ratio) if self.weight_decay else 0.0
 
     def make(self, params: Any, shared: dict[str, Any]) -> torch.optim.Optimizer:

@@ -96,7 +96,7 @@ class CustomLoss(Loss):
         return self
 
     def tried(self, model: torch.nn.Module, inputs: Any, outputs: Any, targets: Any) -> None:
-        """Settle what the function returns, and measure whether the loss of two samples is the mean of theirs."""
+        """Record what the function returns, and measure whether the loss of two samples is the mean of theirs."""
         self.forms, self.number_of = {}, {}  # those of another model, where it is tried again
         found, number = self.returned(outputs, targets), samples(targets)
         self.alone(found, outputs, targets, number)
@@ -150,12 +150,12 @@ class CustomLoss(Loss):
 
     @property
     def ahead(self) -> bool:
-        """Whether a forward pass must count the losses of a window: their numbers differ between terms."""
+        """Whether a forward pass must count the losses of a window beforehand: terms have different numbers of them."""
         return bool(self.terms) and "pair" in self.forms.values()
 
     @property
     def late(self) -> bool:
-        """Whether the number of the losses is known after the forward pass, and is one."""
+        """Whether there is one number of losses, known only after the forward pass."""
         return self.needs_term_sums and not self.terms
 
     def returned(self, outputs: Any, targets: Any) -> dict[str, Term]:
@@ -225,7 +225,7 @@ class CustomLoss(Loss):
         return torch.stack([term.sum for term in found]), torch.stack([term.count.double() for term in found])
 
     def expected(self, targets: Any) -> torch.Tensor:
-        """(K,) float64: the numbers of losses as far as they are known before the forward pass, else about so many."""
+        """(K,) float64: the numbers of losses, estimated where they are not known before the forward pass."""
         known, number = self.known(targets, self.terms or ("",)), samples(targets)
         like = first(targets)
         return torch.stack(

@@ -65,7 +65,7 @@ class OptimizerOption:
         return self.of_groups(grouped(self.groups, names), dict(zip(names, params, strict=True)), ends)
 
     def shared(self, params: Sequence[Tensor]) -> dict[str, Any]:
-        """What `make` gives to any optimizer."""
+        """The settings that `make` passes to any optimizer."""
         fused = self.fused
         if fused is None and not self.foreach:
             fused = self.fuses and all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in params)
@@ -100,7 +100,7 @@ class OptimizerOption:
         return self.make([part for group in made for part in self.split_group(group, ends)], shared)
 
     def split_group(self, group: dict[str, Any], ends: Sequence[Tensor]) -> list[dict[str, Any]]:
-        """A group in those that an optimizer of several steps differently."""
+        """A group as several, where the optimizer steps some of its parameters in another way."""
         return [group]
 
     def group_optimizers(self) -> dict[str, type[OptimizerOption]]:
@@ -109,7 +109,7 @@ class OptimizerOption:
         return {field: option_of(field, one["optimizer"]) for field, one in entries if "optimizer" in one}
 
     def named_by(self, group: Group) -> tuple[OptimizerOption, float]:
-        """The optimizer of a group's own, and the factor by which the run's rate is its own."""
+        """A group's own optimizer, and the factor from the run's learning rate to its own."""
         settings = dict(group.settings)
         cls, scale = option_of("optimizer", settings.pop("optimizer")), settings.pop("lr_scale", 1.0)
         check_settings(cls, settings, [f.name for f in fields(cls) if f.name != "groups"])
@@ -124,9 +124,9 @@ class OptimizerOption:
         name: str,
         p: torch.nn.Parameter,
     ) -> None:
-        """Let the optimizer step a parameter that was frozen when it was built, as others of its settings.
+        """Let the optimizer step a parameter that was frozen when it was built, like others with its settings.
 
-        names: of those that were not. ends: see `build`.
+        names: of the parameters that were not frozen. ends: see `build`.
         """
         if self.groups:
             own = next(one for one in grouped(self.groups, [*names, name]) if name in one.names)

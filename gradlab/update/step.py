@@ -222,7 +222,7 @@ class Update:
         step_unless_(self.optimizer, skipped, self.in_kernel)
 
     def update_scale(self, found_inf: torch.Tensor) -> None:
-        """By what the gradient was; an empty window had none."""
+        """Move the loss scale by whether the gradient was finite; an empty window had no gradient."""
         self.precision.update(found_inf, self.counted == 0)
 
     def commit(self, clipped: Clipped, skipped: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What an operation did that has no finite result: told by the values of its operands where the result is not finite.
+"""Why an operation has no finite result, from the values of its operands where the result is not finite.
 
 Anything else that is not finite, of finite operands, is an overflow.
 """

@@ -25,13 +25,13 @@ from gradlab.runs.trust import refuse_links
 
 HOST = "127.0.0.1"
 SECONDS = 10.0
-"""In which a request must have come whole, and its answer be taken."""
+"""Within which a request must have arrived whole, and its answer have been read."""
 CONNECTIONS = 64
 """At once; a browser has two or three."""
 BYTES = 4_000_000
 """Of a file in one answer."""
 BEFORE = 512
-"""Bytes by which a place in a file is known again."""
+"""Bytes before a position in a file that identify it."""
 FACTS = ("diagnosis.json", "environment.json", "replay.json", ".hydra/config.yaml", "crash.pt")
 
 

@@ -42,7 +42,7 @@ class SweepConfigLoader:
         return getattr(self.loader, name)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
-        """The configuration of a job that differs in numbers at most: used to check jobs: composing is the check."""
+        """The configuration of this job, or of one that differs in numbers alone: composing it checks the job."""
         key = tuple(self.number(override) or override for override in sweep_overrides)
         if key not in self.checked:
             self.checked[key] = self.compose(master_config, sweep_overrides)

@@ -33,7 +33,7 @@ METRICS = {
 SHARES = ("clip/fraction", "survived", "stable")
 """From 0 to 1; the others on a logarithmic scale."""
 CAP = 1.5
-"""Losses above this much of the initial one are all the same colour: how far a lost run diverged does not matter."""
+"""Losses above this much of the initial one are all the same colour: how far a run diverged does not matter."""
 
 
 @dataclass

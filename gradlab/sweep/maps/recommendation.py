@@ -59,7 +59,7 @@ def summarize_rows(grid: Grid, margin: float = MARGIN) -> list[RowSummary]:
         kept = np.where(stable[i] >= 1, loss[i], np.nan)
         at = int(np.nanargmin(kept)) if not np.isnan(kept).all() else None
         began = float(np.nanmedian(initial[i])) if not np.isnan(initial[i]).all() else math.inf
-        # Lost is as bad as not begun, whatever was measured last; what has not ended says nothing.
+        # An unstable run counts as one at its first loss, whatever was measured last; unended ones are left out.
         final = np.where(stable[i] < 1, np.inf, np.where(outcome[i] < UNENDED, loss[i], np.nan))
         alone = [sensitivity(grid.x.places, one, began) for one in repeats(grid, i)]
         spread = float(np.std(alone, ddof=1)) if len(alone) > 1 else math.nan
@@ -173,7 +173,7 @@ def open_end(found: RowEdge, x: Axis) -> str:
         return f"nothing above {x.name}={last} was judged"
     if x.name in RISKIER:
         return f"the sweep does not reach the edge, which lies above {x.name}={last}: try higher ones"
-    if found.before is not None:  # the other way round: what is too small is lost
+    if found.before is not None:  # the other way round: what is too small is unstable
         return f"unstable at {x.name}={label(found.before)} and below; stable up to {last}"
     return f"the sweep reaches no edge from {x.name}={first} to {last}"
 

@@ -19,14 +19,14 @@ TINY = 1e-9
 
 
 def edge_position(found: Edge) -> float:
-    """Position of the last stable value; inf if nothing is lost, -inf if all is."""
+    """Position of the last stable value; inf if no value is unstable, -inf if all are."""
     if found.stable is None:
         return -inf
     return inf if found.first_unstable is None else found.stable
 
 
 def median(places: Sequence[float]) -> float:
-    """Of positions that may be infinite; between two of which one is, that one."""
+    """The median of positions, which may be infinite: half-way to an infinite one is that one."""
     ordered, n = sorted(places), len(places)
     low, high = ordered[(n - 1) // 2], ordered[n // 2]
     if isinf(low) or isinf(high):

@@ -34,7 +34,7 @@ STEPS = 3
 NEAR = 2.0
 """Values nearer than this factor are not told apart, and a cure keeps it from those that do not cure."""
 FOLLOWED = 5
-"""Times, at half of the budget, that the samples which a trial is lost by are left out as well."""
+"""How often, within half of the budget, further samples that make a trial fail are left out as well."""
 PURPOSES = {
     "full": "at full length",
     "part": "for a part of the updates",
@@ -121,7 +121,7 @@ class FixSearch:
     def progress(self) -> str:
         return PURPOSES[self.asked[0].purpose]
 
-    # --- the course --------------------------------------------------------------------------------------------------
+    # --- the search --------------------------------------------------------------------------------------------------
 
     def search(self) -> Rounds:
         for source in (self.singles(), self.pairs()):

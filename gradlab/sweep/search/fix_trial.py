@@ -87,7 +87,7 @@ class Trial:
     but: str = ""
     """Why it is no cure although its verdict is healthy."""
     follow: Change | None = None
-    """Of a trial that leaves samples out, and is lost by others: what leaves these out as well."""
+    """Of a trial that leaves samples out, and fails because of others: what leaves these out as well."""
 
     @property
     def said(self) -> str:

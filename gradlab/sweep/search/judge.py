@@ -39,12 +39,12 @@ KEPT = ("verdict", "sentence", "ill", "learns", "evidence", "outcome", "exit_cod
 
 
 def lost(diagnosis: dict[str, Any]) -> bool:
-    """Whether a critical finding means that the run is lost; others, such as stalled, are of stable runs."""
+    """Whether a critical finding makes the run unstable; others, such as stalled, are of stable runs."""
     return any(outcome_class.finding_class(f) for f in diagnosis.get("findings", []))
 
 
 def stable(diagnosis: dict[str, Any]) -> bool | None:
-    """Whether a run completed with nothing lost; None without a verdict, or of too few updates to judge."""
+    """Whether a run completed and is stable; None without a verdict, or of too few updates to judge."""
     status = (diagnosis.get("outcome") or {}).get("status")
     if diagnosis.get("verdict") in (None, "too_short") or status in (None, "interrupted"):
         return None

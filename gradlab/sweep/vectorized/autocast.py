@@ -13,12 +13,12 @@ LOWERED: set[Any] = {
     F.scaled_dot_product_attention, F.prelu, torch.prelu, torch.linalg.vecdot,
     torch.baddbmm, torch.addmm, torch.addbmm, Tensor.baddbmm, Tensor.addmm, Tensor.addbmm,
 }  # fmt: skip
-"""Functions that autocast computes in halves, and that vmap would compute in fp32."""
+"""Functions that autocast computes in half precision, and that vmap would compute in fp32."""
 WIDENED: set[Any] = {
     F.cross_entropy, F.nll_loss, F.l1_loss, F.binary_cross_entropy_with_logits, F.poisson_nll_loss,
     F.hinge_embedding_loss, F.cosine_embedding_loss,
 }  # fmt: skip
-"""Functions that autocast computes in fp32, and that vmap would compute in halves."""
+"""Functions that autocast computes in fp32, and that vmap would compute in half precision."""
 WIDENED_ON_CUDA: set[Any] = {
     F.layer_norm, F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax, Tensor.log_softmax,
 }  # fmt: skip

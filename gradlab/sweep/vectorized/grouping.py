@@ -26,7 +26,7 @@ NOT_COMPUTED = ("seed", "expect", "objective", "story", "remedy", "diagnosis", "
 
 
 def program(config: Config, plain: dict[str, Any]) -> str:
-    """What lanes must have in common: jobs with the same answer are one program. plain: the same as plain values."""
+    """What lanes must have in common: jobs for which it is equal are one program. plain: the same as plain values."""
     common: dict[str, Any] = {}
     for name, value in plain.items():
         if name in NOT_COMPUTED:

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from gradlab.config.compose import compose
 from gradlab.config.schema import to_config
 from gradlab.data.order import epoch_order
-from gradlab.diagnosis.diagnose import Stream
+from gradlab.diagnosis.diagnose import MetricStream
 from gradlab.train.sink import FileSink, FunctionSink
 from gradlab.train.trainer import Trainer
 
@@ -140,7 +140,7 @@ class Rules:
     """A sink that diagnoses as a job does, and knows how long that took."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.stream = Stream(trainer.config.diagnosis, trainer.update.names, trainer.observed.order)
+        self.stream = MetricStream(trainer.config.diagnosis, trainer.update.names, trainer.observed.order)
         self.seconds = 0.0
 
     def __call__(self, metrics: dict[str, Any], layers: Any) -> None:

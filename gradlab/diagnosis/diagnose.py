@@ -21,7 +21,7 @@ TOGETHER = 16
 """Lines processed at a time: between two updates the processor's caches lose the rules, and one line would take 10x."""
 
 
-class Stream:
+class MetricStream:
     """Passes the lines of metrics to the history and to the rules, several at a time."""
 
     def __init__(
@@ -62,13 +62,13 @@ class Stream:
         return self.known
 
 
-def finished(stream: Stream, status: str, error: str | None, **known: Any) -> FinishedRun:
+def finished(stream: MetricStream, status: str, error: str | None, **known: Any) -> FinishedRun:
     shared = {f.name: getattr(stream.thresholds, f.name) for f in fields(DiagnosisOption)}
     return FinishedRun(stream.history, status, error, **shared, **known)
 
 
 def diagnose(
-    stream: Stream,
+    stream: MetricStream,
     status: str = "completed",
     error: str | None = None,
     samples_of: Callable[[list[int]], Mapping[int, list[Sample]]] | None = None,
@@ -131,7 +131,7 @@ def plain_verdict(run: FinishedRun) -> tuple[str, str]:
     if run.long and h.loss_early > h.losses.initial:  # of a single batch
         first = f"{h.loss_early:.4g}, the median of the first {len(h.first)},"
     sentence = f"the loss went from {first} to {h.losses.final:.4g}"
-    return "healthy", f"{sentence}; it need not fall, since it {run.opposed}" if run.opposed else sentence
+    return "healthy", f"{sentence}; it need not fall, since it {run.need_not_fall}" if run.need_not_fall else sentence
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class FinishedRun(Measurements):
     @property
     def long(self) -> bool:
         """Whether its first and its last losses are two windows, and so can be compared."""
-        return self.history.losses.count >= 2 * self.window and not self.opposed
+        return self.history.losses.count >= 2 * self.window and not self.need_not_fall
 
     @property
     def targets_outgrew_loss(self) -> bool:
@@ -65,7 +65,7 @@ class FinishedRun(Measurements):
         Or more than that times the first ones, if every one of the last is above every one of them. In a run too short
         for windows, if the last few are all above all others, and at twice that factor.
         """
-        if self.opposed:
+        if self.need_not_fall:
             return False
         h = self.history
         own = max(h.loss_first, h.loss_early)
@@ -84,7 +84,9 @@ class FinishedRun(Measurements):
         While a loss scale comes down from too high a start, some are skipped: there it takes a window of them.
         """
         h = self.history
-        never = (not h.first and h.losses.count > 0) or (bool(h.streak) and not h.applied and not self.scaled)
+        never = (not h.first and h.losses.count > 0) or (
+            bool(h.streak) and not h.applied and not self.dynamic_loss_scale
+        )
         return h.attempts > 0 and (never or h.streak >= self.window or h.broken)
 
     @cached_property

@@ -27,9 +27,9 @@ class Measurements:
     error: str | None = None
     scale_too_small: bool = False
     """Whether the run ended because the loss scale was too small."""
-    half: bool = False
+    fp16_forward: bool = False
     """Whether the forward pass rounds to fp16."""
-    scaled: bool = False
+    dynamic_loss_scale: bool = False
     """Whether there is a loss scale that moves."""
     clips: bool = False
     """Whether gradients are clipped."""
@@ -39,9 +39,9 @@ class Measurements:
     """The first tensor that was not finite when the failing update was run again."""
     inspection: Inspection | None = None
     """Of the model at the end."""
-    never: list[str] | None = None
+    never_had_gradient: list[str] | None = None
     """Parameters without a gradient in every update; None: only those updates are known whose layers were recorded."""
-    opposed: str = ""
+    need_not_fall: str = ""
     """Why its loss need not fall, in words that follow "its loss"; empty where it should."""
     cut: str = ""
     """Where the graph of weights ends that it depends on, as far as known: a term of it may be trained by nothing."""
@@ -49,7 +49,7 @@ class Measurements:
     """Whether the optimizer keeps second moments of the gradients, as Adam does."""
     reverses: bool = False
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
-    generates: bool = False
+    runs_without_gradients: bool = False
     """Whether the model often ran without gradients too: what it put out may be data or targets."""
     targets: tuple[float, float] | None = None
     """Mean squares of a regression's targets at the beginning and at the end, where known."""

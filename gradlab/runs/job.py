@@ -16,7 +16,7 @@ from gradlab.config.remedy import summary
 from gradlab.config.schema import Config, choices
 from gradlab.data.check import pieces
 from gradlab.data.loader import Loader
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.replay.replay import Overflow
@@ -89,7 +89,7 @@ class Job(Sink):
         self.remedy, self.views = remedy, views
         self.progress = Progress(config.trainer.progress, 0, world.main)
         self.trainer = make(config, folder, world, (FileSink(), self), plain, self.progress.say)
-        self.stream = Stream(
+        self.stream = MetricStream(
             config.diagnosis, self.trainer.update.names, self.trainer.observed.order, self.trainer.called
         )
         header, chosen = self.trainer.observed.header(), choices(config)
@@ -232,8 +232,8 @@ class Job(Sink):
             outcome.error,
             self.samples if self.world.main else None,
             scale_too_small=outcome.scale_too_small,
-            half=precision.half,
-            scaled=precision.scaled,
+            fp16_forward=precision.half,
+            dynamic_loss_scale=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
             clips_whole=self.config.clip.whole,
             betas=any("betas" in group for group in run.update.optimizer.param_groups),

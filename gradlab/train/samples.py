@@ -38,8 +38,8 @@ def indices(trainer: TrainerState, attempt: int) -> torch.Tensor | None:
 def samples_of(trainer: TrainerState, attempts: Iterable[int]) -> dict[int, list[Sample]]:
     """The samples of these updates, the most unusual first; where some stand out, under WHOLE all of the set that do.
 
-    Measured with the weights that the run began with, which no sample has damaged: with those of a
-    diverged run, any may stand out. The update before is what is usual. Indices are places in the set before `data.without`.
+    Measured with the weights that the run began with, which no sample has damaged: with those of a diverged run, any
+    may stand out. The update before is what is usual. Indices are places in the set before `data.without`.
     """
     wanted = {attempt: index for attempt in attempts if (index := indices(trainer, attempt)) is not None}
     if not wanted or not runs_alone(trainer):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradlab.base.lock import turn
-from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
+from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
@@ -76,12 +76,12 @@ class OptimizerOutput:
         self.lock = contextlib.ExitStack()
         self.metrics = UpdateMetrics(monitor, model, tracker.names, tracker.params, self.take)
         self.opposed: Callable[[], str] = lambda: ""
-        """Why its loss need not fall: see `FinishedRun.opposed`."""
+        """Why its loss need not fall: see `Measurements.need_not_fall`."""
         self.generates: Callable[[], bool] = lambda: False
         """Whether its model also ran without gradients, half as often as with them."""
         self.inspection: Callable[[], Inspection | None] = lambda: None
         """Of its model's activations, in the latest passes that were looked at."""
-        self.stream = Stream(Thresholds(), tracker.names)
+        self.stream = MetricStream(Thresholds(), tracker.names)
         self.files = RunFiles()
         self.file_sizes = [0, 0]
         """Bytes of the files when the watch was left the last time."""
@@ -142,8 +142,8 @@ class OptimizerOutput:
         zeroed = [name for names in self.metrics.zeroed_names().values() for name in names]
         never, half = [n for n in self.metrics.never_trained() if n not in zeroed], self.fp16 or scaled
         known: dict[str, Any] = {
-            "opposed": self.opposed(),
-            "generates": self.generates(),
+            "need_not_fall": self.opposed(),
+            "runs_without_gradients": self.generates(),
             "reverses": self.seen.reverses,
             "targets": self.tracker.target_sizes(),
             "inspection": self.inspection(),
@@ -152,10 +152,11 @@ class OptimizerOutput:
         known["cut"] = f"the graph of some weights ends at {cuts[0]}" if cuts else ""
         known["betas"] = any("betas" in group for group in self.tracker.optimizer.param_groups)
         free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
-        if free and not (known["opposed"] or known["generates"]):
+        if free and not (known["need_not_fall"] or known["runs_without_gradients"]):
             passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)
             known["constant"] = self.tracker.constant.loss(passes)
-        known |= {"never": never, "half": half, "scaled": scaled, "clips": self.clips, "clips_whole": self.clips_whole}
+        known |= {"never_had_gradient": never, "fp16_forward": half, "dynamic_loss_scale": scaled}
+        known |= {"clips": self.clips, "clips_whole": self.clips_whole}
         found = diagnose(self.stream, status, **known)
         if found.verdict == "interrupted" and self.error:
             found.sentence = f"{found.sentence}: {self.error}"

@@ -44,7 +44,7 @@ def test_lists_are_read_where_there_are_no_locks(tmp_path: Path) -> None:
     """As on Windows, which has no fcntl and opens no folders."""
     code = "import shutil, sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from pathlib import Path;"
     code += "from gradlab.base.lazy import lazy_import; lazy_import('torch');"
-    code += "from gradlab.base.lock import locked, turn; import gradlab.runs.search, gradlab.sweep.resume\n"
+    code += "from gradlab.base.lock import locked, turn; import gradlab.runs.run_list, gradlab.sweep.resume\n"
     code += "with turn(Path('.')): assert not locked(Path('.'))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True)

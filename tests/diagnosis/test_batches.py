@@ -17,7 +17,7 @@ from gradlab.config.schema import to_config
 from gradlab.data.base import Data, Splits, TensorSplit
 from gradlab.data.order import epoch_order
 from gradlab.data.spec import Spec
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.options import Thresholds
 from gradlab.measure.samples import Sample, measured, ranked, searched
 from gradlab.runs.job import Job
@@ -172,7 +172,7 @@ def test_a_search_of_many_finds_those_that_stand_out_and_no_others() -> None:
 
 
 def test_a_spike_is_blamed_on_the_data_only_where_a_sample_stands_out() -> None:
-    stream = Stream(Thresholds())
+    stream = MetricStream(Thresholds())
     for i in range(1, 101):
         stream.observe(line(i, 90.0 if i == 61 else 1.0 if i < 61 else 9.0, 90.0 if i == 61 else 1.0))
 
@@ -190,7 +190,7 @@ def test_a_spike_is_blamed_on_the_data_only_where_a_sample_stands_out() -> None:
 
 def test_spikes_that_come_back_are_no_damage() -> None:
     for height, code in ((90.0, "info"), (1.0, None)):
-        stream = Stream(Thresholds())
+        stream = MetricStream(Thresholds())
         for i in range(1, 101):
             stream.observe(line(i, height if i == 61 else 1.0, height if i == 61 else 1.0 + i % 2))
         told = diagnose(
@@ -204,7 +204,7 @@ def test_spikes_that_come_back_are_no_damage() -> None:
 
 @pytest.mark.parametrize(("hurts", "severity"), [((61,), "info"), (range(21, 300, 20), "warning")])
 def test_of_many_spikes_one_that_is_followed_by_larger_losses_is_chance(hurts: list[int], severity: str) -> None:
-    stream, base = Stream(Thresholds()), 1.0
+    stream, base = MetricStream(Thresholds()), 1.0
     for i in range(1, 301):
         base = 3.0 if any(0 < i - at < 8 for at in hurts) else 1.0
         spikes = i % 20 == 1 and i > 20

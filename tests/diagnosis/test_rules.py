@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradlab.base.option import OPTIONS, Invalid
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.finding import Diagnosis
 from gradlab.diagnosis.history import Recent
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
@@ -33,7 +33,7 @@ def line(attempt: int, loss: float, norm: float = 1.0, skipped: bool = False, sc
 
 
 def verdict(lines: list[dict], status: str = "completed", **rest) -> Diagnosis:
-    stream = Stream(Thresholds())
+    stream = MetricStream(Thresholds())
     for one in lines:
         stream.observe(one)
     return diagnose(stream, status, **rest)
@@ -162,7 +162,7 @@ def run(
     **rest,
 ) -> dict[str, str]:
     """Code -> severity of whatever is found in a run of these losses."""
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i, loss in enumerate(losses):
         norm = norms[i] if isinstance(norms, list) else norms
         one = line(i + 1, loss, norm, bool(skipped and skipped[i]), scales[i] if scales else 1.0)
@@ -291,18 +291,23 @@ EDGES: dict[str, tuple[str, dict, dict]] = {
     "scale_collapse": ("critical", {"losses": FLAT, "scale_too_small": True, **FAILED}, {"losses": FLAT, **FAILED}),
     "scale_livelock": (
         "critical",
-        {"losses": [2.0] * 90, **DEAD_AT_END, "scaled": True},
-        {"losses": [2.0] * 90, **DEAD_AT_END, "scales": [8.0 * 0.5 ** (i // 7) for i in range(90)], "scaled": True},
+        {"losses": [2.0] * 90, **DEAD_AT_END, "dynamic_loss_scale": True},
+        {
+            "losses": [2.0] * 90,
+            **DEAD_AT_END,
+            "scales": [8.0 * 0.5 ** (i // 7) for i in range(90)],
+            "dynamic_loss_scale": True,
+        },
     ),
     "overflow_fp16": (
         "critical",
-        {"losses": FLAT, "half": True, **overflow("forward", output_max=7e4)},
-        {"losses": FLAT, "half": True, **overflow("forward", output_max=math.inf)},
+        {"losses": FLAT, "fp16_forward": True, **overflow("forward", output_max=7e4)},
+        {"losses": FLAT, "fp16_forward": True, **overflow("forward", output_max=math.inf)},
     ),
     "underflow_fp16": (
         "critical",
-        {"losses": FLAT, "half": True, "inspection": Inspection(flushed=0.31)},
-        {"losses": FLAT, "half": True, "inspection": Inspection(flushed=0.29)},
+        {"losses": FLAT, "fp16_forward": True, "inspection": Inspection(flushed=0.31)},
+        {"losses": FLAT, "fp16_forward": True, "inspection": Inspection(flushed=0.29)},
     ),
     "dead_units": (
         "critical",
@@ -395,14 +400,14 @@ def test_gradients_that_dead_units_do_not_let_through_do_not_vanish() -> None:
 
 def test_order_of_execution_decides_which_layers_are_early() -> None:
     """Defined back to front, as by a user who builds the head first."""
-    stream = Stream(Thresholds(), NAMES, ["d", "c", "b", "a"])
+    stream = MetricStream(Thresholds(), NAMES, ["d", "c", "b", "a"])
     for i in range(100):
         stream.observe(line(i, 2.0), {"grad/layer": [1001.0, 1.0, 1.0, 1.0]})
     assert diagnose(stream).verdict == "vanishing"
 
 
 def test_the_first_cause_is_the_verdict_and_the_rest_are_findings() -> None:
-    stream = Stream(Thresholds())
+    stream = MetricStream(Thresholds())
     for i in range(100):
         stream.observe(line(i, 2.0 if i < 60 else math.nan, 10.0 ** max(0, i - 55) if i < 60 else math.nan, i >= 60))
     broken = diagnose(stream, **overflow("parameters"))
@@ -417,7 +422,7 @@ def test_the_first_cause_is_the_verdict_and_the_rest_are_findings() -> None:
 
 def test_a_diagnosis_of_plain_numbers_does_not_depend_on_its_length() -> None:
     """Memory stays bounded: the samples of a run a hundred times as long are no more."""
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i in range(20_000):
         stream.observe(line(i, 2.0 - i / 20_000), {"grad/layer": [1.0] * 4})
     assert len(stream.thresholds.vanishing.ratios.values) < 512 and diagnose(stream).verdict == "healthy"
@@ -460,15 +465,15 @@ def test_a_loss_that_is_lost_within_the_first_window_has_diverged() -> None:
 def test_a_scale_that_still_falls_at_the_end_has_collapsed_and_one_that_settled_has_not() -> None:
     falls = [1.0] * 60 + [0.5 ** (i + 1) for i in range(40)]
     skips = [False] * 60 + [i % 2 == 0 for i in range(40)]
-    assert run(FLAT, scales=falls, skipped=skips, scaled=True)["scale_collapse"] == "critical"
+    assert run(FLAT, scales=falls, skipped=skips, dynamic_loss_scale=True)["scale_collapse"] == "critical"
     settles = [2.0 ** max(40 - i, 10) for i in range(100)]
     begins = [i < 30 for i in range(100)]
-    assert "scale_collapse" not in run(FALLING, scales=settles, skipped=begins, scaled=True)
+    assert "scale_collapse" not in run(FALLING, scales=settles, skipped=begins, dynamic_loss_scale=True)
 
 
 def test_an_unused_head_is_no_broken_graph_and_a_detached_layer_is() -> None:
     def severity(called: list[str]) -> str:
-        stream = Stream(Thresholds(), NAMES, called=called)
+        stream = MetricStream(Thresholds(), NAMES, called=called)
         for i in range(100):
             stream.observe(line(i, FALLING[i]), {"grad/layer": [None, 1.0, 1.0, 1.0]})
         return {f.code: f.severity for f in diagnose(stream).findings}["broken_graph"]
@@ -512,7 +517,7 @@ def test_sums_over_a_batch_are_large_all_along_and_do_not_explode() -> None:
 
 
 def test_a_recurrent_network_that_only_begins_with_a_steep_gradient_in_time_does_not_vanish() -> None:
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i in range(100):
         ratio = {"time/ratio": [1e6 if i < 50 else 2.0]} if i % 10 == 0 else {}
         stream.observe(line(i, 2.0), {"grad/layer": [1.0] * 4, **ratio})

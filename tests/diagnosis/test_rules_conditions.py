@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, codes, drift, evaluated, line, run, verdict
 
-from gradlab.diagnosis.diagnose import Stream, diagnose, finished
+from gradlab.diagnosis.diagnose import MetricStream, diagnose, finished
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.diagnosis.replay.overflow import Overflow
@@ -51,7 +51,7 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
         ),
         (FLAT, None, "the loss did not improve: 2 to 2"),
     ):
-        stream = Stream(Thresholds(), NAMES)
+        stream = MetricStream(Thresholds(), NAMES)
         for i, loss in enumerate(losses):
             stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1001.0]})
         assert message in diagnose(stream, constant=constant).sentence
@@ -59,14 +59,14 @@ def test_the_progress_of_a_run_that_has_not_learnt_is_reported() -> None:
 
 def test_the_progress_of_a_loss_near_zero_is_no_share_of_it() -> None:
     for first, last, course in ((1e-9, -1e-4, "went from 1e-09 to -0.0001"), (2.0, 1.9, "improved by 5.0%")):
-        stream = Stream(Thresholds(), NAMES)
+        stream = MetricStream(Thresholds(), NAMES)
         for i in range(100):
             stream.observe(line(i, first if i < 50 else last))
         assert progress(finished(stream, "completed", None)) == f"the loss {course} only"
 
 
 def test_a_run_that_is_too_short_is_not_stuck() -> None:
-    half = {"half": True, "inspection": Inspection(flushed=0.5)}
+    half = {"fp16_forward": True, "inspection": Inspection(flushed=0.5)}
     assert (
         run(FLAT[:39], **half)["underflow_fp16"] == "warning" and run(FLAT[:40], **half)["underflow_fp16"] == "critical"
     )
@@ -163,12 +163,12 @@ def test_a_run_of_few_updates_is_too_short_and_what_is_certain_of_it_is_said() -
 def test_updates_that_were_all_skipped_are_a_fault_unless_a_loss_scale_is_still_coming_down() -> None:
     skipped = [line(i, 2.0, math.nan, True, 2.0 ** (30 - i)) for i in range(1, 16)]
     assert verdict(skipped).verdict == "nan_gradient", "there is no scale that could come down"
-    searching = verdict(skipped, scaled=True)
+    searching = verdict(skipped, dynamic_loss_scale=True)
     assert searching.verdict == "too_short" and "all of them were skipped" in searching.sentence
     lower = [one | {"amp/scale": one["amp/scale"] * 2.0**-20} for one in skipped]
-    assert verdict(lower, scaled=True).verdict == "scale_collapse", "below 1"
+    assert verdict(lower, dynamic_loss_scale=True).verdict == "scale_collapse", "below 1"
     found = [*skipped, *(line(i, 2.0 - i / 100, 1.0, False, 2.0**15) for i in range(16, 32))]
-    assert verdict(found, scaled=True).verdict == "too_short"
+    assert verdict(found, dynamic_loss_scale=True).verdict == "too_short"
 
 
 def test_a_run_that_is_no_better_than_a_constant_answer_is_given_time() -> None:
@@ -296,5 +296,5 @@ def test_decay_that_takes_back_what_was_learnt_is_the_cause(pull: float) -> None
 
 @pytest.mark.parametrize("flushed", [0.0, 0.9])
 def test_small_gradients_that_fp16_makes_zero_are_a_problem(flushed: float) -> None:
-    found = run(FALLING, 1e-7, half=True, inspection=Inspection(flushed=flushed))
+    found = run(FALLING, 1e-7, fp16_forward=True, inspection=Inspection(flushed=flushed))
     assert ("small_but_healthy" in found) != ("underflow_fp16" in found) == (flushed > 0)

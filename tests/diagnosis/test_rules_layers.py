@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from test_rules import DEAD_AT_END, FAILED, FALLING, FLAT, NAMES, line, overflow, run, seen, spike, verdict
 
-from gradlab.diagnosis.diagnose import Stream, diagnose, remaining
+from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
@@ -21,7 +21,7 @@ def recorded(
     records: list[list[float] | None], losses: list[float] = FLAT, names: list[str] = NAMES, **rest
 ) -> Diagnosis:
     """Of a run of these records of layers, one an update; None: none was made."""
-    stream = Stream(Thresholds(), names)
+    stream = MetricStream(Thresholds(), names)
     for i, record in enumerate(records):
         one = line(i + 1, losses[i]) | {"clip/coefficient": 0.01}
         if record is None:
@@ -84,7 +84,7 @@ def test_norms_whose_squares_leave_the_range_of_float64_are_observed() -> None:
 
 
 def test_vanishing_over_time_is_of_the_whole_run() -> None:
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i in range(100):
         stream.observe(line(i, 2.0), {"grad/layer": EVEN, "time/ratio": [1e6 if i >= 90 else 2.0]})
     assert "vanishing" not in {f.code for f in diagnose(stream).findings}
@@ -93,7 +93,7 @@ def test_vanishing_over_time_is_of_the_whole_run() -> None:
 def test_vanishing_cannot_be_checked_in_a_short_run_or_with_one_layer() -> None:
     assert "vanishing" in recorded([STEEP] * 39).unchecked and "vanishing" in recorded([STEEP] * 40).checked
     assert recorded([[1.0]] * 100, names=NAMES[:1]).unchecked["vanishing"] == "the model has one layer"
-    stream = Stream(Thresholds(), NAMES[:1])
+    stream = MetricStream(Thresholds(), NAMES[:1])
     for i in range(100):
         stream.observe(line(i, 2.0), {"grad/layer": [1.0], "time/ratio": [1e6]})
     assert diagnose(stream).verdict == "vanishing", "but of its time steps it can"
@@ -115,7 +115,7 @@ def test_a_parameter_without_a_gradient_is_critical_where_there_are_many_or_noth
     many = [f"layer{i}.weight" for i in range(11)]
 
     def broken(missing: int, losses: list[float], names: list[str] = many) -> Finding:
-        stream = Stream(Thresholds(), names)
+        stream = MetricStream(Thresholds(), names)
         for i, loss in enumerate(losses):
             stream.observe(line(i, loss), {"grad/layer": [None] * missing + [1.0] * (len(names) - missing)})
         found = one(diagnose(stream), "broken_graph")
@@ -135,7 +135,7 @@ def test_large_updates_are_a_fault_only_where_they_are_usual_and_the_run_is_lost
     assert severity(FALLING, 0.2, **FAILED) == "warning"
     lost = [*FALLING[:70], *[math.nan] * 20]
     assert severity(lost, 0.2, skipped=[False] * 70 + [True] * 20) == "warning", "nothing is applied any more"
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i in range(100):
         stream.observe(line(i, 2.0) | {"update/ratio": 0.5 if i == 50 else 0.01})
     assert {f.code: f.severity for f in diagnose(stream).findings}["update_too_large"] == "info", "one of them is"
@@ -148,17 +148,19 @@ def test_large_updates_are_a_fault_only_where_they_are_usual_and_the_run_is_lost
 
 def test_a_live_lock_is_of_skipped_updates_in_a_row() -> None:
     skipped = [False] * 60 + [True] * 7 + [False] + [True] * 7
-    assert "scale_livelock" not in run([2.0] * 75, skipped=skipped, scales=[8.0] * 75, scaled=True)
-    assert "scale_livelock" in run([2.0] * 15, skipped=[True] * 15, scales=[8.0] * 15, scaled=True), "from the first on"
-    assert "scale_livelock" in run([2.0] * 90, **DEAD_AT_END, scaled=True)
+    assert "scale_livelock" not in run([2.0] * 75, skipped=skipped, scales=[8.0] * 75, dynamic_loss_scale=True)
+    assert "scale_livelock" in run([2.0] * 15, skipped=[True] * 15, scales=[8.0] * 15, dynamic_loss_scale=True), (
+        "from the first on"
+    )
+    assert "scale_livelock" in run([2.0] * 90, **DEAD_AT_END, dynamic_loss_scale=True)
     assert "scale_livelock" not in run([2.0] * 90, **DEAD_AT_END), "there is no scale to move"
 
 
 def test_an_overflow_of_fp16_is_one_of_the_forward_pass_that_fp32_holds() -> None:
     for phase, largest, found in (("forward", 7e4, True), ("loss", 7e4, False), ("forward", None, False)):
         given = overflow(phase, output_max=largest)
-        assert ("overflow_fp16" in run(FLAT, half=True, **given)) is found
-    assert "underflow_fp16" not in run(FLAT, half=True, inspection=Inspection())
+        assert ("overflow_fp16" in run(FLAT, fp16_forward=True, **given)) is found
+    assert "underflow_fp16" not in run(FLAT, fp16_forward=True, inspection=Inspection())
 
 
 def test_without_a_replay_the_cause_of_a_failing_update_is_unchecked() -> None:
@@ -214,7 +216,7 @@ def test_a_scale_has_collapsed_where_it_fell_far_and_still_falls() -> None:
         for i in range(40):
             skipped = i >= 40 - skips
             lines.append(line(60 + i, 2.0, skipped=skipped, scale=last ** (max(i + 1 - 40 + skips, 0) / skips)))
-        found = one(verdict(lines, scaled=scaled, scale_too_small=ended), "scale_collapse")
+        found = one(verdict(lines, dynamic_loss_scale=scaled, scale_too_small=ended), "scale_collapse")
         return found.sentence if found else None
 
     assert "still falling" in (told(0.9e-3, 15) or "") and told(1.1e-3, 15) is None

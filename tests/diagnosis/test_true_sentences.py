@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_rules import FAILED, FALLING, FLAT, NAMES, line, run, verdict
 
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.finding import Diagnosis, Finding
 from gradlab.diagnosis.inspection import ActivationOutput, Inspection
 from gradlab.diagnosis.options import Thresholds
@@ -42,7 +42,7 @@ def test_the_cause_of_a_loss_that_is_not_finite_is_the_operation_that_failed(
 @pytest.mark.parametrize("scaled", [True, False])
 def test_a_missing_loss_scale_is_a_cause_only_where_there_is_none(scaled: bool) -> None:
     lines = [line(i, loss) for i, loss in enumerate(FLAT, 1)]
-    half = {"half": True, "scaled": scaled, "inspection": Inspection(flushed=0.5)}
+    half = {"fp16_forward": True, "dynamic_loss_scale": scaled, "inspection": Inspection(flushed=0.5)}
     causes = told(verdict(lines, **half), "underflow_fp16").causes
     assert (
         causes == ["the loss scale is too small"]
@@ -61,7 +61,7 @@ def test_a_norm_that_grows_all_the_time_has_no_single_outliers() -> None:
 
 @pytest.mark.parametrize("ratios", [[0.5], [0.5, 1.5], [0.2, 0.3, 9.0]])
 def test_the_size_of_updates_is_of_those_that_were_measured(ratios: list[float]) -> None:
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i in range(60):
         stream.observe(line(i + 1, 2.0) | ({"update/ratio": ratios[i]} if i < len(ratios) else {}))
     said = told(diagnose(stream), "update_too_large").sentence
@@ -72,7 +72,7 @@ def test_the_size_of_updates_is_of_those_that_were_measured(ratios: list[float])
 def test_the_rate_is_no_cause_of_a_scale_that_fell_before_any_update() -> None:
     """And the numbers of a run without a finite norm hold none."""
     lines = [line(i, 2.0, math.inf) | {"update/skipped": True, "amp/scale": 2.0**-i} for i in range(1, 30)]
-    found = verdict(lines, half=True, scaled=True, scale_too_small=True, **FAILED)
+    found = verdict(lines, fp16_forward=True, dynamic_loss_scale=True, scale_too_small=True, **FAILED)
     assert told(found, "scale_collapse").causes == ["activations pass fp16's largest number, 65504"]
     assert not any(key.startswith("largest") for key in found.evidence)
     assert not any(isinstance(v, float) and math.isnan(v) for v in found.evidence.values())
@@ -105,7 +105,7 @@ def test_the_cause_of_a_gradient_that_is_not_finite_is_the_derivative_that_faile
 @pytest.mark.parametrize("operation", ["relu", "tanh"])
 def test_an_activation_is_a_cause_of_vanishing_only_where_the_model_has_one(operation: str) -> None:
     seen = Inspection([ActivationOutput("a", "Own", None, None, operation=operation)])
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i, loss in enumerate(FLAT, 1):
         stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1e5]})
     causes = told(diagnose(stream, inspection=seen), "vanishing").causes
@@ -113,7 +113,7 @@ def test_an_activation_is_a_cause_of_vanishing_only_where_the_model_has_one(oper
 
 
 def test_a_gradient_that_vanishes_in_training_is_not_the_architectures_fault() -> None:
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i, loss in enumerate(FLAT, 1):
         stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1.0 if i < 5 else 1e5]})
     causes = told(diagnose(stream), "vanishing").causes
@@ -121,7 +121,7 @@ def test_a_gradient_that_vanishes_in_training_is_not_the_architectures_fault() -
 
 
 def test_the_largest_update_is_that_of_all_that_were_measured_in_a_long_run() -> None:
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i in range(1, 2001):
         stream.observe(line(i, 2.0) | {"update/ratio": 7.7 if i == 1002 else 0.2})
     found = told(diagnose(stream), "update_too_large")
@@ -165,7 +165,7 @@ def test_what_a_model_has_is_not_what_it_lacks(residual: bool, normalised: bool)
     with units.watching():
         model(torch.randn(2, 4))
     assert (units.has("residual"), units.has("normalised")) == (residual, normalised)
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i, loss in enumerate(FLAT, 1):
         stream.observe(line(i, loss), {"grad/layer": [1.0, 1.0, 1.0, 1e5]})
     seen = Inspection(residual=residual, normalised=normalised)
@@ -206,7 +206,7 @@ def test_the_rate_is_the_first_cause_only_where_updates_show_it(ratio: float, ca
 
 
 def test_layers_that_no_gradient_reaches_do_not_vanish() -> None:
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i, loss in enumerate(FLAT, 1):
         stream.observe(line(i, loss), {"grad/layer": [None, None, 1.0, 1.0]})
     assert {f.code for f in diagnose(stream).findings} & {"vanishing", "broken_graph"} == {"broken_graph"}
@@ -238,7 +238,7 @@ def test_the_rate_is_no_cause_of_an_overflow_before_any_update() -> None:
     """Nor are the initial weights after some."""
     o = Overflow("forward", "a", "A", output_max=1e5, limit=65504.0)
     for skipped in (True, False):
-        found = verdict([line(i, 2.0, 1.0, skipped) for i in range(1, 9)], overflow=o, half=True, **FAILED)
+        found = verdict([line(i, 2.0, 1.0, skipped) for i in range(1, 9)], overflow=o, fp16_forward=True, **FAILED)
         causes = " ".join(told(found, "overflow_fp16").causes)
         assert ("learning rate" in causes) != skipped and ("initial weights" in causes) == skipped
 
@@ -280,7 +280,7 @@ def test_where_a_loss_went_is_its_end_and_not_its_best() -> None:
 def test_clipping_starves_layers_only_where_it_scales_the_whole_and_they_stand_still(
     whole: bool, rest: float, severity: str
 ) -> None:
-    stream = Stream(Thresholds(), NAMES)
+    stream = MetricStream(Thresholds(), NAMES)
     for i in range(100):
         one = line(i + 1, 2.0) | {"clip/coefficient": 1e-3, "update/ratio": 0.5}
         layers = {"grad/layer": [1.0, 1e3, 1.0, 1.0], "update/norm": [rest, 1.0, rest, rest], "param/norm": [1.0] * 4}

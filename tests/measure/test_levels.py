@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradlab.base.json_lines import number
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.options import Thresholds
 from gradlab.list import main as listed
 from gradlab.measure.levels import Levels
@@ -46,7 +46,7 @@ def test_everything_that_reports_a_run_reports_the_same_losses(
 ) -> None:
     speed = {"throughput/samples_per_second": 1.0}
     lines = [made.line(i, 3 * 0.98**i + i % 3 / 10, **speed) for i in range(1, updates + 1)]
-    stream = Stream(Thresholds())
+    stream = MetricStream(Thresholds())
     for line in lines:
         stream.observe(line)
     diagnosis = diagnose(stream)

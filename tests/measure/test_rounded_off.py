@@ -8,7 +8,7 @@ from helpers import trainer, updates
 from torch import nn
 
 import gradlab
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.options import Thresholds
 from gradlab.measure.rounded_off import given, narrow, rounded_off, some, still
 
@@ -38,7 +38,7 @@ def test_a_run_whose_bf16_weights_hardly_move_says_so(tmp_path: Path, dtype: str
         tmp_path, *model, "optimizer=adam", f"optimizer.lr={rate}", "monitor.step_every=10", "trainer.epochs=2"
     )
     run.run()
-    stream, lines = Stream(Thresholds(), run.update.names), updates(tmp_path)
+    stream, lines = MetricStream(Thresholds(), run.update.names), updates(tmp_path)
     for line in lines:
         stream.observe(line)
     codes = {f.code for f in diagnose(stream).findings}

@@ -17,7 +17,7 @@ from gradlab.base.option import Invalid
 from gradlab.config.compose import compose
 from gradlab.list import main
 from gradlab.report.terminal import query
-from gradlab.runs import search
+from gradlab.runs import run_list
 from gradlab.runs.record import RunRecord
 
 
@@ -155,13 +155,13 @@ def test_wrong_commands_are_one_or_two_lines(
 def test_a_short_name_that_two_fields_have_is_refused(root: Path) -> None:
     (root / "run" / "new" / ".hydra" / "config.yaml").write_text("schedule:\n  lr: 1\noptimizer:\n  lr: 0.1\n")
     with pytest.raises(Invalid, match=r"must be one of optimizer\.lr, schedule\.lr"):
-        query.resolve("--filter", "lr", search.find(root / "run"))
+        query.resolve("--filter", "lr", run_list.find(root / "run"))
 
 
 def test_a_short_name_is_not_that_of_a_remedys_settings(root: Path) -> None:
     config = "optimizer:\n  lr: 0.1\nremedy:\n  lower_lr:\n    multiply:\n      optimizer:\n        lr: 0.3\n"
     (root / "run" / "new" / ".hydra" / "config.yaml").write_text(config)
-    assert query.resolve("--filter", "lr", search.find(root / "run")) == "optimizer.lr"
+    assert query.resolve("--filter", "lr", run_list.find(root / "run")) == "optimizer.lr"
 
 
 @pytest.mark.parametrize(

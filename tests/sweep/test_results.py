@@ -9,7 +9,7 @@ import pytest
 import sweeps
 
 from gradlab.base.fields import value
-from gradlab.diagnosis.diagnose import Stream, diagnose
+from gradlab.diagnosis.diagnose import MetricStream, diagnose
 from gradlab.diagnosis.options import VERDICTS, Thresholds
 from gradlab.runs.curve import curve
 from gradlab.runs.measured import lost_at, measured
@@ -73,8 +73,8 @@ def test_a_diagnosis_says_whether_its_run_has_learnt() -> None:
     assert learns({"learns": True}) and not learns({"learns": False}) and not learns({})
 
 
-def followed(losses: list[float]) -> Stream:
-    stream = Stream(Thresholds())
+def followed(losses: list[float]) -> MetricStream:
+    stream = MetricStream(Thresholds())
     for i, loss in enumerate(losses, 1):
         line = {"attempt": i, "train/loss": loss, "grad/norm": 1.0, "update/skipped": False, "amp/scale": 1.0}
         stream.observe(line)

@@ -10,7 +10,7 @@ from torch.optim import SGD
 from watched_loops import batches, lines, loss_of, net, pair, train
 
 import gradlab
-from gradlab.runs import search
+from gradlab.runs import run_list
 from gradlab.runs.record import RunRecord
 from gradlab.watch.patches import PATCHES
 
@@ -112,7 +112,7 @@ with gradlab.watch(model, optimizer, folder="run"):
 
 def test_a_killed_watch_is_listed_as_killed(gradlab, tmp_path):
     assert gradlab.python("-c", KILLED, cwd=tmp_path).wait() == -signal.SIGKILL
-    assert [entry.verdict for entry in search.find(tmp_path)] == ["killed"]
+    assert [entry.verdict for entry in run_list.find(tmp_path)] == ["killed"]
 
 
 def test_a_forked_process_writes_nothing(tmp_path):

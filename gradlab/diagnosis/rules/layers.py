@@ -210,7 +210,11 @@ class BrokenGraph(Rule):
 
     def find(self, run: FinishedRun) -> Finding | None:
         recorded = [run.history.names[i] for i in sorted(self.missing or ())]
-        names = recorded if run.never is None else [name for name in recorded if name in run.never]
+        names = (
+            recorded
+            if run.never_had_gradient is None
+            else [name for name in recorded if name in run.never_had_gradient]
+        )
         if not names:
             return None
         many = len(names) > self.share * len(run.history.names)

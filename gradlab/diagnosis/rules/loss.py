@@ -105,14 +105,14 @@ class Diverged(Rule):
         if 0 < first * max(self.factor, rise**0.5) < last:
             return CHANGED, f"the mean square of its targets went from {first:.3g} to {last:.3g}"
         made = "the model also runs without gradients, as where it makes its data or targets"
-        return (CHANGED, made) if run.generates else None
+        return (CHANGED, made) if run.runs_without_gradients else None
 
     def unable(self, run: FinishedRun) -> str | None:
         h = run.history
         lost = h.evaluations and not math.isfinite(h.evaluations[-1])
         return (
             None
-            if run.long or run.opposed or lost or run.status == "given_up" or run.rose(self.factor)
+            if run.long or run.need_not_fall or lost or run.status == "given_up" or run.rose(self.factor)
             else f"the run has {h.attempts} update{'s' * (h.attempts != 1)}, fewer than {2 * run.window}"
         )
 
@@ -146,7 +146,7 @@ class UnboundedLoss(Rule):
     def find(self, run: FinishedRun) -> Finding | None:
         h = run.history
         parts, (first, last) = h.losses_over_time.parts(4), h.norm_drift
-        if not parts or run.opposed or not parts[3] < 0 or not last > self.growth * first:
+        if not parts or run.need_not_fall or not parts[3] < 0 or not last > self.growth * first:
             return None
         falls = [before - after for before, after in pairwise(parts)]
         faster = 0 < falls[0] < falls[1] < falls[2] or falls[2] > self.growth * max(map(abs, falls[:2]))

@@ -52,7 +52,7 @@ class ScaleCollapse(Rule):
         falling = self.scale * self.fall < self.height and sum(self.recent) > self.often * len(self.recent)
         at, epoch, skips = self.descent or [run.history.attempts, 0, 0]
         falling = falling and (at > 1 or self.scale < 1)
-        if not run.scale_too_small and not (falling and run.scaled):
+        if not run.scale_too_small and not (falling and run.dynamic_loss_scale):
             return None
         streak = run.history.streak
         evidence = {"smallest_scale": self.smallest, "scale_fell_from": at, "scale_fell_in_epoch": epoch}
@@ -93,13 +93,13 @@ class ScaleLivelock(Rule):
         self.scale = line["amp/scale"]
 
     def find(self, run: FinishedRun) -> Finding | None:
-        if not run.scaled or self.same < self.updates:
+        if not run.dynamic_loss_scale or self.same < self.updates:
             return None
         sentence = f"the last {self.same} updates were skipped, and the loss scale stayed at {self.scale:g}"
         return self.found("critical", sentence, self.at, scale=self.scale, skipped=self.same)
 
     def unable(self, run: FinishedRun) -> str | None:
-        return None if run.scaled else "there is no loss scale"
+        return None if run.dynamic_loss_scale else "there is no loss scale"
 
 
 @rule("overflow_fp16", position=70)
@@ -126,7 +126,7 @@ class OverflowFP16(Rule):
         return found
 
     def unable(self, run: FinishedRun) -> str | None:
-        return None if run.half else "nothing is computed in fp16"
+        return None if run.fp16_forward else "nothing is computed in fp16"
 
 
 @rule("underflow_fp16", position=140)
@@ -148,10 +148,10 @@ class UnderflowFP16(Rule):
         found = self.found("critical" if run.stuck else "warning", sentence, None, flushed=flushed)
         found.causes = (
             ["the loss scale is too small"]
-            if run.scaled
+            if run.dynamic_loss_scale
             else ["there is no loss scale, or one that is fixed and too small"]
         )
         return found
 
     def unable(self, run: FinishedRun) -> str | None:
-        return super().unable(run) if run.half else "nothing is computed in fp16"
+        return super().unable(run) if run.fp16_forward else "nothing is computed in fp16"

@@ -212,7 +212,7 @@ class NaNForward(NonFinite):
 def fits_wider(run: FinishedRun) -> bool:
     """Whether a wider type holds what fp16 does not."""
     o = run.overflow
-    if o is None or not run.half or o.undefined or not o.output_max or (o.limit or 0.0) > LARGEST_FP16:
+    if o is None or not run.fp16_forward or o.undefined or not o.output_max or (o.limit or 0.0) > LARGEST_FP16:
         return False
     return math.isfinite(o.output_max)
 

@@ -85,8 +85,8 @@ class Rule:
         """Why the rule cannot be applied to this run; None if it can."""
         h = run.history
         few = f"the run has {h.attempts} update{'s' * (h.attempts != 1)}, fewer than {2 * run.window}"
-        if run.opposed:
-            few = f"its loss {run.opposed}"
+        if run.need_not_fall:
+            few = f"its loss {run.need_not_fall}"
         unmoved = "how far the weights move was not recorded" if h.applied else "no update was applied"
         missing = {
             "long": None if run.long else few if h.losses.count or not h.attempts else "its losses are not known",

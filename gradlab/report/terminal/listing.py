@@ -17,7 +17,7 @@ from gradlab.base.option import Invalid, require
 from gradlab.base.visible import one_line
 from gradlab.report.terminal import query
 from gradlab.runs.outcome_class import HEALTHY
-from gradlab.runs.search import Entry, SweepEntry, find
+from gradlab.runs.run_list import Entry, SweepEntry, find
 from gradlab.runs.sweep_record import swept
 
 DESCRIPTION = """\

@@ -21,7 +21,7 @@ from gradlab.base.fields import value
 from gradlab.base.option import Invalid
 from gradlab.base.suggestions import did_you_mean
 from gradlab.runs.record import NUMBERS, STATES
-from gradlab.runs.search import Entry, natural
+from gradlab.runs.run_list import Entry, natural
 
 FIELDS = ("folder", "kind", "verdict", *NUMBERS, "time")
 CONDITION = re.compile(r"([^=!<>~]+)(!=|<=|>=|=|<|>)(.*)")

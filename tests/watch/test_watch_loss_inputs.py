@@ -79,9 +79,8 @@ def twins(out, x):
 
 def one_answer_for_all(out, x, y):
     one, two = twins(out, x).chunk(2)
-    return F.cross_entropy(
-        torch.tensor(2.0).exp() * torch.einsum("nc,mc->nm", one, two), torch.zeros(16).long()
-    )  # here
+    likeness = torch.tensor(2.0).exp() * torch.einsum("nc,mc->nm", one, two)
+    return F.cross_entropy(likeness, torch.zeros(16).long())  # here
 
 
 def normalised_over_samples(out, x, y, dim=0):

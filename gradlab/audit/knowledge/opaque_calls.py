@@ -32,7 +32,7 @@ WHOLE = re.compile(r"(^|[._])(args?|cfg|conf(ig)?|opts?|params|h?params|settings
 """Names of configurations."""
 CLASS = re.compile(r"[A-Z]\w*[a-z]|[A-Z]{2,}\d*$")
 """Names of classes."""
-LENGTHS = re.compile(r"arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
+LENGTHS = re.compile(r"(?<!t)arg|cfg|conf|opt|param|setting|self|accum|step|micro|update|num|count|^n$", re.I)
 """Names of what may contain the length of a window."""
 
 

@@ -52,11 +52,19 @@ def tensor_sum(left: Value, right: Value) -> Value:
         "tensor",
         choice=(),
         roots=left.roots | right.roots,
-        parts=(*(left.parts or (left,)), *(right.parts or (right,))),
+        parts=(*terms(left), *terms(right)),
         chain=chained([left, right]),
         opaque=left.opaque or right.opaque,
         **facts,
     )
+
+
+def terms(value: Value) -> tuple[Value, ...]:
+    """The terms of a sum, each with what the whole sum was divided by or multiplied with; of anything else itself."""
+    of_all = tuple(f for f in value.factors if all(f not in part.factors for part in value.parts))
+    if not value.parts or not of_all:
+        return value.parts or (value,)
+    return tuple(part.derived(part.kind, factors=(*part.factors, *of_all), traced=part.traced) for part in value.parts)
 
 
 def scaled(

@@ -106,17 +106,6 @@ def step_of_another(scenario: Scenario, clip: Occurrence, clipped: list[Value]) 
     return None if any(about(s, step.event.value.trained) for s in around if step.event.value) else step
 
 
-@loop_rule("GL705")
-def clip_of_nothing(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
-    """A generator of parameters is clipped that the optimizer, or an earlier clip, has gone through."""
-    for event in loop.events:
-        value = event.value
-        if event.kind == "clip" and value is not None and value.kind == "params":
-            again = loop.statement is not None or loop.self_contained
-            if event.empty or (value.branches >= 0 and again and value.birth < loop.birth):
-                yield event.path, event.node
-
-
 @loop_rule("GL707")
 def left_in_eval(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     """A model is put into eval() to be evaluated, and nothing takes it back before the next batches."""
@@ -215,7 +204,7 @@ def passed(loop: TrainingLoop, model: Value) -> bool:
 def known(models: tuple[Value, ...]) -> bool:
     """Whether the text shows where each of these models is made, and that they are no copies (`prepare()`)."""
     roots = [m.root() for m in models]
-    made = all(m.alone or m.call is not None for m in roots)
+    made = all(m.alone or m.built or m.call is not None for m in roots)
     return bool(roots) and made and all(m.kind in NETWORKS and m.prepared is None for m in roots)
 
 

@@ -84,7 +84,7 @@ def unscale_twice(scenario: Scenario) -> Iterator[Hit]:
                 break
             same = other.k == unscale.k and other.repeat == unscale.repeat and other.event.value is unscale.event.value
             if other.kind == "unscale" and same and other.event is not unscale.event:
-                yield Hit(unscale, (other,))
+                yield Hit(unscale, (other,), loose=True)
                 break
 
 

@@ -251,7 +251,8 @@ def leading(items: Sequence[Node], loop: Loop) -> Iterator[Node]:
     for item in items:
         if item is loop:
             return
-        if isinstance(item, Block) and loop in walk_events([item]):
-            yield from leading(item.body, loop)
+        if loop in walk_events([item]):
+            sides = [item.body] if isinstance(item, Block) else [item.then, item.other] if isinstance(item, If) else []
+            yield from leading(next((side for side in sides if loop in walk_events(side)), []), loop)
             return
         yield item

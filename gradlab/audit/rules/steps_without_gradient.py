@@ -76,7 +76,7 @@ def since_zeroing(scenario: Scenario, step: Occurrence, optimizer: Value) -> lis
 def single(models: tuple[Value, ...]) -> bool:
     """Whether these models are made in the text, and none is a part of several."""
     roots = [model.root() for model in models]
-    return bool(roots) and all((root.built or known((root,))) and not root.shared for root in roots)
+    return bool(roots) and all(known((root,)) and not root.shared for root in roots)
 
 
 def frozen(model: Value) -> bool:

@@ -46,7 +46,7 @@ class Scenario:
         """Whether something happens before all micro-batches of its window have been added up."""
         window = self.loop.in_window.get(id(step.event))
         if window is not None:  # not where a condition may pick one of its iterations
-            keys = {atom.key for atom in self.loop.atoms if atom.birth > window.birth}
+            keys = {atom.key for atom in self.loop.atoms if atom.birth > window.birth} - self.loop.of_each_parameter
             own = self.own_guards(step) | {guard for guard in step.guards if "index+" in guard[0]}
             return not any(key in guard for guard, _ in own for key in keys)
         return bool(self.loop.boundary) and not self.ends(step.k)

@@ -97,6 +97,13 @@ class TrainingLoop:
         return found
 
     @cached_property
+    def of_each_parameter(self) -> set[str]:
+        """Keys of the conditions that differ from parameter to parameter: `if p.requires_grad`."""
+        inner = [item for item in walk(self.body) if isinstance(item, Loop) and item.once]
+        tests = [(item.test, one.birth) for one in inner for item in walk(one.body) if isinstance(item, If)]
+        return {atom.key for test, birth in tests for atom in atoms(test) if atom.birth > birth}
+
+    @cached_property
     def impossible(self) -> set[int]:
         """Ids of the events in branches whose tests are constants."""
         tests = [item for item in walk(self.body) if isinstance(item, If) and item.test in (TRUE, FALSE)]

@@ -221,6 +221,53 @@ def run(args):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "two sums, each halved, in a window of the loop's own": """
+def run(parts):
+    for x, y in loader:
+        optimizer.zero_grad()
+        for part in x.chunk(parts):
+            out = model(part)
+            loss = (F.cross_entropy(out, y) + F.cross_entropy(out.flip(0), y)) / 2
+            loss += (F.kl_div(out, out.flip(0)) + F.kl_div(out.flip(0), out)) / 2
+            (loss / parts).backward()
+        optimizer.step()
+""",
+    "divided by its own length, whatever parameters": """
+def run(n):
+    batches = iter(loader)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for i in range(n):
+            x, y = next(batches)
+            F.cross_entropy(model(x), y).backward()
+            for p in model.parameters():
+                if p.requires_grad:
+                    p.grad.div_(n)  # expect: GL303
+        optimizer.step()
+    for _ in range(2):
+        optimizer.zero_grad()
+        for i in range(n):
+            x, y = next(batches)
+            F.cross_entropy(model(x), y).backward()
+            for p in model.parameters():
+                if i == n - 1 and p.grad is not None:
+                    p.grad.div_(n)
+        optimizer.step()
+""",
+    "the loss of a function that receives targets, and nothing of the window": """
+from losses import CrossEntropy
+def run(args, n):
+    for i, (x, target) in enumerate(loader):
+        CrossEntropy(model(x), target, reduction="mean").backward()  # expect: GL301
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    for i, (x, target) in enumerate(loader):
+        CrossEntropy(model(x), target, args).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
 }
 
 

@@ -136,6 +136,26 @@ for epoch in range(epochs):
         optimizer.step()
         schedule.step()
 """,
+    "at the start of a function that some epochs call": """
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 / (s + 1))
+def plain(net, opt):
+    schedule.step()  # expect: GL404
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+def other(net, opt):
+    for x, y in loader:
+        opt.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        opt.step()
+    schedule.step()
+for epoch in range(9):
+    if epoch < 5:
+        plain(model, optimizer)
+    else:
+        other(model, optimizer)
+""",
 }
 
 

@@ -484,6 +484,62 @@ for x, y in loader:
     opt.step()
     second.step()
 """,
+    "clipping the other of two networks of the file's own classes": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.layer(x)
+class Head(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+    def forward(self, x):
+        return self.body(x)
+class Other(Net):
+    pass
+one, two = Net(), Other().to("cuda")
+head = Head(two)
+first, second = torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.1)
+for x, y in loader:
+    first.zero_grad()
+    F.mse_loss(one(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(two.parameters(), 1.0)  # expect: GL705
+    first.step()
+    second.zero_grad()
+    two(one(x).detach()).mean().backward()
+    torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+    second.step()
+""",
+    "a clip of the file's own that goes twice through a generator": """
+def clip(parameters, max_norm):
+    total = sum(p.grad.pow(2).sum() for p in parameters) ** 0.5
+    if total > max_norm:
+        for p in parameters:
+            p.grad.mul_(max_norm / total)
+    return total
+def bounded(parameters, max_norm, largest):
+    if largest:
+        for p in parameters:
+            p.grad.clamp_(-max_norm, max_norm)
+    else:
+        for p in parameters:
+            p.grad.mul_(max_norm)
+def listed(parameters, max_norm):
+    parameters = list(parameters)
+    total = sum(p.grad.pow(2).sum() for p in parameters) ** 0.5
+    for p in parameters:
+        p.grad.mul_(max_norm / total)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    clip(net.parameters(), 1.0)  # expect: GL705
+    clip([*net.parameters()], 1.0)
+    bounded(net.parameters(), 1.0, x.mean() > 0)
+    listed(net.parameters(), 1.0)
+    opt.step()
+""",
 }
 
 

@@ -421,6 +421,37 @@ def fit(runner: Runner, opt):
     for x, y in loader:
         trainer.train_step(x, y)
 """,
+    "unscaled for the clip, and again for the log": """
+scaler = torch.amp.GradScaler("cuda")
+def run(clip, log):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        if clip and clip > 0:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        if log:
+            scaler.unscale_(optimizer)  # expect: GL202
+            print(nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+        scaler.step(optimizer)
+        scaler.update()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        if clip:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        if log:
+            if not clip:
+                scaler.unscale_(optimizer)
+            print(nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+        scaler.step(optimizer)
+        scaler.update()
+""",
 }
 
 

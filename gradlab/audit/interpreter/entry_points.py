@@ -12,7 +12,7 @@ from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
 from gradlab.audit.trace.iterables import every, members, several
 from gradlab.audit.trace.loop_search import stepless_loops, training_loops, with_graph
-from gradlab.audit.trace.persistent_optimizers import zeroes_own_gradients
+from gradlab.audit.trace.persistent_optimizers import acts_alone
 from gradlab.audit.trace.training_loop import TrainingLoop
 from gradlab.audit.trace.values import Event, Scope, Value
 
@@ -103,7 +103,8 @@ def function_loops(
     interpreter.stepless += stepless_loops(items)
     for loop in found:
         own = owner is not None and manual and not has_gradient_hooks(owner) and node.name == "training_step"
-        loop.self_contained = loop.statement is None and (own or zeroes_own_gradients(loop, owner, module))
+        alone = own or acts_alone(loop, owner, node, module, interpreter.project)
+        loop.self_contained = loop.statement is None and alone
     return found
 
 

@@ -264,7 +264,7 @@ def run(args, n):
             optimizer.zero_grad()
     for i, (x, target) in enumerate(loader):
         CrossEntropy(model(x), target, args).backward()
-        if (i + 1) % n == 0:
+        if (i + 1) % n == 0 or i + 1 == len(loader):
             optimizer.step()
             optimizer.zero_grad()
 """,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradlab.audit.interpreter.interpreter import Interpreter
-from gradlab.audit.source.project import Definition, Function, Module, Project
+from gradlab.audit.source.project import Definition, Function, Module, Project, methods_of
 from gradlab.audit.source.syntax import dotted, walk
 from gradlab.audit.trace.event_tree import Node, events
 from gradlab.audit.trace.iterables import every, members, several
@@ -205,9 +205,8 @@ def all_methods(owner: Value) -> list[tuple[Function, Module]]:
     """The methods of a class and of its bases in the project, overridden ones left out."""
     found: dict[str, tuple[Function, Module]] = {}
     for node, module in zip(owner.lineage, owner.modules):
-        for item in node.body:
-            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                found.setdefault(item.name, (item, module))
+        for name, method in methods_of(node).items():
+            found.setdefault(name, (method, module))
     return list(found.values())
 
 

@@ -52,7 +52,10 @@ def optimizer_step(call: CallSite, owner: Value) -> Value:
     inside = tuple(events(engine.out[before:]))
     for hook in owner.pre_hooks:
         engine.apply(node, hook, [owner])
-    call.emit("step", owner, closure=inside)
+    scaler = next((value for value in call.values if value.kind == "scaler"), None)
+    if scaler is not None:  # of several optimizers, which step through it
+        call.emit("opaque", owner, name=call.name, receives=frozenset({"optimizer", "scaler"}))
+    call.emit("step", owner, closure=inside, scaler=scaler)
     for hook in owner.post_hooks:
         engine.apply(node, hook, [owner])
     return tensor() if call.args else Value()

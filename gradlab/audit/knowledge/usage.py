@@ -50,7 +50,8 @@ class Usage:
             return "ddp"
         if methods & {"parameters", "named_parameters"}:
             return "model"
-        if methods & {"get_last_lr", "get_lr"} and "step" in methods:
+        optimizer = NAMES["optimizer"].search(name.split(".")[-1]) and not NAMES["scheduler"].search(name)
+        if methods & {"get_last_lr", "get_lr"} and "step" in methods and not optimizer:
             return "scheduler"
         if "step" in methods and not methods & {"reset", "render", "action_space"}:
             if NAMES["scheduler"].search(name):

@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from gradlab.audit.source.files import Source, read
@@ -96,6 +96,17 @@ def module_of(source: Source) -> Module:
             found.names.setdefault(node.name, node)
         elif isinstance(node, (ast.If, ast.Try)):
             left += reversed([*node.body, *node.orelse])
+    return found
+
+
+@lru_cache(maxsize=1000)
+def methods_of(node: ast.ClassDef) -> dict[str, Function]:
+    """The methods of a class by name: of several definitions the last one, of a property the one that reads it."""
+    found: dict[str, Function] = {}
+    for item in node.body:
+        if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            decorators = {getattr(decorator, "attr", "") for decorator in item.decorator_list}
+            found |= {} if decorators & {"setter", "deleter"} else {item.name: item}
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
-from gradlab.audit.source.project import Function, Module
+from gradlab.audit.source.project import Function, Module, methods_of
 from gradlab.audit.trace.conditions import TRUE, Formula
 
 births = itertools.count(1)
@@ -220,9 +220,8 @@ class Value:
             at = next((i for i, node in enumerate(lineage) if above in node.body), len(lineage))
             lineage, modules = lineage[at + 1 :], modules[at + 1 :]
         for node, module in zip(lineage, modules):
-            for item in node.body:
-                if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) and item.name == name:
-                    return item, module
+            if (found := methods_of(node).get(name)) is not None:
+                return found, module
         return None
 
 

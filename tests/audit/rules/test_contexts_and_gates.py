@@ -90,6 +90,47 @@ def fit(net, opt, scheduler, n):
         loss = F.cross_entropy(net(x), y) / n
         scaler(loss, opt, net.parameters(), scheduler, 1.0, i % n == 0)
 """,
+    "several optimizers that step through the scaler, in a method that is defined twice": """
+class Trainer:
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+    def train_epoch(self):
+        raise NotImplementedError
+    def train_epoch(self):
+        scaler = torch.amp.GradScaler("cuda") if half else None
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda", enabled=half):
+                loss = F.cross_entropy(self.net(x), y)
+            if scaler is not None:
+                scaler.scale(loss).backward()
+            else:
+                loss.backward()
+            self.optimizer.step("net", scaler=scaler)
+class Other(Trainer):
+    def train_epoch(self):
+        raise NotImplementedError
+    def train_epoch(self):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.net(x), y).backward()
+            self.optimizer.step()
+            torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)  # expect: GL101
+""",
+    "what saves all, and an optimizer of unseen making that tells its rate": """
+from elsewhere import Adam, lm_checkpoint
+def make(net):
+    optimizer = Adam([p for p in net.parameters()], lr=0.1)
+    return optimizer, net
+def fit(net, optimizer):
+    for x, y in loader:
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()  # expect: GL305
+        print(optimizer.get_lr())
+        lm_checkpoint(net, optimizer)
+optimizer, net = make(model)
+fit(net, optimizer)
+""",
     "bf16 or null without scaler": """
 from contextlib import nullcontext
 def ctx(dtype):

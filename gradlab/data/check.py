@@ -70,7 +70,7 @@ def check_split(split: Split, spec: Spec, name: str, part: str, ignore_index: in
 
 
 def places(split: Split, which: torch.Tensor) -> list[int]:
-    """Of samples (n,) bool, counted as in the whole set."""
+    """Places in the whole set of the samples that (n,) bool marks."""
     index = which.nonzero()[:, 0]
     return list((split.kept.cpu()[index.cpu()] if isinstance(split, Remaining) else index).tolist())
 

@@ -141,7 +141,7 @@ class ShardedUpdate(Update):
         super().load_state_dict(self.converted(state, lambda t, shard, like: t.shape == like.shape, placed))
 
     def converted(self, state: dict[str, Any], fits: Any, convert: Any) -> dict[str, Any]:
-        """A state whose tensors per element of a parameter are made other ones."""
+        """The same state, with the optimizer's tensors per element of a parameter converted."""
         pairs = list(zip(self.params, self.dtensors, strict=True))
         known = {id(p): pair for pair in pairs for p in pair}
         of = [known[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
@@ -156,4 +156,4 @@ class ShardedUpdate(Update):
 
 
 class ShardedTerms(ShardedUpdate, TermsUpdate):
-    """The same of a loss of several terms."""
+    """The same for a loss of several terms."""

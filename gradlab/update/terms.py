@@ -30,7 +30,7 @@ class TermsUpdate(Update):
         return super().__call__(window, recorder)
 
     def counted_ahead(self, window: Sequence[MicroBatch]) -> torch.Tensor:
-        """(K,) by a forward pass without gradients; what it draws the next one draws again."""
+        """(K,) counted by a forward pass without gradients; the next one draws the same random numbers again."""
         self.save_buffers()
         state, counts = random_state(), torch.zeros(len(self.loss.forms), dtype=torch.float64, device=self.device)
         with torch.no_grad(), self.precision.arithmetic(), self.precision.autocast():

@@ -13,7 +13,7 @@ from gradlab.diagnosis.rules.rule import Rule, rule
 
 LARGEST_FP16 = 65504.0
 FEW = 5
-"""Samples of an update for each that must not fail by itself, where single ones are at fault."""
+"""Single samples are at fault only where an update has this many samples for each that fails by itself."""
 
 
 @dataclass

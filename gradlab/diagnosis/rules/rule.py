@@ -54,7 +54,7 @@ class Rule:
     """Whether its finding is the verdict, if there is nothing worse, though it is information."""
     loses: ClassVar[str] = ""
     """The class on maps of a run with a critical finding of it that leaves no usable model: diverged, exploded or
-    collapsed; empty where the run is stable all the same, as one that does not learn."""
+    collapsed; empty where the run is stable nevertheless, like one that does not learn."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What it requires: long, layers, steps or inspection (see `unable`)."""
 

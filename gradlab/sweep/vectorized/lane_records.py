@@ -21,7 +21,7 @@ from gradlab.update.recorder import Layers, Recorder
 
 
 class LaneRecord(Recorder):
-    """Of every parameter of every lane: the norm of its gradient, and where asked how far it moves (see `Record`)."""
+    """Gradient norm of every parameter of every lane, and where asked how far it moves (see `Record`)."""
 
     def __init__(self, update: StackedUpdate, names: list[str], steps: bool, recurrent: list[str]) -> None:
         """names: of all parameters, without a gradient too. recurrent: modules whose gradients are followed in time."""

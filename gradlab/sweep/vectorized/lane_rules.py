@@ -60,7 +60,7 @@ def batch_norm(
     x: Tensor, mean: Tensor | None, var: Tensor | None, weight: Tensor | None, bias: Tensor | None, training: bool,
     momentum: float, eps: float,
 ) -> Tensor:  # fmt: skip
-    """x (L, B, C, ...): channels of all lanes side by side. PyTorch's own rule fails on halves with fp32 statistics."""
+    """x (L, B, C, ...): channels of all lanes side by side. PyTorch's own rule fails on fp16 with fp32 statistics."""
     lanes, _, channels = x.shape[:3]
     of_channels = [t if t is None else t.reshape(lanes * channels) for t in (mean, var, weight, bias)]
     out: Tensor = F.batch_norm(x.transpose(0, 1).flatten(1, 2), *of_channels, training, momentum, eps)  # type: ignore
@@ -128,7 +128,7 @@ def layer_norm_rule(
     taps: Taps | None, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor | None:  # fmt: skip
-    """Of halves with fp32 weights, which vmap would not round."""
+    """In half precision with fp32 weights, which vmap would not round."""
     if input.dtype not in (torch.float16, torch.bfloat16):
         return None
     return F.layer_norm(input.float(), normalized_shape, weight, bias, eps).to(input.dtype)

@@ -26,7 +26,7 @@ def can_fork() -> bool:
 
 
 def spare_compiler() -> None:
-    """Do not import the compiler, which takes seconds: optimizers load it to be left alone by it."""
+    """Do not import the compiler, which takes seconds: optimizers load it only to exclude themselves from it."""
     for name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
         inner: Any = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
         if inner is not None:
@@ -34,7 +34,7 @@ def spare_compiler() -> None:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes."""
+    """Bytes of memory that are free."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

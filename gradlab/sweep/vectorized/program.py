@@ -29,8 +29,8 @@ from gradlab.sweep.vectorized.stack import Stack
 from gradlab.train import build, build_data
 
 KEPT = 128 * 2**20
-"""Bytes that lanes may keep for their backward passes together on a CPU: more share the cost of calls, until that is
-nothing beside the arithmetic."""
+"""Bytes that lanes may keep for their backward passes together on a CPU: more lanes share the cost of calls, until
+that is nothing beside the arithmetic."""
 LEAST, MOST = 64, 1024
 """Lanes of a chunk, at least where there are so many jobs, and at most."""
 MOST_ON_CPU = 256

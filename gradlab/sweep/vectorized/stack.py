@@ -147,7 +147,7 @@ class Stack:
         return lambda row: {"scale": now[row], "growth_tracker": good[row]}
 
     def evaluate(self, lanes: list[int]) -> None:
-        """Look at the test set with some of the lanes, as `evaluate` does with one."""
+        """Evaluate some of the lanes, as `Trainer.evaluate` does one run."""
         lead = self.lanes[lanes[0]]
         if lead.unseen() is not None:
             row_of = self.update.row_of

@@ -97,7 +97,7 @@ class Workers:
         open_: set[Any] = set(self.pipes)
         while open_:
             ready: list[Any] = wait(list(open_), timeout=1.0)
-            updates(0)  # time passes, which is said
+            updates(0)  # so that the elapsed time is shown
             for pipe in ready:
                 try:
                     kind, *message = pipe.recv()

@@ -435,4 +435,30 @@ for x, y in loader:
 """.strip(),
         found_by=("watch",),
     ),
+    Code(
+        code="GL619",
+        name="loss-reversed",
+        severity="warning",
+        message="the loss is an error with its sign reversed: the error is made as large as can be",
+        why="A step makes the loss small. A likelihood or a score that is to be large enters it with a minus, an error "
+        "without one.",
+        wrong="""
+for x, y in loader:
+    optimizer.zero_grad()
+    logarithms = F.log_softmax(model(x), dim=-1)
+    loss = logarithms.gather(1, y[:, None]).mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        fix="change the sign of the loss",
+        example="""
+for x, y in loader:
+    optimizer.zero_grad()
+    logarithms = F.log_softmax(model(x), dim=-1)
+    loss = -logarithms.gather(1, y[:, None]).mean()
+    loss.backward()
+    optimizer.step()
+""".strip(),
+        found_by=("watch",),
+    ),
 )

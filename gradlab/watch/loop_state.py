@@ -35,6 +35,7 @@ from gradlab.watch.not_finite import NotFinite
 from gradlab.watch.optimizer_output import OptimizerOutput
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.output_folder import OutputFolder
+from gradlab.watch.reversed_losses import ReversedLosses
 from gradlab.watch.rules import accumulation
 from gradlab.watch.sample_axes import SampleAxes
 from gradlab.watch.scaler_tracker import ScalerTracker
@@ -100,6 +101,7 @@ class LoopState:
             DrawnValues(),
             ConstantTargets(),
             ShareAxes(),
+            ReversedLosses(),
         ]
         self.asking: list[AskingReader] = [self.not_finite, ThrownLosses(), FreshWeights(models, self.trackers)]
         """Readers that may want the next update too."""

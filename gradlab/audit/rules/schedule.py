@@ -167,8 +167,8 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
 
 
 def handed_in(schedule: Value, module: Module) -> bool:
-    """Whether a schedule of a rate, by its name, comes from a caller, and the file takes none from its own project."""
-    if any(one.made or not one.given or not RATE.search(one.name) for one in alternatives(schedule)):
+    """Whether a schedule of a rate, by its name, comes from elsewhere, and the file takes none from its own project."""
+    if any(not (one.given or one.made) or not RATE.search(one.name) for one in alternatives(schedule)):
         return False
     taken = [name for name, (path, level) in module.imports.items() if level or path.split(".")[0] not in INSTALLED]
     return not any(SCHEDULES.search(name) for name in (*taken, *module.names))

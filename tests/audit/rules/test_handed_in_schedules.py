@@ -24,6 +24,24 @@ CASES = {
     ),
     "a parameter, where the file takes a schedule of the project's": "from warmup import NoamSchedule\n"
     + LOOP.format(name="scheduler", first="scheduler.step()", second="opt.step()"),
+    "one of several results of a function of elsewhere": """
+from elsewhere import build_all
+net, opt, scheduler = build_all(8)
+for x, y in loader:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    scheduler.step()  # expect: GL402
+    opt.step()
+""",
+    "the result of what makes schedules": """
+from elsewhere import build_scheduler
+scheduler = build_scheduler(optimizer)
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    scheduler.step()
+    optimizer.step()
+""",
     "an attribute": """
 class Trainer:
     def __init__(self, net, opt, lr_scheduler):

@@ -53,8 +53,10 @@ def no_sync_on_the_last(scenario: Scenario) -> Iterator[Hit]:
             if region is None or not throughout(scenario, last, region):
                 continue
             between = scenario.steps[scenario.steps.index(last) : scenario.steps.index(step)]
-            calls = [s.event.receives for s in between if s.kind == "opaque"]
-            if by_hand(region) and any(what & {"model", "ddp", "params", "self", "framework"} for what in calls):
+            calls = [s.event for s in between if s.kind == "opaque"]
+            if not by_hand(region):
+                calls = [call for call in calls if re.search("reduce|sync|average", call.name)]
+            if any(call.receives & {"model", "ddp", "params", "self", "framework"} for call in calls):
                 continue  # gradients may be reduced by hand too
             if not depends_on_iteration(scenario.loop, last, step, region):
                 yield Hit(last, (step,), region.node, region=region)

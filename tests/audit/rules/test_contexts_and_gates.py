@@ -59,6 +59,22 @@ def fit(net, opt, kind):
         scaler.step(opt)
         scaler.update()
 """,
+    "gradients that a function of elsewhere reduces": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+from elsewhere import allreduce_gradients
+net = DDP(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    with net.no_sync():
+        F.cross_entropy(net(x), y).backward()
+    allreduce_gradients(list(net.parameters()))
+    optimizer.step()
+for x, y in loader:
+    optimizer.zero_grad()
+    with net.no_sync():  # expect: GL502
+        F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+""",
     "a context that a method chooses": """
 from contextlib import nullcontext
 from torch.nn.parallel import DistributedDataParallel as DDP

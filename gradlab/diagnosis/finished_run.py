@@ -28,6 +28,19 @@ class FinishedRun(Measurements):
         return self.history.losses.count >= 2 * self.window and not self.need_not_fall
 
     @property
+    def why_not_long(self) -> str:
+        """Why its first and its last losses cannot be compared, where it is not long."""
+        known, updates = self.history.losses.count, self.history.attempts
+        if self.need_not_fall:
+            return f"its loss {self.need_not_fall}"
+        if updates and not known:
+            return "its losses are not known"
+        have = (
+            f"the run has {updates} update{'s' * (updates != 1)}" if known >= updates else f"{known} losses are known"
+        )
+        return f"{have}, fewer than {2 * self.window}"
+
+    @property
     def targets_outgrew_loss(self) -> bool:
         """Whether the targets have grown, as in a curriculum, and the loss has halved relative to their size.
 
@@ -49,9 +62,9 @@ class FinishedRun(Measurements):
     def loss_at_end(self) -> str:
         """The final loss in words that follow "to"."""
         finite = self.history.finite_losses
-        if math.isfinite(self.last_loss) or not finite:
+        if math.isfinite(self.last_loss):
             return f"{self.last_loss:.3g}"
-        return f"{finite[-1]:.3g}, its last finite value"
+        return f"{finite[-1]:.3g}, its last finite value" if finite else "NaN or infinity"
 
     @property
     def standard_error(self) -> float:

@@ -85,7 +85,7 @@ class Vanishing(Rule):
             depth = (
                 min(depth, run.inspection.layer_ratio) if math.isinf(depth) else depth
             )  # not fp16's flushing to zero
-        if run.beats_constant_anywhere or run.frozen or run.status == "failed":
+        if run.beats_constant_anywhere or run.frozen or run.status == "failed" or run.ended_nonfinite:
             return None
         live = passed(run)
         if math.isinf(depth) if not live else depth * live <= self.ratio < depth:

@@ -113,7 +113,7 @@ class Diverged(Rule):
         return (
             None
             if run.long or run.need_not_fall or lost or run.status == "given_up" or run.rose(self.factor)
-            else f"the run has {h.attempts} update{'s' * (h.attempts != 1)}, fewer than {2 * run.window}"
+            else run.why_not_long
         )
 
 

@@ -84,12 +84,9 @@ class Rule:
     def unable(self, run: FinishedRun) -> str | None:
         """Why the rule cannot be applied to this run; None if it can."""
         h = run.history
-        few = f"the run has {h.attempts} update{'s' * (h.attempts != 1)}, fewer than {2 * run.window}"
-        if run.need_not_fall:
-            few = f"its loss {run.need_not_fall}"
         unmoved = "how far the weights move was not recorded" if h.applied else "no update was applied"
         missing = {
-            "long": None if run.long else few if h.losses.count or not h.attempts else "its losses are not known",
+            "long": None if run.long else run.why_not_long,
             "layers": None if h.layer_records else "no norms of layers were recorded (monitor=none)",
             "steps": None if h.update_ratios.count else unmoved,
             "inspection": None if run.inspection else "the model was not inspected when the run ended",

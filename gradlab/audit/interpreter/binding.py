@@ -13,7 +13,7 @@ from gradlab.audit.trace.choices import either
 from gradlab.audit.trace.conditions import Formula, negation
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import OTHERS
-from gradlab.audit.trace.provenance import take_apart
+from gradlab.audit.trace.provenance import is_traced, sources, take_apart
 from gradlab.audit.trace.truth import truthy
 from gradlab.audit.trace.values import NO_ROOTS, Value, births
 
@@ -53,6 +53,8 @@ def bind(engine: Engine, target: ast.expr, value: Value) -> None:
     elif isinstance(target, ast.Subscript):
         whole = engine.value(target.value)
         replace_item(whole, value)
+        if whole.kind in ("unknown", "tensor", "detached") and (not is_traced(value) or sources(value)):
+            whole.update(kind="tensor" if whole.kind == "tensor" else "unknown", traced=False)
         for one in wholes(whole.root()) if whole.kind in ("model", "ddp") else ():
             one.thawed = True
         if whole.kind == "dict":

@@ -145,7 +145,7 @@ def called(site: CallSite, callee: Value, owner: Value | None) -> Value:
         made = forward(engine, node, callee, site.args, site.keywords.values())
         return engine.forward_pass(node, callee, site.args, made)
     if kind == "criterion":
-        made = loss(engine, node, site.args, callee.reduction, callee.ignoring, callee.maker)
+        made = loss(engine, node, site.compared, callee.reduction, callee.ignoring, callee.maker)
         return engine.forward_pass(node, callee, site.args, made if callee.maker else divisible(node, made))
     if kind in ("context", "autocast", "null"):
         return callee

@@ -15,7 +15,7 @@ from gradlab.audit.trace.choices import choice
 from gradlab.audit.trace.conditions import Atom
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import dictionary_of_pairs, element, several, spend
-from gradlab.audit.trace.provenance import take_apart
+from gradlab.audit.trace.provenance import is_traced, take_apart
 from gradlab.audit.trace.values import Scope, Value
 
 PREDICTION = re.compile(r"prob|pred|logit|out|score|hat", re.I)
@@ -47,7 +47,7 @@ def subscript(engine: Engine, node: ast.Subscript) -> Value:
         return made
     if key not in value.attributes:
         made = Value("unknown", f"{value.name}{key}", given=True, birth=value.birth)
-        made.update(traced=value.traced, origins=value.origins, cut=value.cut, cut_path=value.cut_path)
+        made.update(traced=is_traced(value), origins=value.origins, cut=value.cut, cut_path=value.cut_path)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             made.kind = kind_by_name(node.slice.value) or "unknown"
         elif value.kind == "unknown" and {"step", "zero_grad"} <= called_on_items(engine, dotted(node.value)):

@@ -44,6 +44,11 @@ class CallSite:
         """All arguments."""
         return [*self.node.args, *(k.value for k in self.node.keywords)]
 
+    @property
+    def compared(self) -> list[Value]:
+        """The arguments of a loss function: the positional ones, and those that PyTorch names input and target."""
+        return [*self.args, *(self.keywords[word] for word in ("input", "target") if word in self.keywords)]
+
     def keyword(self, name: str) -> object:
         """The constant that a keyword is given."""
         return self.keywords[name].value if name in self.keywords else None

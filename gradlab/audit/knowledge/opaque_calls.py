@@ -10,7 +10,7 @@ from gradlab.audit.knowledge.call_site import CallSite
 from gradlab.audit.knowledge.known_names import AVERAGES, COMPUTES_LOSS, HARMLESS, LOGGERS, MAY_ACT, SHOWS
 from gradlab.audit.trace.engine import Engine
 from gradlab.audit.trace.iterables import members
-from gradlab.audit.trace.provenance import is_traced
+from gradlab.audit.trace.provenance import first_cut, is_traced
 from gradlab.audit.trace.values import CALLABLE, UNSET, Value
 
 ACTING = {
@@ -58,12 +58,16 @@ def opaque_call(call: CallSite, owner: Value | None) -> Value:
         return count_of(owner, name)
     configured = owner is not None and name == "get" and bool(call.args) and call.args[0].kind == "number"
     data = owner is not None and owner.kind == "unknown" and owner.traced
+    traced = data and (name in MOVING or all(map(is_traced, call.values)))
+    lost = first_cut(owner) if owner is not None and traced else None
     lengths = lengths_given(call) if re.search("sched", name, re.I) else ()
     alone = owner is None and not receives and CLASS.match(name) is not None and all(v.within is None for v in received)
     return Value(
         made=True,
         opaque=True,
-        traced=data and (name in MOVING or all(map(is_traced, call.values))),
+        traced=traced,
+        cut=lost.cut if lost is not None else None,
+        cut_path=lost.cut_path if lost is not None else "",
         blind=blind(owner, received),
         inside=tuple(engine.regions),
         acting=bool(receives),

@@ -35,10 +35,10 @@ def library_call(call: CallSite) -> Value:
         and call.first is not None
         and call.first.kind == "tensor"
     )
-    if (LOSS_FUNCTION.match(tail) or named) and call.args:
+    if (LOSS_FUNCTION.match(tail) or named) and (call.args or (call.compared and call.name.startswith("torch."))):
         pass_networks(call)
         reduction = constant(call.keywords.get("reduction"), "mean", "mean")
-        return loss(call.engine, call.node, call.args, reduction, "ignore_index" in call.keywords, call.name)
+        return loss(call.engine, call.node, call.compared, reduction, "ignore_index" in call.keywords, call.name)
     if call.name.startswith("torch.") or tail in ("sum", "max", "min", "abs"):
         return torch_function(call)
     made = opaque_call(call, None)

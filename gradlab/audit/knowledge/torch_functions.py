@@ -57,7 +57,7 @@ def torch_function(call: CallSite) -> Value:
     if first is not None and first.counted is not None and tail in AWAY_FROM_ZERO:
         return count_of(first, tail)
     if tail == "sum" and first is not None and len(call.values) == 1:
-        return Value(made=True, counted=first, summed=True)
+        return Value(made=True, counted=first, summed=True, **provenance(call.engine, call.node, call.values))
     enabled = first.value if tail == "set_grad_enabled" and first is not None else None
     if tail == "enable_grad" or (tail == "set_grad_enabled" and enabled is not False):
         return Value("context", word="grad" if tail == "enable_grad" or enabled is True else "perhaps_grad")

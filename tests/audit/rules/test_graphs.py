@@ -50,6 +50,25 @@ CASES = {
     "a detached loss": LOOP.format(backward="loss.detach().backward()  # expect: GL712"),
     "a copy of a loss": LOOP.format(backward="torch.tensor(loss).backward()  # expect: GL712"),
     "the data of a loss": LOOP.format(backward="loss.data.backward()  # expect: GL712"),
+    "values that are joined, or put into a tensor, behind detach()": """
+other = nn.Linear(8, 4)
+for x, y in loader:
+    optimizer.zero_grad()
+    joined, filled, goal = torch.empty(0), torch.empty(2), torch.zeros(2)
+    values = model(x).detach()  # expect: GL712
+    for i in range(2):
+        joined = torch.cat((joined, values[i]))
+        filled[i] = torch.sum(x[i])
+    F.mse_loss(input=joined.squeeze(), target=filled.squeeze()).backward()
+    optimizer.step()
+for x, y in loader:
+    optimizer.zero_grad()
+    filled, goal = torch.empty(2), other(x).detach()
+    for i in range(2):
+        filled[i] = model(x[i])
+    F.mse_loss(filled.squeeze(), goal).backward()
+    optimizer.step()
+""",
     "a loss and a term that is only shown": LOOP.format(backward="(loss + loss.detach()).backward()"),
     "a loss of detached outputs": """
 for x, y in loader:

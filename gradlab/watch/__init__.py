@@ -17,7 +17,7 @@ except:
     GL703              at the end, where a module is frozen, or at a file's only `requires_grad = False`, or the step
     GL704              from the third update: the gradients must oppose each other every time
     GL707              at `eval()`, from the third update on in that mode
-    GL708              at the end, at the latest step on other weights
+    GL708              at the end, at the optimizer's making if it can be told, or the latest step on other weights
     GL709              at the end, at the assignment, if a function that runs then or at the beginning holds it
     GL608 GL609 GL611 - GL616 GL618 GL714 GL721
                        in the second update alone, and not where anything was compiled, or under DDP or FSDP

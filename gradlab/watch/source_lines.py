@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from gradlab.watch.call_site import USER, CallSite, origin
+from gradlab.watch.call_site import USER, CallSite, call_site, origin
 
 JUMPS = (ast.Continue, ast.Break, ast.Return)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -119,6 +119,22 @@ def assignment_line(thing: Any) -> CallSite | None:
                 found += [(code, line(value)) for value in held]
         frame = frame.f_back
     return found[0] if len({number for _, number in found}) == 1 else None
+
+
+def making_line(optimizer: Any, step_site: CallSite | None) -> CallSite | None:
+    """The line at which an optimizer is made: what a running function holds it by, or the only call of its class's name
+    in the files of its step and of the watch."""
+    if (assigned := assignment_line(optimizer)) is not None:
+        return assigned
+    files = {site[0].co_filename: site[0] for site in (call_site(), step_site) if site is not None}
+    found = [
+        (code, node.lineno)
+        for code in files.values()
+        for node in ast.walk(parsed(code))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) == type(optimizer).__name__
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def value_of(node: ast.AST, names: dict[str, Any]) -> Any:

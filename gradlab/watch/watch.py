@@ -28,6 +28,7 @@ from gradlab.watch.observers.zero_grad import ZeroGradObserver
 from gradlab.watch.optimizer_tracker import OptimizerTracker, listed
 from gradlab.watch.output_folder import OutputFolder
 from gradlab.watch.rules import reach
+from gradlab.watch.source_lines import making_line
 
 INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
@@ -190,8 +191,9 @@ class Watch:
         names = loop.unheld.names()
         starved = any(record.name == "step-without-gradient" for record in self.faults)
         for tracker, weights in loop.unheld.at_end(starved):
-            detail = listed([names[p] for p in weights])
-            loop.add_fault("weights-without-optimizer", tracker.step_site, tracker, detail, at_end=True)
+            detail, made = listed([names[p] for p in weights]), making_line(tracker.optimizer, tracker.step_site)
+            detail = f"the optimizer made here does not hold {detail}" if made else detail
+            loop.add_fault("weights-without-optimizer", made or tracker.step_site, tracker, detail, at_end=True)
         self.discovery.at_end()
         self.schedule_observer.at_end()
         self.flag_observer.at_end()

@@ -18,13 +18,13 @@ wrong, right = TWINS.wrong, TWINS.right
 @wrong("weights-without-optimizer")
 def a_head_is_replaced_after_the_optimizer_is_made(watch):
     model = net()
-    optimizer = SGD(model.parameters(), 0.1)
+    optimizer = SGD(model.parameters(), 0.1)  # here
     model[2] = nn.Linear(16, 4)
     with watch(model, optimizer) as w:
         for batch in batches(24):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
-            optimizer.step()  # here
+            optimizer.step()
     return w
 
 
@@ -62,7 +62,38 @@ def test_weights_of_a_recurrent_layer_have_their_public_names(tmp_path):
             optimizer.zero_grad()
             F.cross_entropy(head(model(x)[0]), y).backward()
             optimizer.step()
-    assert [f.detail for f in w.faults] == ["weight_ih_l0, weight_hh_l0, bias_ih_l0 and 1 more"]
+    names = "weight_ih_l0, weight_hh_l0, bias_ih_l0 and 1 more"
+    assert [f.detail for f in w.faults] == [f"the optimizer made here does not hold {names}"]
+
+
+KEPT = """
+class Training:
+    def __init__(self, model):
+        self.optimizer = SGD(model[2].parameters(), 0.1)
+
+    def run(self, model, watch):
+        with watch(model, self.optimizer) as w:
+            self.loop(model)
+        return w
+
+    def loop(self, model):
+        for batch in batches(24):
+            model.zero_grad()
+            loss_of(model, batch).backward()
+            self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("more", "line"), [("", 4), ("def other(p): return SGD(p, 0.2)", 15)])
+def test_an_optimizer_that_an_object_keeps_is_named_if_its_file_makes_no_other(more, line, tmp_path):
+    path, names = tmp_path / "kept.py", {"SGD": SGD, "batches": batches, "loss_of": loss_of}
+    path.write_text(KEPT + more)
+    exec(compile(KEPT + more, str(path), "exec"), names)
+    model = net()
+    w = names["Training"](model).run(model, watched(tmp_path / "out"))
+    assert [(f.name, f.site[0].co_filename, f.site[1]) for f in w.faults] == [
+        ("weights-without-optimizer", str(path), line)
+    ]
 
 
 class Several(nn.Module):
@@ -84,12 +115,12 @@ class Several(nn.Module):
 @wrong("weights-without-optimizer")
 def layers_in_a_plain_list(watch):
     model = Several(list)
-    optimizer = SGD(model.parameters(), 0.1)
+    optimizer = SGD(model.parameters(), 0.1)  # here
     with watch(model, optimizer) as w:
         for batch in batches(24):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
-            optimizer.step()  # here
+            optimizer.step()
     return w
 
 
@@ -126,12 +157,12 @@ class Uncertain(nn.Module):
 @wrong("weights-without-optimizer")
 def weights_of_a_loss_are_left_out(watch):
     model, criterion = net(), Uncertain()
-    optimizer = SGD(model.parameters(), 0.1)
+    optimizer = SGD(model.parameters(), 0.1)  # here
     with watch(model, optimizer) as w:
         for batch in batches(24):
             optimizer.zero_grad()
             criterion(model(batch[0]), batch).backward()
-            optimizer.step()  # here
+            optimizer.step()
     return w
 
 
@@ -139,12 +170,12 @@ def weights_of_a_loss_are_left_out(watch):
 def a_temperature_is_left_out(watch):
     """It multiplies one side of a product."""
     model, classes, temperature = net(), torch.randn(4, 4), nn.Parameter(torch.zeros(()))
-    optimizer = SGD(model.parameters(), 0.1)
+    optimizer = SGD(model.parameters(), 0.1)  # here
     with watch(model, optimizer) as w:
         for x, y in batches(24):
             optimizer.zero_grad()
             F.cross_entropy(temperature.exp() * F.normalize(model(x), dim=1) @ classes, y).backward()
-            optimizer.step()  # here
+            optimizer.step()
     return w
 
 

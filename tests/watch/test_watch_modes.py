@@ -87,12 +87,12 @@ def zeroed_once_a_window_and_stepped_each_time(watch):
 @wrong("weights-without-optimizer")
 def a_layer_is_left_out(watch):
     model = net()
-    optimizer = SGD(model[2].parameters(), 0.1)
+    optimizer = SGD(model[2].parameters(), 0.1)  # here
     with watch(model, optimizer) as w:
         for batch in batches(24):
             model.zero_grad()
             loss_of(model, batch).backward()
-            optimizer.step()  # here
+            optimizer.step()
     return w
 
 

@@ -9,7 +9,7 @@ from gradlab.watch.call_site import CallSite, format_site
 from gradlab.watch.events import BackwardPass, Seen, Violation
 from gradlab.watch.optimizer_tracker import EARLY, OptimizerTracker, listed
 from gradlab.watch.rules.accumulation import close
-from gradlab.watch.source_lines import assignment_line, freezing_line
+from gradlab.watch.source_lines import freezing_line, making_line
 
 STARVED = 2
 """Steps without a gradient, from the first on, after which an optimizer that is alone is known to train nothing."""
@@ -135,7 +135,8 @@ def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen
     still = [g for g in tracker.optimizer.param_groups if id(g) not in tracker.moving]
     names = [tracker.name_of(p) for g in still for p in g["params"] if p.requires_grad and p.grad is not None]
     if names and tracker.attempts >= OFTEN:
-        yield "learning-rate-zero", assignment_line(tracker.optimizer) or tracker.step_site, listed(names)
+        site = making_line(tracker.optimizer, tracker.step_site) or tracker.step_site
+        yield "learning-rate-zero", site, listed(names)
     unstepped = not tracker.attempts and tracker.num_backwards >= OFTEN and tracker.is_still
     moved = tracker.other_optimizers or any(other.attempts and other.ids & tracker.ids for other in trackers)
     if unstepped and not moved:

@@ -51,6 +51,8 @@ class Measurements:
     """Whether gradients are turned round on their way: its loss is a game of two networks."""
     runs_without_gradients: bool = False
     """Whether the model often ran without gradients too: what it put out may be data or targets."""
+    narrow: str = "bf16 or fp16"
+    """The type of weights that have less than 32 bits."""
     targets: tuple[float, float] | None = None
     """Mean squares of a regression's targets at the beginning and at the end, where known."""
     constant: float | None = None

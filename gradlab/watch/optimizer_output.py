@@ -15,6 +15,7 @@ from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
 from gradlab.diagnosis.inspection import Inspection
 from gradlab.diagnosis.options import Thresholds
 from gradlab.loggers.local import RunFiles
+from gradlab.measure.rounded_off import narrow
 from gradlab.report.pages import run_page
 from gradlab.runs import ending
 from gradlab.train import environment
@@ -150,6 +151,8 @@ class OptimizerOutput:
         }
         cuts = [format_site(record.site) for record in faults if record.name == "graph-cut"]
         known["cut"] = f"the graph of some weights ends at {cuts[0]}" if cuts else ""
+        if types := {str(p.dtype).removeprefix("torch.") for p in self.tracker.params if narrow(p)}:
+            known["narrow"] = " and ".join(sorted(types))
         known["betas"] = any("betas" in group for group in self.tracker.optimizer.param_groups)
         free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
         if free and not (known["need_not_fall"] or known["runs_without_gradients"]):

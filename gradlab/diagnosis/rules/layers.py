@@ -275,8 +275,8 @@ class UpdatesLost(Rule):
         lost, still = run.history.rounded_off.median, run.history.still.median
         if not (lost > self.share and still > self.stay * lost):
             return None
-        sentence = f"{lost:.1%} of the weights stay bitwise what they are in an update, though their gradient is not"
-        sentence += f" zero, and {still:.1%} from one record of the steps to the next"
+        sentence = f"weights are kept in {run.narrow}, which rounds the updates off: {lost:.1%} of them stay bitwise"
+        sentence += f" what they are, though their gradient is not zero, and {still:.1%} over many updates"
         evidence = {"lost": lost, "still": still, "update_ratio": run.history.update_ratios.median}
         return self.found("critical" if run.stuck else "warning", sentence, None, **evidence)
 

@@ -142,6 +142,8 @@ class OptimizerTracker:
     """The highest learning rate so far."""
     last_alive: int = 0
     """The latest update whose learning rate was over `GONE` of that."""
+    latest_rate: tuple[float, int] = (0.0, 0)
+    """The latest learning rate, and the update from which on it is that."""
     backward_site: CallSite | None = None
     """Call site of the latest backward pass that reached it."""
     step_site: CallSite | None = None
@@ -247,6 +249,8 @@ class OptimizerTracker:
     def note_rate(self, rate: float) -> None:
         """After a step: its learning rate."""
         self.first_rate = self.first_rate or rate
+        if rate != self.latest_rate[0]:
+            self.latest_rate = rate, self.attempts
         if rate > GONE * self.peak_rate:
             self.last_alive = self.attempts
             self.peak_rate = max(self.peak_rate, rate)

@@ -25,14 +25,14 @@ USUAL = {
 }
 
 
-def trained(folder, make, step_at):
-    """Ten epochs of eight updates. step_at: whether the schedule steps at an update of an epoch."""
+def trained(folder, make, step_at, updates=8):
+    """Ten epochs. step_at: whether the schedule steps at an update of an epoch."""
     model = net()
     optimizer = SGD(model.parameters(), 0.1)
     schedule = make(optimizer)
     with gradlab.watch(model, optimizer, schedule=schedule, folder=folder, quiet=True) as watch:
         for _ in range(10):
-            for i, batch in enumerate(batches(8)):
+            for i, batch in enumerate(batches(updates)):
                 optimizer.zero_grad()
                 loss_of(model, batch).backward()
                 optimizer.step()
@@ -56,6 +56,17 @@ def test_a_schedule_of_epochs_that_is_stepped_for_each_batch(name, tmp_path):
 @pytest.mark.parametrize("name", USUAL)
 def test_a_schedule_that_is_as_long_as_the_training(name, tmp_path):
     assert trained(tmp_path, USUAL[name], lambda i: True)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("milestones", "gamma", "wrong"), [([6, 8], 0.1, True), ([6, 40], 0.1, False), ([6, 8], 0.2, False)]
+)
+def test_milestones_of_epochs_that_are_counted_in_updates(milestones, gamma, wrong, tmp_path):
+    """They end at a low rate, that never changes again; where they come later, or end higher, nothing is said."""
+    faults, line = trained(
+        tmp_path, lambda optimizer: schedules.MultiStepLR(optimizer, milestones, gamma), lambda i: True, 20
+    )
+    assert faults == [("schedule-too-short", line)] * wrong
 
 
 def test_a_schedule_that_is_never_stepped(tmp_path):

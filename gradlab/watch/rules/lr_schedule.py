@@ -16,6 +16,10 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 LONG = 40
 """Updates after which a learning rate that is nearly 0 from before half of them on is no short test."""
+START = 0.05
+"""Part of the updates in which a schedule comes to its end that counts epochs and is stepped for each batch."""
+LOW = 0.02
+"""Part of the highest learning rate at which nearly nothing is trained for the rest of them."""
 
 UNFINISHED = 0.05
 """Part of the learning rate below which a warm-up has hardly begun."""
@@ -194,10 +198,14 @@ def at_end(
     metric.
     """
     updates, passes = tracker.attempts, tracker.num_backwards
-    gone = updates >= LONG and tracker.peak_rate > 0 and tracker.last_alive < updates / 2
-    if gone and 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more are those of micro-batches
-        since = tracker.last_alive + 2
-        yield "schedule-too-short", site, f"from update {since} on", since
+    (rate, start), highest = tracker.latest_rate, tracker.peak_rate
+    if updates >= LONG and 0.9 * updates <= num_steps <= 1.1 * updates and not plateau:  # more: those of micro-batches
+        if highest > 0 and tracker.last_alive < updates / 2:
+            since = tracker.last_alive + 2
+            yield "schedule-too-short", site, f"from update {since} on", since
+        elif 0 < rate < LOW * highest and start < START * updates:
+            since = start + 1
+            yield "schedule-too-short", site, f"from update {since} on it is {rate:.2g}, after {highest:.2g}", since
     accumulates = updates * 2 <= passes
     if accumulates and passes in lengths and abs(num_steps - updates) <= 1:
         yield "schedule-length-in-micro-batches", site, f"{num_steps} of {passes} steps"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gradlab.audit.knowledge.constructors import EPOCHS
-from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule
+from gradlab.audit.rules.registry import Hit, loop_rule, scenario_rule, text_rule
 from gradlab.audit.source.project import INSTALLED, Module
-from gradlab.audit.source.syntax import called_name, walk
+from gradlab.audit.source.syntax import called_name, dotted, walk
 from gradlab.audit.trace.conditions import atoms, holds
 from gradlab.audit.trace.event_tree import Block, If, Loop, Node, events
 from gradlab.audit.trace.event_tree import walk as walk_events
@@ -170,8 +170,13 @@ def handed_in(schedule: Value, module: Module) -> bool:
     """Whether a schedule of a rate, by its name, comes from elsewhere, and the file takes none from its own project."""
     if any(not (one.given or one.made) or not RATE.search(one.name) for one in alternatives(schedule)):
         return False
+    return not has_own_schedules(module)
+
+
+def has_own_schedules(module: Module) -> bool:
+    """Whether a file makes or imports something of its project that may be a schedule, by its name."""
     taken = [name for name, (path, level) in module.imports.items() if level or path.split(".")[0] not in INSTALLED]
-    return not any(SCHEDULES.search(name) for name in (*taken, *module.names))
+    return any(SCHEDULES.search(name) for name in (*taken, *module.names))
 
 
 def sets_rate(schedule: Value | None, optimizer: Value | None) -> bool:
@@ -206,6 +211,20 @@ def before_epoch(loop: TrainingLoop) -> Iterator[tuple[str, ast.AST]]:
     for event in heading(loop):
         if event.kind == "schedule" and counts_after(loop, event):
             yield event.path, event.node
+
+
+@text_rule("GL404")
+def before_epoch_of_engine(module: Module) -> Iterator[ast.AST]:
+    """A function that Ignite's engine calls when an epoch begins steps a schedule of a rate, whatever the epoch."""
+    if has_own_schedules(module):
+        return
+    for function in module.source.nodes.of(ast.FunctionDef):
+        called = [one for one in function.decorator_list if isinstance(one, ast.Call) and called_name(one) == "on"]
+        if any(dotted(given) == "Events.EPOCH_STARTED" for one in called for given in one.args):
+            for call in (item.value for item in function.body if isinstance(item, ast.Expr)):
+                name, _, method = dotted(call.func).rpartition(".") if isinstance(call, ast.Call) else ("", "", "")
+                if method == "step" and RATE.search(name) and ast.unparse(call).endswith("()"):
+                    yield call
 
 
 def heading(loop: TrainingLoop) -> Iterator[Event]:

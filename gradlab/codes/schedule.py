@@ -103,7 +103,8 @@ for epoch in range(epochs):
         code="GL405",
         name="schedule-too-short",
         severity="warning",
-        message="the schedule, stepped after each update, has taken the learning rate to nearly nothing before half of them",
+        message="the schedule, stepped after each update, has taken the learning rate to nearly nothing before half of "
+        "them",
         why="A schedule that counts epochs comes to its end within a few of them when it is stepped for each batch; "
         "what follows trains nothing.",
         wrong="""

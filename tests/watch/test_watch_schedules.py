@@ -121,6 +121,23 @@ def test_a_plateau_schedule_whose_mode_is_the_contrary_one(kind, mode, tmp_path)
     assert [(f.name, f.site[1]) for f in watch.faults] == [("plateau-of-an-improving-metric", line)] * wrong
 
 
+@pytest.mark.parametrize(("first", "wrong"), [(0.82, True), (0.6, False)])
+def test_an_error_rate_worse_than_guessing_is_an_accuracy(first, wrong, tmp_path):
+    """Of four classes, while the loss falls and does not halve; an error rate of less may rise by overfitting."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.02)
+    schedule = schedules.ReduceLROnPlateau(optimizer, factor=0.5, patience=2)
+    with gradlab.watch(model, optimizer, schedule=schedule, folder=tmp_path, quiet=True) as watch:
+        for epoch in range(12):
+            for batch in batches(16, seed=epoch):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+            schedule.step(round(200 * (first + 0.01 * epoch)) / 200)
+    assert not watch.broken and watch.loop.trackers[0].constant.loss(1) > 1.2
+    assert [f.name for f in watch.faults] == ["plateau-of-an-improving-metric"] * wrong
+
+
 @pytest.mark.parametrize("kind", ["validation", "error"])
 def test_a_plateau_schedule_of_a_metric_that_gets_worse(kind, tmp_path):
     """The training loss falls, and what is not trained on gets worse from the first epoch on."""

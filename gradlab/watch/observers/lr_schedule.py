@@ -101,7 +101,10 @@ class ScheduleObserver:
             self.loop.add_violations(tracker, rules.unfinished(tracker, site, count, peak(schedule)), at_end=True)
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
-                self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site), at_end=True)
+                given, passes = tracker.constant, tracker.num_backwards / max(tracker.attempts, 1)
+                single = given.known is not None and (given.known.key[0] == "classes" or given.known.key[1] == 1)
+                constant = given.loss(passes) if single else None
+                self.loop.add_violations(tracker, rules.contrary(schedule.mode, seen, site, constant), at_end=True)
         for index, lives in self.lives.items():
             found = rules.made_anew(list(lives.values()))
             self.loop.add_violations(self.loop.trackers[index], found, at_end=True)

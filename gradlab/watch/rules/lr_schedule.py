@@ -118,12 +118,13 @@ def replaced(tracker: OptimizerTracker, idle: Idle, trackers: Sequence[Optimizer
         yield "schedule-of-another-optimizer", idle.site, f"its rate is {rate:.3g} now, the one in use {started:.3g}"
 
 
-def contrary(mode: str, seen: Sequence[Measured], site: CallSite | None) -> Iterator[Violation]:
+def contrary(mode: str, seen: Sequence[Measured], site: CallSite | None, constant: float | None) -> Iterator[Violation]:
     """At the end: did a schedule lower the rate while its metric improved?
 
     A metric to be maximised that is close to the training loss, and falls with it, is a loss. One to be minimised of
     which all values are shares of a number of samples, and that rises beyond a half while the loss halves, is an
-    accuracy.
+    accuracy; so is one that would be right less than half as often as a constant answer, while the loss falls below
+    that of it. constant: the least cross-entropy H of a constant answer, which is right in exp(-H) of all at least.
     """
     places = [i for i, each in enumerate(seen) if each.reduced][:2]
     if len(seen) < FEW or len(places) < 2 or not all(math.isfinite(v) for m in seen for v in (m.metric, m.loss)):
@@ -141,6 +142,8 @@ def contrary(mode: str, seen: Sequence[Measured], site: CallSite | None) -> Iter
         share = 100.0 if last.metric > 1 else 1.0
         rose = last.metric > 1.5 * first.metric or 2 * (share - last.metric) < share - first.metric
         known = rose and 2 * last.metric > share and 2 * last.loss < first.loss
+        if constant is not None and last.loss < constant:
+            known |= 2 * (share - last.metric) < share * min(0.5, math.exp(-constant))
         known = known and are_shares([m.metric / share for m in seen])
     if known:
         course = f"it went from {first.metric:.4g} to {last.metric:.4g}, the training loss from {first.loss:.4g} to"

@@ -76,7 +76,7 @@ def single(tensor: torch.Tensor) -> torch.Tensor:
 
 def stacked(samples: Sequence[Any]) -> Any:
     """PyTorch's own collate function, of samples whose lists of numbers are tensors."""
-    alone = numbers_alone(samples[0])  # collated as they are, in a quarter of the time
+    alone = all(map(numbers_alone, samples))  # collated as they are, in a third of the time
     return torch.utils.data.default_collate([sample if alone else tensors(sample) for sample in samples])
 
 

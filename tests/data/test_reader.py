@@ -71,3 +71,10 @@ def test_blocks_go_on_where_their_last_one_ended() -> None:
         with other():
             numbers()
     assert found == whole
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_samples_of_tensors_arrays_and_lists_meet_in_one_batch(order: tuple[int, int]) -> None:
+    samples = [(torch.tensor([1.0, 2.0]), 3), (np.array([4.0, 5.0], dtype="float32"), np.int64(6))]
+    x, y = stacked([samples[place] for place in order])
+    assert torch.equal(x[torch.tensor(order)], torch.tensor([[1.0, 2.0], [4.0, 5.0]])) and sorted(y.tolist()) == [3, 6]

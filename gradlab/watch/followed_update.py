@@ -21,6 +21,8 @@ FLAT = {f"{name}{end}" for name in ("round", "floor", "ceil", "trunc", "fix", "s
 NETWORKS = {"linear", "matmul", "__matmul__", "mm", "bmm", "addmm", "einsum", "bilinear", "embedding", "embedding_bag"}
 NETWORKS |= {"conv1d", "conv2d", "conv3d", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 """Functions of weights and activations, or of weights and indices."""
+PLACES = (("input", "query"), ("other", "mat2", "weight", "key"), ("value",))
+"""Names of the first arguments of functions. Those that are not written in Python are followed as they are called."""
 MAX_CALLS = 20_000
 """Calls that are followed at most."""
 
@@ -101,9 +103,25 @@ class FollowedUpdate(TorchFunctionMode):
             return result
         if self.num_calls < MAX_CALLS and self.tracker is not None and not is_transformed():
             self.num_calls += 1
+            placed, named = in_places(args, kwargs)
             for reader in self.readers:
-                self.guarded(reader.follow, getattr(func, "__name__", ""), func, list(args), kwargs, result)
+                self.guarded(reader.follow, getattr(func, "__name__", ""), func, placed, named, result)
         return result
+
+
+def in_places(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call, the first ones in their places also where they are given by name."""
+    placed, named = list(args), dict(kwargs)
+    for names in PLACES[len(placed) :] if named else ():
+        if (name := next((each for each in names if each in named), None)) is None:
+            break
+        placed.append(named.pop(name))
+    return placed, named
+
+
+def argument(args: list[Any], kwargs: dict[str, Any], place: int, name: str) -> Any:
+    """One that is given in its place or by name; None if it is not given."""
+    return args[place] if len(args) > place else kwargs.get(name)
 
 
 def has_compiled() -> bool:

@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site, format_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import tensors_in
+from gradlab.watch.followed_update import argument, tensors_in
 from gradlab.watch.loss_graph import MAX_NODES
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
@@ -90,10 +90,11 @@ class SampleAxes:
 def read_of(name: str, given: Tensor, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Which entry of the second dimension is read, or that they are averaged; None of other calls."""
     if name == "__getitem__" and isinstance(args[1], tuple) and len(args[1]) > 1:
-        return args[1][1] if args[1][0] == ALL and type(args[1][1]) is int else None
-    place = args[1] if len(args) > 1 else kwargs.get("dim")
+        first, second = args[1][:2]
+        return second if isinstance(first, slice) and first == ALL and type(second) is int else None
+    place = argument(args, kwargs, 1, "dim")
     if name == "select" and place in (1, -2):
-        return args[2] if len(args) > 2 else kwargs.get("index")
+        return argument(args, kwargs, 2, "index")
     if name in AVERAGES and place in (1, -2, (1,), [1]):
         return name
     return None

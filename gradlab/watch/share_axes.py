@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
-from gradlab.watch.followed_update import tensors_in
+from gradlab.watch.followed_update import argument, tensors_in
 from gradlab.watch.loss_arguments import are_shares
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
@@ -50,8 +50,8 @@ class ShareAxes:
             known = [each for each in given if each in self.shares and each.dim() == result.dim()]
             if len(known) == 1:
                 self.products[result] = known[0].detach()
-        elif name == "sum" and given[0] in self.products:
-            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        elif name == "sum" and given and given[0] in self.products:
+            dim = argument(args, kwargs, 1, "dim")
             if isinstance(dim, int):
                 self.judge(self.products[given[0]], dim % given[0].dim())
         elif name in MATMULS and len(given) == 2:

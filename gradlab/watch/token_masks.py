@@ -10,12 +10,15 @@ from torch import Tensor
 
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
+from gradlab.watch.followed_update import argument
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 from gradlab.watch.sample_axes import ATTENTION
 
 SCALED = "scaled_dot_product_attention"
-HIDDEN = -1e4
+HIDDEN = -100.0
 """What is added to hide an entry, or less."""
+VANISHING = 1e-30
+"""Weight of an entry that is hidden so, at most."""
 FEW = 16
 """Targets from which nothing is concluded."""
 
@@ -41,7 +44,7 @@ class TokenMasks:
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
         if name == "embedding" and isinstance(args[0], Tensor) and args[0].dim() == 2 and min(args[0].shape) > 1:
-            self.tokens.append((args[0], args[2] if len(args) > 2 else kwargs.get("padding_idx")))
+            self.tokens.append((args[0], argument(args, kwargs, 2, "padding_idx")))
         elif not self.tokens:
             return
         elif name == ATTENTION and result[0].requires_grad:
@@ -50,14 +53,14 @@ class TokenMasks:
                 mask = kwargs.get("attn_mask")
                 self.note(len(args[0]), None if mask is None else hides(mask), bool(kwargs.get("is_causal")))
         elif name == SCALED and result.requires_grad:
-            mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+            mask, causal = argument(args, kwargs, 3, "attn_mask"), argument(args, kwargs, 5, "is_causal")
             if args[0].shape[-2] == args[1].shape[-2]:
                 hidden = None if mask is None else ~mask if mask.dtype is torch.bool else hides(mask)
-                self.note(args[0].shape[-2], hidden, bool(kwargs.get("is_causal")))
+                self.note(args[0].shape[-2], hidden, bool(causal))
         elif name == "softmax" and result.dim() > 2 and result.shape[-1] == result.shape[-2] and result.requires_grad:
-            self.note(result.shape[-1], result.detach() == 0, False)
+            self.note(result.shape[-1], result.detach() < VANISHING, False)
         elif name in ("cross_entropy", "nll_loss") and result.requires_grad:
-            target = args[1] if len(args) > 1 else kwargs.get("target")
+            target = argument(args, kwargs, 1, "target")
             if isinstance(target, Tensor) and not target.is_floating_point() and target.numel() >= FEW:
                 self.targets.append((call_site(), target))
 
@@ -100,7 +103,7 @@ class TokenMasks:
 
 def hides(mask: Tensor) -> Tensor:
     """Of a mask whose True, or negative numbers, hide an entry."""
-    return mask if mask.dtype is torch.bool else mask < HIDDEN
+    return mask if mask.dtype is torch.bool else mask <= HIDDEN
 
 
 def shift_of(tokens: Tensor, target: Tensor) -> int | None:

@@ -20,6 +20,11 @@ def pooled_by_product(m, x, y, dim=0):
     return (shares @ x)[:, 0]  # here
 
 
+def pooled_by_name(m, x, y, dim=0):
+    shares = m.score(x).softmax(dim=dim)
+    return torch.sum(input=shares * x, dim=1)  # here
+
+
 def attended(m, x, y, dim=-2):
     likeness = m.score.weight.mean() * (x @ x.mT)
     return (F.softmax(likeness, dim=dim) @ x).mean(1)  # here
@@ -39,7 +44,7 @@ def faults_of(summary, tmp_path):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("summary", [pooled, pooled_by_product, attended])
+@pytest.mark.parametrize("summary", [pooled, pooled_by_name, pooled_by_product, attended])
 def test_weights_that_are_normalised_over_something_else(summary, tmp_path):
     assert faults_of(summary, tmp_path) == [("softmax-axis", marked(summary))]
 
@@ -57,6 +62,7 @@ def clustered(m, x, y):
 
 RIGHT = {
     "pooled": lambda m, x, y: pooled(m, x, y, dim=1),
+    "by_name": lambda m, x, y: pooled_by_name(m, x, y, dim=1),
     "steps_first": lambda m, x, y: pooled(m, x.transpose(0, 1), y, dim=0, other=0),
     "product": lambda m, x, y: pooled_by_product(m, x, y, dim=1),
     "attended": lambda m, x, y: attended(m, x, y, dim=-1),

@@ -12,6 +12,11 @@ import gradlab
 MASK = nn.Transformer.generate_square_subsequent_mask(8)
 
 
+def added(size):
+    """A mask of finite numbers."""
+    return torch.full((8, 8), size).triu(1)
+
+
 class Parts(nn.Module):
     def __init__(self):
         super().__init__()
@@ -44,6 +49,12 @@ def of_one_call(m, tokens, y, mask=None):
     return next_token(m.out(states), tokens)
 
 
+def of_one_call_by_name(m, tokens, y, mask=None):
+    q, k, v = m.qkv(m.embed(tokens)).chunk(3, -1)
+    states = F.scaled_dot_product_attention(query=q, key=k, value=v, attn_mask=mask)  # here
+    return next_token(m.out(states), tokens)
+
+
 def of_the_same_token(m, tokens, y, mask=None):
     out = m.out(m.layer(m.embed(tokens), MASK))
     return next_token(out, tokens) if mask is not None else F.cross_entropy(out.mT, tokens)  # here
@@ -63,7 +74,7 @@ def of_padding(m, tokens, y, mask=None):
     return F.cross_entropy(m.out(states.mean(1)), y)
 
 
-WRONG = [of_layers, of_products, of_one_call, of_the_same_token, of_a_translation, of_padding]
+WRONG = [of_layers, of_products, of_one_call, of_one_call_by_name, of_the_same_token, of_a_translation, of_padding]
 
 
 def faults_of(loss, tmp_path, **given):
@@ -90,6 +101,16 @@ def masked_tokens(m, tokens, y):
     return F.cross_entropy(out.mT, torch.where(hidden, tokens, -100))
 
 
+def by_name(m, tokens, y):
+    q, k, v = m.qkv(m.embed(tokens)).chunk(3, -1)
+    return next_token(m.out(F.scaled_dot_product_attention(query=q, key=k, value=v, is_causal=True)), tokens)
+
+
+def by_place(m, tokens, y):
+    q, k, v = m.qkv(m.embed(tokens)).chunk(3, -1)
+    return next_token(m.out(F.scaled_dot_product_attention(q, k, v, None, 0.0, True)), tokens)
+
+
 def from_a_source(m, tokens, y):
     memory = m.layer(m.embed(tokens))
     return next_token(m.out(m.decoder(m.embed(tokens), memory, tgt_mask=MASK)), tokens)
@@ -97,6 +118,13 @@ def from_a_source(m, tokens, y):
 
 RIGHT = {
     **{loss.__name__: lambda m, tokens, y, loss=loss: loss(m, tokens, y, MASK) for loss in WRONG},
+    **{
+        f"{loss.__name__}{size:g}": lambda m, tokens, y, loss=loss, size=size: loss(m, tokens, y, added(size))
+        for loss in (of_layers, of_products)
+        for size in (-1e4, -1e3, -100.0)
+    },
+    "by_name": by_name,
+    "by_place": by_place,
     "masked_tokens": masked_tokens,
     "from_a_source": from_a_source,
     "autoencoder": lambda m, tokens, y: F.cross_entropy(m.out(m.layer(m.embed(tokens))).mT, tokens),

@@ -40,6 +40,8 @@ class ReversedLosses:
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
         self.tracker = tracker
+        if any(group.get("maximize") for group in tracker.optimizer.param_groups):
+            return False
         return tracker.attempts == FOLLOWED[0] or (tracker.attempts == FOLLOWED[1] and self.site is not None)
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
@@ -62,8 +64,11 @@ class ReversedLosses:
 
 
 def error_of(node: Any) -> Any:
-    """The node of an error whose sign is reversed, or of logarithms that are made small; None of other losses."""
-    sign = 1.0
+    """The node of an error whose sign is reversed, or of logarithms that are made small; None of other losses.
+
+    A number that multiplies it may be the return of an episode, or its cost, whose sign decides: nothing is said.
+    """
+    sign = 1
     for _ in range(MAX_NODES):
         if node is None:
             return None
@@ -74,11 +79,10 @@ def error_of(node: Any) -> Any:
             return node if sign > 0 else None
         if name == "NegBackward0":
             sign, node = -sign, inputs[0]
-        elif name in ("MulBackward0", "DivBackward0"):
+        elif name == "DivBackward0":
             constant, node = split(node, name, node.next_functions)
-            if constant is None or constant.device.type != "cpu":
+            if constant is None or constant.device.type != "cpu" or constant.item() < 0:
                 return None
-            sign *= constant.item()
         elif name in PASSED and len(inputs) == 1:
             node = inputs[0]
         else:

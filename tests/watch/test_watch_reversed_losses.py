@@ -16,17 +16,17 @@ def enlarged(out, x, y):
 
 
 def less_likely(out, x, y):
-    return 0.5 * Categorical(logits=out).log_prob(y).mean()  # here
+    return Categorical(logits=out).log_prob(y).sum() / 16  # here
 
 
 def far_away(out, x, y):
     error = F.mse_loss(out, x[:, :4])
-    return error * -1.0  # here
+    return -error  # here
 
 
-def faults_of(loss, tmp_path):
+def faults_of(loss, tmp_path, maximize=False):
     model = net()
-    optimizer = SGD(model.parameters(), 1e-3)
+    optimizer = SGD(model.parameters(), 1e-3, maximize=maximize)
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
         for x, y in batches(8):
             optimizer.zero_grad()
@@ -45,6 +45,10 @@ RIGHT = {
     "likely": lambda out, x, y: -Categorical(logits=out).log_prob(y).mean(),
     "weighted": lambda out, x, y: (Categorical(logits=out).log_prob(y) * (1.0 - y)).mean(),
     "beside": lambda out, x, y: F.cross_entropy(out, y) - 0.1 * F.mse_loss(out, x[:, :4]),
+    "return": lambda out, x, y: -Categorical(logits=out).log_prob(y).sum() * -200.0,
+    "cost": lambda out, x, y: Categorical(logits=out).log_prob(y).sum() * 200.0,
+    "return_of_normal_policy": lambda out, x, y: F.mse_loss(out, x[:, :4]) * -1.0,
+    "return_of_actions": lambda out, x, y: F.cross_entropy(out, y) * -1.0,
     "error": lambda out, x, y: F.mse_loss(out, x[:, :4]) / 2,
 }
 
@@ -52,6 +56,10 @@ RIGHT = {
 @pytest.mark.parametrize("kind", RIGHT)
 def test_other_signs(kind, tmp_path):
     assert faults_of(RIGHT[kind], tmp_path) == []
+
+
+def test_what_is_maximized_is_no_error(tmp_path):
+    assert faults_of(less_likely, tmp_path, maximize=True) == []
 
 
 def test_two_networks_of_which_one_enlarges_the_error_of_the_other(tmp_path):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import functools
-import io
 import math
 from collections.abc import Iterator
 from types import CellType, FunctionType
 from typing import Any
 
+from gradlab.watch.pure_functions import is_pure
+
 FURTHER = 1.2
 """Factor between two steps at which the function of a schedule is asked."""
 LAST = 1_000_000
 """The last of these steps: a rate that still rises there is that of a search, and has no peak."""
-WRITES = {"STORE_DEREF", "STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR"}
-"""Operations of functions that are not asked, since they remember it."""
 ATTRIBUTES = ("T_max", "total_steps", "total_iters")
 
 
@@ -54,21 +51,17 @@ def peak(schedule: Any) -> tuple[float, int]:
     functions = getattr(schedule, "lr_lambdas", None)
     if functions is None:
         return base, 0
-    with contextlib.redirect_stdout(io.StringIO()):
-        factors = dict(factors_ahead(functions[0], schedule.last_epoch))
+    factors = dict(factors_ahead(functions[0], schedule.last_epoch))
     step = max(factors, key=lambda each: factors[each], default=LAST)
     return (base * factors[step], step) if step < LAST / FURTHER**2 else (0.0, 0)
 
 
 def factors_ahead(function: Any, step: int) -> Iterator[tuple[int, float]]:
     """What a function of the step returns at this step and later ones; nothing if it cannot be asked."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    if not isinstance(inner, FunctionType) or any(each.opname in WRITES for each in dis.get_instructions(inner)):
-        return
-    while step < LAST:
+    while step < LAST and is_pure(function):
         try:
             factor = float(function(step))
-        except Exception:  # as of a list that ends
+        except Exception:  # such as a division by zero
             return
         if not math.isfinite(factor):
             return

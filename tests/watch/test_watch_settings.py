@@ -2,6 +2,8 @@
 
 import copy
 import inspect
+import math
+import types
 
 import pytest
 from torch import nn
@@ -40,23 +42,36 @@ def warm_up(folder, short):
     return watch, "warm-up-unfinished"
 
 
-@pytest.mark.parametrize("kind", ["counts updates", "counts epochs", "of base rate 1", "search", "with a memory"])
+SETTINGS = types.SimpleNamespace(floor=0.0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["counts updates", "counts epochs", "of base rate 1", "search", "with a memory", "with a log"]
+)
 def test_a_warm_up_that_a_function_makes(kind, tmp_path):
-    """Each of 5 epochs has 10 updates; a rate of 1 is a factor of what the function returns."""
-    start, length = {"of base rate 1": (1.0, 20), "counts epochs": (0.1, 5)}.get(kind, (0.1, 40))
-    model, memory = net(), {}
+    """Each epoch has 10 updates, and the first 5 are seen; a rate of 1 is a factor of what the function returns.
+
+    A function that leaves a trace is never asked.
+    """
+    start, length = {"of base rate 1": (1.0, 20), "counts epochs": (0.1, 30)}.get(kind, (0.1, 240))
+    model, memory, asked = net(), {}, []
     optimizer = SGD(model.parameters(), start)
 
     def remembered(step):
         memory["step"] = step
         return factor(step)
 
+    def logged(step):
+        asked.append(step)
+        return factor(step)
+
     def factor(step):
         if kind == "search":
             return 1e-3 * (step + 1)
-        return min((step + 1) / length, (length / (step + 1)) ** 0.5) * (0.001 if kind == "of base rate 1" else 1)
+        part = max(SETTINGS.floor, min((step + 1) / length, math.sqrt(length / (step + 1))))
+        return part * (0.001 if kind == "of base rate 1" else 1)
 
-    schedule = LambdaLR(optimizer, remembered if kind == "with a memory" else factor)
+    schedule = LambdaLR(optimizer, {"with a memory": remembered, "with a log": logged}.get(kind, factor))
     with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
         for i, batch in enumerate(batches(50)):
             optimizer.zero_grad()
@@ -67,6 +82,29 @@ def test_a_warm_up_that_a_function_makes(kind, tmp_path):
     assert not watch.broken
     assert [f.name for f in watch.faults] == ["warm-up-unfinished"] * (kind == "counts updates")
     assert memory.get("step", 5) == 5
+    assert max(asked, default=5) == 5
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda optimizer: LinearLR(optimizer, 0.001, total_iters=100),
+        lambda optimizer: LambdaLR(optimizer, lambda epoch: min(1, (epoch + 1) / 100)),
+        lambda optimizer: LambdaLR(optimizer, lambda epoch: min(1, (epoch + 1) / 10)),
+    ],
+)
+def test_a_warm_up_of_epochs_of_which_one_was_watched(made, tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    schedule = made(optimizer)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for batch in batches(N):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+        schedule.step()
+    assert not watch.broken
+    assert not watch.faults
 
 
 def clipping_of_single_tensors(folder, layers):

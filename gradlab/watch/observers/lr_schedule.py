@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from torch.optim import lr_scheduler
@@ -98,7 +99,9 @@ class ScheduleObserver:
             self.loop.add_violations(
                 tracker, rules.at_end(tracker, site, count, schedule_lengths(schedule), plateau), at_end=True
             )
-            self.loop.add_violations(tracker, rules.unfinished(tracker, site, count, peak(schedule)), at_end=True)
+            self.loop.add_violations(
+                tracker, rules.unfinished(tracker, site, count, partial(peak, schedule)), at_end=True
+            )
             if plateau:
                 seen = self.metrics.get(id(schedule), [])
                 given, passes = tracker.constant, tracker.num_backwards / max(tracker.attempts, 1)

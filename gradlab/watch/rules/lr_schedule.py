@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,8 @@ UNFINISHED = 0.05
 """Part of the learning rate below which a warm-up has hardly begun."""
 BEGUN = 0.25
 """The same of one that counts updates and is stepped less often."""
+EPOCHS = 200
+"""Epochs that no warm-up lasts."""
 FEWER = 4
 """Updates in an epoch at least, for its steps to be told from those after updates."""
 IDLE = 3
@@ -158,17 +160,22 @@ def are_shares(values: Sequence[float]) -> bool:
 
 
 def unfinished(
-    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, peak: tuple[float, int]
+    tracker: OptimizerTracker, site: CallSite | None, num_steps: int, peak: Callable[[], tuple[float, int]]
 ) -> Iterator[Violation]:
     """At the end: was the learning rate always a small part of the one that its schedule leads to?
 
-    peak: that rate, and after how many steps, or 0. A warm-up of fewer steps than there were updates, of which a small
-    part was made, counts updates.
+    peak: that rate, and after how many steps, or 0; asked only of a rate that rose. A warm-up of fewer steps than there
+    were updates, of which a small part was made, counts updates. One that may count epochs may be watched for a few.
     """
-    rate, at = peak
-    updates, highest = tracker.attempts, max(tracker.peak_rate, rate_of(tracker.optimizer))
-    counts_updates = num_steps * FEWER <= updates and num_steps * FEWER <= at <= updates
-    if updates >= LONG and 0 < highest < (BEGUN if counts_updates else UNFINISHED) * rate:
+    updates, now = tracker.attempts, rate_of(tracker.optimizer)
+    highest = max(tracker.peak_rate, now)
+    if updates < LONG or not 0 < tracker.first_rate < now:
+        return
+    rate, at = peak()
+    seldom = num_steps * FEWER <= updates
+    if seldom and at < EPOCHS:
+        return
+    if highest < (BEGUN if seldom and at <= updates else UNFINISHED) * rate:
         steps = (
             f", which it has after some {at} steps: it was stepped {num_steps} times in {updates} updates" if at else ""
         )

@@ -37,7 +37,7 @@ for i, (x, y) in enumerate(loader):
         code="GL402",
         name="schedule-before-step",
         severity="warning",
-        message="the schedule is stepped before the optimizer: its first learning rate is never used",
+        message="the schedule is stepped before the optimizer: if it is PyTorch's, its first rate is never used",
         why="Every learning rate comes one update early; PyTorch warns about it since 1.1.",
         wrong="""
 for x, y in loader:
@@ -79,8 +79,8 @@ scheduler = CosineAnnealingLR(optimizer, T_max=updates)
         code="GL404",
         name="schedule-before-epoch",
         severity="warning",
-        message="the schedule is stepped at the start of the epoch, before any update: its first learning rate is "
-        "never used",
+        message="the schedule is stepped at the start of the epoch, before any update: if it is PyTorch's, its first "
+        "rate is never used",
         why="Every learning rate comes one epoch early; PyTorch warns about it since 1.1.",
         wrong="""
 for epoch in range(epochs):

@@ -147,9 +147,9 @@ def once_a_micro_batch(scenario: Scenario, step: Occurrence) -> bool:
 
 
 def counts_after(loop: TrainingLoop, event: Event) -> bool:
-    """Whether a schedule is known to give its first rate before its first step: one of the project's own may count on.
+    """Whether a schedule gives its first rate before its first step: one of the project's own may give it in that step.
 
-    The type of an argument is not known; where the file mentions PyTorch's it is taken for one of these.
+    The type of an argument is not known; it is taken for PyTorch's unless the file has others, and the message says so.
     """
     schedule = event.value
     if schedule is None or event.arguments or schedule.rewound or event.module is None:
@@ -162,6 +162,8 @@ def counts_after(loop: TrainingLoop, event: Event) -> bool:
     makers = {one.maker for one in alternatives(schedule) if not one.lineage}
     if all(TORCH.search(maker) for maker in makers):
         return True
+    if sets_rates_itself(event.module):
+        return False
     unseen = TORCH.search(event.module.source.text) is not None or handed_in(schedule, event.module)
     return unseen and all(TORCH.search(maker) or not maker for maker in makers)
 
@@ -177,6 +179,17 @@ def has_own_schedules(module: Module) -> bool:
     """Whether a file makes or imports something of its project that may be a schedule, by its name."""
     taken = [name for name, (path, level) in module.imports.items() if level or path.split(".")[0] not in INSTALLED]
     return any(SCHEDULES.search(name) for name in (*taken, *module.names))
+
+
+def sets_rates_itself(module: Module) -> bool:
+    """Whether a file has a class with a `step` that writes learning rates, and that is none of PyTorch's schedules."""
+    for one in module.source.nodes.of(ast.ClassDef):
+        plain = not any(re.search(r"Scheduler$|LR$", dotted(base)) for base in one.bases)
+        if plain and any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in one.body):
+            written = (n for n in walk(one) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store))
+            if any(isinstance(n.slice, ast.Constant) and n.slice.value == "lr" for n in written):
+                return True
+    return False
 
 
 def sets_rate(schedule: Value | None, optimizer: Value | None) -> bool:

@@ -24,6 +24,24 @@ CASES = {
     ),
     "a parameter, where the file takes a schedule of the project's": "from warmup import NoamSchedule\n"
     + LOOP.format(name="scheduler", first="scheduler.step()", second="opt.step()"),
+    "a parameter, where the file has a class that sets the rate of the coming update": """
+from torch.optim import lr_scheduler
+class Ramp:
+    def __init__(self, opt):
+        self.opt, self.count = opt, 0
+    def step(self):
+        self.count += 1
+        for group in self.opt.param_groups:
+            group["lr"] = 0.1 * min(1, self.count / 10)
+"""
+    + LOOP.format(name="scheduler", first="scheduler.step()", second="opt.step()"),
+    "a parameter, where such a class is PyTorch's": """
+from torch.optim.lr_scheduler import StepLR
+class Ramp(StepLR):
+    def reset(self):
+        self.optimizer.param_groups[0]["lr"] = 0.1
+"""
+    + LOOP.format(name="scheduler", first="scheduler.step()  # expect: GL402", second="opt.step()"),
     "one of several results of a function of elsewhere": """
 from elsewhere import build_all
 net, opt, scheduler = build_all(8)

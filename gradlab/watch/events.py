@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ class Seen:
     """Name of a thread whose calls were not observed."""
     internal_error: str = ""
     """What ended the watch, if it was a mistake of its own."""
+    switched_off: dict[str, str] = field(default_factory=dict)
+    """Name of a reader -> the mistake of its own that ended it; the others go on."""
     leaf_site: CallSite | None = None
     """Call site of a backward pass of a tensor that no operation has made."""
     reverses: bool = False
@@ -36,6 +39,24 @@ class Seen:
     """Calls since the latest backward pass that clip none of the gradients there are, or only used ones; and why."""
     freezes: list[tuple[CallSite | None, set[int]]] = field(default_factory=list)
     """Calls of `requires_grad_(False)` of modules during the first updates, and ids of their parameters."""
+
+    def ask(self, call: Callable[..., Any], *args: Any, default: Any = None) -> Any:
+        """Call a reader, a function or the method of an object. It is not called again once it has raised."""
+        if self.is_off(reader := getattr(call, "__self__", call)):
+            return default
+        try:
+            result = call(*args)
+            return list(result) if result is not None and isinstance(result, Iterator) else result
+        except Exception as error:
+            self.switched_off[name_of(reader)] = f"{type(error).__name__}: {error}"
+            return default
+
+    def is_off(self, reader: Any) -> bool:
+        return bool(self.switched_off) and name_of(reader) in self.switched_off
+
+
+def name_of(reader: Any) -> str:
+    return str(getattr(reader, "__name__", type(reader).__name__))
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from gradlab.watch.events import Violation
+from gradlab.watch.events import Seen, Violation
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 FOLLOWED = (1, 5)
@@ -56,8 +56,9 @@ class AskingReader(Reader, Protocol):
 class FollowedUpdate(TorchFunctionMode):
     """Computes nothing, and is entered for single updates."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
-        self.all_readers = readers
+    def __init__(self, readers: Sequence[Reader], seen: Seen) -> None:
+        """seen: takes which readers have raised; these are not called again."""
+        self.all_readers, self.seen = readers, seen
         self.readers: list[Reader] = []
         """Those that follow this update."""
         self.tracker: OptimizerTracker | None = None
@@ -74,7 +75,7 @@ class FollowedUpdate(TorchFunctionMode):
             return
         weights = list(without)
         flat = [p for p in tracker.params if p.grad is not None and not p.grad.is_sparse and not p.grad.any()]
-        self.readers = [each for each in self.all_readers if each.begin(tracker, weights, flat)]
+        self.readers = [each for each in self.all_readers if self.seen.ask(each.begin, tracker, weights, flat)]
         if self.readers:
             self.tracker, self.thread, self.num_calls = tracker, threading.get_ident(), 0
             _push_mode(self)
@@ -90,11 +91,14 @@ class FollowedUpdate(TorchFunctionMode):
         for mode in reversed(above):
             if mode is not self:
                 _push_mode(mode)
-        return followed, [each for reader in self.readers for each in reader.end()]
+        found = [each for reader in self.readers for each in self.seen.ask(reader.end, default=[])]
+        self.readers = []
+        self.all_readers = [each for each in self.all_readers if not self.seen.is_off(each)]  # they keep tensors
+        return followed, found
 
     def at_backward(self, roots: list[torch.Tensor]) -> None:
         for reader in self.readers if self.tracker is not None else ():
-            reader.at_backward(roots)
+            self.seen.ask(reader.at_backward, roots)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -103,10 +107,12 @@ class FollowedUpdate(TorchFunctionMode):
             return result
         if self.num_calls < MAX_CALLS and self.tracker is not None and not is_transformed():
             self.num_calls += 1
-            placed, named = in_places(args, kwargs)
-            for reader in self.readers:
-                self.guarded(reader.follow, getattr(func, "__name__", ""), func, placed, named, result)
+            self.guarded(self.show, func, *in_places(args, kwargs), result)
         return result
+
+    def show(self, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        for reader in self.readers:
+            self.seen.ask(reader.follow, getattr(func, "__name__", ""), func, args, kwargs, result)
 
 
 def in_places(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -81,7 +81,7 @@ class LoopState:
         monitor: Monitor,
         faults: FaultLog,
     ) -> None:
-        self.models, self.schedules = models, schedules
+        self.models, self.schedules, self.seen = models, schedules, Seen()
         self.output_folder, self.monitor, self.faults = output_folder, monitor, faults
         self.scaler, self.forwards = ScalerTracker(scaler), ForwardPasses()
         self.ddp: Any = next((m for m in models if hasattr(m, "require_backward_grad_sync")), None)
@@ -105,10 +105,9 @@ class LoopState:
         ]
         self.asking: list[AskingReader] = [self.not_finite, ThrownLosses(), FreshWeights(models, self.trackers)]
         """Readers that may want the next update too."""
-        self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()])
+        self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()], self.seen)
         self.tracker_of: dict[int, OptimizerTracker] = {}
         """id of a parameter -> tracker of its optimizer."""
-        self.seen = Seen()
         self.modes = [Mode() for _ in models]
         self.backward_depth = 0
         """Backward passes that are running within each other."""
@@ -179,8 +178,9 @@ class LoopState:
     def follow_update(self, tracker: OptimizerTracker) -> None:
         """After a step: follow the calls of the next update, if a reader wants to."""
         thrown = tracker.num_thrown == accumulation.THROWN
-        self.reads.wanted = self.followers.after_step(tracker) or thrown
-        wanted = tracker.attempts in FOLLOWED or self.reads.wanted or any(each.is_pending for each in self.asking)
+        self.reads.wanted = self.seen.ask(self.followers.after_step, tracker, default=False) or thrown
+        pending = any(each.is_pending and not self.seen.is_off(each) for each in self.asking)
+        wanted = tracker.attempts in FOLLOWED or self.reads.wanted or pending
         if wanted and self.ddp is None and not self.fsdp1:
             self.followed.begin(tracker, [p for output in self.outputs for p in output.metrics.without])
 

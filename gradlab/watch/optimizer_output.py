@@ -250,6 +250,8 @@ class OptimizerOutput:
         others = self.tracker.other_optimizers
         lines += [f"its parameters were also moved by {each}, which was not passed to the watch" for each in others]
         lines += [f"it ended with: {self.error}"] * bool(self.error and self.error not in reason)
+        off = self.seen.switched_off.items()
+        lines += [f"{reader} was switched off by an internal error: {error}" for reader, error in off]
         unchecked = (
             f", {len(found.unchecked)} could not be: diagnosis.json gives the reasons" if found.unchecked else ""
         )

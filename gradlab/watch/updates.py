@@ -23,12 +23,12 @@ def before_step(
     weights_unmoved: bool = True,
 ) -> None:
     """Judge and measure the gradients of a step. by_scaler: whether the scaler makes it; None without a scaler."""
-    followed = loop.end_followed(tracker) and loop.reads.following
-    if loop.followers.before_step(tracker):
-        loop.add_violations(
-            tracker, averages.at_check(tracker, loop.followers.constant(tracker), loop.reads.writes, loop.reads.run)
-        )
-    tracker.cut_site = loop.cuts.site_of(tracker)
+    ask, reads_all = loop.seen.ask, not loop.seen.is_off(loop.reads)
+    followed = loop.end_followed(tracker) and loop.reads.following and reads_all
+    if ask(loop.followers.before_step, tracker) and reads_all:
+        constant = ask(loop.followers.constant, tracker, default=[])
+        loop.add_violations(tracker, averages.at_check(tracker, constant, loop.reads.writes, loop.reads.run))
+    tracker.cut_site = ask(loop.cuts.site_of, tracker)
     metrics = loop.outputs[tracker.index].metrics
     alone = len(loop.trackers) == 1 and loop.ddp is None and by_scaler is None and not loop.seen.stray_clips
     if alone and weights_unmoved and tracker.is_regular:
@@ -48,7 +48,7 @@ def before_step(
     scale = fused if isinstance(fused, Tensor) else loop.scaler.in_gradients(tracker)
     metrics.note_present(refilled=bool(tracker.unused))
     metrics.measure(scale, weights_unmoved=weights_unmoved and not tracker.has_closure)
-    loop.not_finite.at_step(tracker, metrics.norm, metrics.before_writes.get("backward/norm"))
+    ask(loop.not_finite.at_step, tracker, metrics.norm, metrics.before_writes.get("backward/norm"))
     if "clip/after" in metrics.clipping:
         metrics.clipping = {"clip/after": metrics.gradients().total}
 

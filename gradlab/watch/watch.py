@@ -107,8 +107,8 @@ class Watch:
 
     @property
     def broken(self) -> bool:
-        """Whether an exception inside this package has ended the watch."""
-        return self.instrumentation.broken
+        """Whether an exception inside this package has ended the watch, or one of its readers."""
+        return self.instrumentation.broken or bool(self.loop.seen.switched_off)
 
     @property
     def main(self) -> bool:
@@ -173,11 +173,13 @@ class Watch:
         """The loop is over."""
         loop, self.loop.faults.strict = self.loop, False  # there is no line to stop at any more
         loop.end_followed()
+        ask = loop.seen.ask
         for tracker in loop.trackers:
             compiled_steps.detect(loop, tracker)
             loop.add_violations(tracker, reach.at_end(tracker, loop.trackers, loop.seen), at_end=True)
-            loop.add_violations(tracker, loop.cuts.at_end(tracker), at_end=True)
-            loop.add_violations(tracker, loop.zeros.at_end(tracker, set(loop.cuts.found)), at_end=True)
+            loop.add_violations(tracker, ask(loop.cuts.at_end, tracker, default=[]), at_end=True)
+            zeros = ask(loop.zeros.at_end, tracker, set(loop.cuts.found), default=[])
+            loop.add_violations(tracker, zeros, at_end=True)
             metrics = loop.outputs[tracker.index].metrics
             for site, zeroed in metrics.zeroed_names().items():
                 detail = f"none is left of {listed(zeroed)}"
@@ -188,15 +190,14 @@ class Watch:
                 loop.add_fault("step-without-gradient", tracker.step_site, tracker, detail, update=since)
         if (origin := loop.not_finite.found) is not None and origin.tracker is not None:
             loop.add_fault("not-finite", origin.site, origin.tracker, origin.words, update=origin.update)
-        names = loop.unheld.names()
+        names = ask(loop.unheld.names)
         starved = any(record.name == "step-without-gradient" for record in self.faults)
-        for tracker, weights in loop.unheld.at_end(starved):
+        for tracker, weights in ask(loop.unheld.at_end, starved, default=[]):
             detail, made = listed([names[p] for p in weights]), making_line(tracker.optimizer, tracker.step_site)
             detail = f"the optimizer made here does not hold {detail}" if made else detail
             loop.add_fault("weights-without-optimizer", made or tracker.step_site, tracker, detail, at_end=True)
-        self.discovery.at_end()
-        self.schedule_observer.at_end()
-        self.flag_observer.at_end()
+        for each in (self.discovery, self.schedule_observer, self.flag_observer):
+            ask(each.at_end)
 
     def faults_of(self, tracker: OptimizerTracker) -> list[FaultRecord]:
         return self.loop.faults.of(tracker.index)

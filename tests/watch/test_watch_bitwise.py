@@ -293,6 +293,29 @@ def test_an_internal_error_ends_the_watch_and_not_the_training(tmp_path, capsys,
     assert (tmp_path / "diagnosis.json").is_file()
 
 
+@pytest.mark.parametrize(
+    "call", ["share_axes.ShareAxes.follow", "share_axes.ShareAxes.end", "reversed_losses.ReversedLosses.at_backward"]
+)
+def test_a_reader_that_raises_leaves_the_others_at_work(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"gradlab.watch.{call}", lambda *args: 1 / 0)
+    monkeypatch.setattr("gradlab.watch.observers.backward.bootstraps", no_bootstraps)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as watch:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x).softmax(1), y).backward()
+            optimizer.step()
+    assert [fault.name for fault in watch.faults] == ["loss-input"]
+    assert watch.broken and watch.loop.outputs[0].num_updates == 3
+    for name in (call.split(".")[1], "no_bootstraps"):
+        assert f"{name} was switched off by an internal error: ZeroDivisionError" in watch.report()
+
+
+def no_bootstraps(roots):
+    return 1 / 0
+
+
 def test_copies_and_checkpoints_contain_nothing_of_the_watch(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

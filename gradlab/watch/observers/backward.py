@@ -81,10 +81,11 @@ class BackwardObserver:
         before = [foreign_gradients(tracker) for tracker in loop.trackers] if len(loop.trackers) > 1 else []
         unheld = loop.unheld.before(loop.seen.num_backwards)
         looked = bool(roots) and loop.seen.num_backwards % TARGETS_EVERY == 1
-        size = target_size(roots[0]) if looked else None
+        ask = loop.seen.ask
+        size = ask(target_size, roots[0]) if looked else None
         if looked:
-            self.reversals.ask(roots, loop.followed.guarded)
-        labels = label_counts(roots[0], b.weight) if looked and len(roots) == 1 else None
+            ask(self.reversals.ask, roots, loop.followed.guarded)
+        labels = ask(label_counts, roots[0], b.weight) if looked and len(roots) == 1 else None
 
         def after(result: Any, error: bool) -> None:
             loop.backward_depth, loop.running = loop.backward_depth - 1, None
@@ -194,7 +195,7 @@ class BackwardObserver:
         site = call_site()
         if not loop.scaler.num_scale_calls and not loop.fsdp1 and not loop.trackers[0].sharded:
             read = self.graphs.get((site, len(loop.trackers)))
-            loop.not_finite.ask(site, roots, read is None or read[0] < GRAPHS_PER_SITE)
+            loop.seen.ask(loop.not_finite.ask, site, roots, read is None or read[0] < GRAPHS_PER_SITE)
         loss, weight, scaled = self.total(roots)
         first = roots[0] if roots else loop.trackers[0].params[0]
         dtypes, advantages, is_policy, bootstrapped, compared, between = self.graph(site, roots)
@@ -228,11 +229,14 @@ class BackwardObserver:
         if (known := self.graphs.get(key)) is not None and known[0] >= GRAPHS_PER_SITE and not followed:
             return known[1]
         self.followed |= {site} if followed else set()
-        advantages, regressed, is_policy = self.advantages.of(site, roots, followed)
+        ask, several = loop.seen.ask, len(loop.trackers) > 1
+        nothing: tuple[Places, set[int], bool] = ({}, set(), False)
+        advantages, regressed, is_policy = ask(self.advantages.of, site, roots, followed, default=nothing)
         loop.seen.regressed |= regressed
-        loop.unheld.note_terms(roots)
-        between = self.networks.of(site, roots, loop.trackers) if len(loop.trackers) > 1 else set()
-        graph = self.dtypes.of(site, roots), advantages, is_policy, bootstraps(roots), comparisons(roots), between
+        ask(loop.unheld.note_terms, roots)
+        between = ask(self.networks.of, site, roots, loop.trackers, default=set()) if several else set()
+        moved, compared = ask(bootstraps, roots, default={}), ask(comparisons, roots, default=[])
+        graph = ask(self.dtypes.of, site, roots), advantages, is_policy, moved, compared, between
         self.graphs[key] = (known[0] if known else 0) + 1, graph
         return graph
 

@@ -22,6 +22,7 @@ from gradlab.train import environment
 from gradlab.train.outcome import Outcome
 from gradlab.update.recorder import Layers
 from gradlab.watch.call_site import format_site
+from gradlab.watch.causes import explain
 from gradlab.watch.events import Seen
 from gradlab.watch.faults import FaultRecord
 from gradlab.watch.optimizer_tracker import OptimizerTracker
@@ -34,10 +35,6 @@ OF_THE_STEP = {"updates_lost", "update_too_large", "stalled"}
 """Findings about what the optimizer's steps do to the weights."""
 OF_THE_LOSS = {"unbounded_loss", "not_learning", "nan_loss"}
 """Findings about the loss: where it is computed."""
-OF_THE_LEVEL = {"diverged", "exploding"}
-"""Findings about how far the loss has risen."""
-NOT_FINITE = {"nan_loss", "nan_gradient"}
-"""Findings whose cause is the operation that made the first such number, where it was seen."""
 FILES = ("metrics.jsonl", "layers.jsonl", "environment.json", "diagnosis.json", run_page.NAME)
 """The files in an optimizer's folder."""
 
@@ -50,17 +47,6 @@ def remove_earlier_optimizers(top: Path) -> None:
                 (folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it contains files of other programs
                 folder.rmdir()
-
-
-def explain(finding: Finding, faults: list[FaultRecord]) -> None:
-    """Name the mistakes that were seen in the loop as its first causes."""
-    for record in faults:
-        if record.name == "not-finite" and finding.code in NOT_FINITE:
-            finding.causes = [f"{record.detail}, at {format_site(record.site)}"]
-        elif record.name == "graph-cut" and finding.code in OF_THE_LEVEL:
-            finding.causes.insert(0, "a term of the loss that nothing trains")
-        elif record.kind.severity == "error" and finding.severity == "critical":
-            finding.causes.insert(0, f"{record.code} at {format_site(record.site)}")
 
 
 class OptimizerOutput:

@@ -16,6 +16,10 @@ MAX_ASKED = 16
 """Passes whose graphs are read."""
 OPPOSITE = -0.999
 """Cosine below which a gradient is turned round."""
+FEW = 16
+"""Elements from which nothing is concluded."""
+SAMPLED = 4096
+"""Elements that are compared at most."""
 Gradients = tuple["torch.Tensor | None", ...]
 
 
@@ -46,13 +50,32 @@ class Reversals:
         guarded(self.seen.ask, self.compare, kind, passed, given)
 
     def compare(self, kind: type, passed: Gradients, given: Gradients) -> None:
-        for one, two in [(a, b) for a in dense(passed) for b in dense(given) if a.numel() == b.numel()]:
-            if (size := float(one.norm() * two.norm())) > 0:
-                is_turned = float(one @ two) < OPPOSITE * size
-                self.seen.reverses |= is_turned
-                self.straight |= set() if is_turned else {kind}
+        """All that it passes on of a size that it was given has to be turned round: a difference turns one of two."""
+        turned = []
+        for one in dense(passed):
+            if others := [each for each in dense(given) if each.numel() == one.numel()]:
+                known = {is_turned(one, other) for other in others}
+                turned.append(True if True in known else None if None in known else False)
+        self.seen.reverses |= bool(turned) and all(turned)
+        self.straight |= {kind} if False in turned else set()
 
 
 def dense(gradients: Gradients) -> list[torch.Tensor]:
-    kept = [g for g in gradients if g is not None and not g.is_sparse and not hasattr(g, "to_local")]
-    return [g.flatten().double() for g in kept]
+    known = [g for g in gradients if g is not None and g.layout is torch.strided and not hasattr(g, "to_local")]
+    return [g for g in known if g.is_floating_point() and g.numel() >= FEW]
+
+
+def is_turned(passed: torch.Tensor, given: torch.Tensor) -> bool | None:
+    """None where too few elements are not zero: the cosine of two numbers is always 1 or -1."""
+    one, two = sample(passed), sample(given)
+    if int((one * two != 0).sum()) < FEW:
+        return None
+    return float(one @ two) < OPPOSITE * float(one.norm() * two.norm())
+
+
+def sample(gradient: torch.Tensor) -> torch.Tensor:
+    """Elements from all over it; a copy of the whole may not fit into memory."""
+    count = min(gradient.numel(), SAMPLED)
+    step = (gradient.numel() // count - 1) | 1  # odd, so that it is no multiple of a usual width
+    places = torch.arange(count, device=gradient.device) * step
+    return gradient[torch.unravel_index(places, gradient.shape)].double()

@@ -8,7 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import gradlab
+from gradlab.watch.events import Seen
 from gradlab.watch.loss_graph import target_size
+from gradlab.watch.reversals import Reversals
 
 UPDATES = 320
 
@@ -138,6 +140,29 @@ class Turned(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return ctx.factor * gradient, None
+
+
+G = torch.arange(1.0, 33.0)
+HUGE = G[:1].expand(1 << 22, 1 << 18)
+ONE_OF_MANY = torch.eye(32)[3]
+
+
+@pytest.mark.parametrize(
+    ("passed", "given", "reverses"),
+    [
+        ((-G.view(4, 8),), (G,), True),
+        (((-G[:1]).expand_as(HUGE),), (HUGE,), True),
+        ((HUGE,), (G,), False),
+        ((-G[0],), (G[0],), False),
+        ((-ONE_OF_MANY,), (ONE_OF_MANY,), False),
+        ((G, -G), (G,), False),
+        ((-G, G.new_zeros(32)), (G,), False),
+    ],
+)
+def test_all_that_a_function_passes_on_is_turned_round(passed, given, reverses):
+    reversals = Reversals(Seen())
+    reversals.compare(Turned, passed, given)
+    assert reversals.seen.reverses == reverses
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradlab.watch.call_site import CallSite, call_stack
 from gradlab.watch.events import Violation
@@ -17,43 +18,58 @@ from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 LOSSES = {"binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "mse_loss"}
 PASSED = tuple(f"{name}Backward" for name in (*VIEWS, "Sigmoid"))
+CONSTANTS = {f"{before}{name}" for name in ("ones", "zeros") for before in ("", "new_")} | {"ones_like", "zeros_like"}
 FEW = 4
 """Targets from which nothing is concluded."""
 
 
 class ConstantTargets:
-    """Compares the targets of several losses of one last layer, as of a discriminator's, in two updates.
+    """Compares the targets of several losses of one last layer, as of a discriminator's, in two updates in a row.
 
-    Nothing is said of a layer whose output is used in any other way.
+    Nothing is said of a layer whose output is used in any other way. A batch of data may be all of one class: the
+    targets must be several that are made of one number, or tensors that both updates share.
     """
 
     def __init__(self) -> None:
         self.earlier: dict[int, float] = {}
         """id of the weight of such a layer -> its target in the first of them."""
+        self.fixed: Any = WeakTensorKeyDictionary()
+        """Tensor made of one number, or the target of the update before -> its version, and whether it is the latter.
+        """
         self.forget()
 
     def forget(self) -> None:
         self.uses: dict[int, int] = {}
         """id of a weight -> calls with it."""
-        self.losses: dict[int, dict[tuple[CallSite, ...], float | None]] = {}
-        """id of a weight -> lines of its losses, and the target of each; None of different ones."""
+        self.losses: dict[int, dict[tuple[CallSite, ...], tuple[float | None, Tensor]]] = {}
+        """id of a weight -> lines of its losses, and the number in the targets of each (None of different ones)."""
 
     def begin(self, tracker: OptimizerTracker, without: list[Tensor], flat: list[Tensor]) -> bool:
         self.forget()
         self.tracker = tracker
-        return tracker.attempts in FOLLOWED
+        if tracker.attempts != FOLLOWED[1] + 1:
+            self.earlier = {}
+        return tracker.attempts == FOLLOWED[1] or self.is_pending
+
+    @property
+    def is_pending(self) -> bool:
+        return bool(self.earlier)
 
     def follow(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if name in CONSTANTS and not result.is_inference():
+            self.fixed[result] = (result._version, False)
         if not isinstance(result, Tensor) or not result.requires_grad:
             return
         if name in NETWORKS:
             for key in {id(each) for each in args if isinstance(each, Tensor)} & self.tracker.ids:
                 self.uses[key] = self.uses.get(key, 0) + 1
         elif name in LOSSES and len(args) > 1 and isinstance(args[1], Tensor) and args[1].numel() >= FEW:
+            if args[1].is_inference():
+                return
             weight, target = last_weight(args[0]), args[1].detach().flatten()
             if weight in self.tracker.ids:
                 same = bool((target == target[0]).all())
-                self.losses.setdefault(weight, {})[call_stack()] = target[0].item() if same else None
+                self.losses.setdefault(weight, {})[call_stack()] = (target[0].item() if same else None, args[1])
 
     def at_backward(self, roots: list[Tensor]) -> None:
         """The calls are read."""
@@ -61,15 +77,22 @@ class ConstantTargets:
     def end(self) -> Iterator[Violation]:
         now: dict[int, float] = {}
         for weight, losses in self.losses.items():
-            value, *others = losses.values()
+            value, *others = [number for number, _ in losses.values()]
             if others and value is not None and {value} == set(others) and self.uses.get(weight) == len(losses):
                 now[weight] = value
-                if self.earlier.get(weight) == value:
+                if self.earlier.get(weight) == value and self.are_fixed([target for _, target in losses.values()]):
                     names = dict(zip(map(id, self.tracker.params), self.tracker.names, strict=True))
                     detail = f"{value:.3g} in {len(losses)} losses of {names[weight]}"
                     yield "one-target", list(losses)[-1][0], detail
-        self.earlier = now
+        for _, target in [each for losses in self.losses.values() for each in losses.values()]:
+            self.fixed[target] = (target._version, True)
+        self.earlier = {} if self.earlier else now
         self.forget()
+
+    def are_fixed(self, targets: list[Tensor]) -> bool:
+        known = [self.fixed.get(each, (None, False)) for each in targets]
+        several = len(set(map(id, targets))) > 1
+        return all(v == t._version and (several or shared) for (v, shared), t in zip(known, targets, strict=True))
 
 
 def last_weight(given: Tensor) -> int:

@@ -99,11 +99,15 @@ class LoopState:
             TokenMasks(),
             IdleTerms(models),
             DrawnValues(),
-            ConstantTargets(),
             ShareAxes(),
             ReversedLosses(),
         ]
-        self.asking: list[AskingReader] = [self.not_finite, ThrownLosses(), FreshWeights(models, self.trackers)]
+        self.asking: list[AskingReader] = [
+            self.not_finite,
+            ThrownLosses(),
+            FreshWeights(models, self.trackers),
+            ConstantTargets(),
+        ]
         """Readers that may want the next update too."""
         self.followed = FollowedUpdate([GraphSites(), Aliases(), *readers, *self.asking, LossSites()], self.seen)
         self.tracker_of: dict[int, OptimizerTracker] = {}

@@ -22,6 +22,13 @@ def squared(judge, real, made, label):
     return right + nn.MSELoss()(judge(made), label)  # here
 
 
+def made_anew(judge, real, made, label):
+    out = judge(real)
+    right = F.binary_cross_entropy_with_logits(out, torch.ones_like(out))
+    label = torch.ones(16, 1) if label is ONE else torch.zeros(16, 1)
+    return right + F.binary_cross_entropy_with_logits(judge(made), label)  # here
+
+
 def by_hand(judge, real, made, label):
     """What is made is told apart by another function, without a label."""
     return F.binary_cross_entropy_with_logits(judge(real), ONE) + F.softplus(judge(made)).mean()
@@ -44,11 +51,36 @@ def faults_of(loss, label, tmp_path):
     return [(f.name, f.site[1]) for f in w.faults]
 
 
-@pytest.mark.parametrize("loss", [apart, squared])
+@pytest.mark.parametrize("loss", [apart, squared, made_anew])
 def test_one_label_for_what_is_to_be_told_apart(loss, tmp_path):
     assert faults_of(loss, ONE, tmp_path) == [("one-target", marked(loss))]
 
 
-@pytest.mark.parametrize("loss, label", [(apart, ZERO), (squared, ZERO), (by_hand, ONE)])
+@pytest.mark.parametrize("loss, label", [(apart, ZERO), (squared, ZERO), (made_anew, ZERO), (by_hand, ONE)])
 def test_different_labels(loss, label, tmp_path):
     assert faults_of(loss, label, tmp_path) == []
+
+
+def rare(x):
+    return (x[:, :1] > 9).float()
+
+
+def written(x):
+    label = torch.zeros(16, 1)
+    label[x[:, 0] > 9] = 1
+    return label
+
+
+@pytest.mark.parametrize("labels", [rare, written])
+def test_two_views_of_samples_that_are_all_of_one_class_by_chance(labels, tmp_path):
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = Adam(model.parameters(), 1e-3)
+    with gradlab.watch(model, optimizer, folder=tmp_path, quiet=True) as w:
+        for x, _ in batches(8):
+            label = labels(x)
+            optimizer.zero_grad()
+            loss = F.binary_cross_entropy_with_logits(model(x), label)
+            (loss + F.binary_cross_entropy_with_logits(model(x + 0.1 * torch.randn_like(x)), label)).backward()
+            optimizer.step()
+    assert not w.broken
+    assert w.faults == []

@@ -21,6 +21,10 @@ NOISE = {"randn", "randn_like", "normal"}
 INDICES = {"randint", "randperm", "multinomial"}
 PICKS = {"__getitem__", "index_select"}
 DISTANCES = {"pow", "__pow__", "square", "abs"}
+BY_ROWS = {"linear", "conv1d", "conv2d", "relu", "tanh", "sigmoid", "gelu", "silu", "leaky_relu", "elu", "dropout"}
+BY_ROWS |= {"layer_norm", "batch_norm", "float", "to", "view", "reshape", "mul", "__mul__", *PICKS, *SUMS}
+"""Functions that leave each row in its place."""
+ORDERS = {"argsort", "sort", "topk"}
 NONE: frozenset[int] = frozenset()
 
 
@@ -64,12 +68,13 @@ class DrawnValues:
             return
         inputs = tensors_in([*args, *kwargs.values()])
         made_of = NONE.union(*(self.made_of.get(each, NONE) for each in inputs))
-        if name in CONVERSIONS and any(self.shapes[i] is None for i in made_of):
+        if name in CONVERSIONS | ORDERS and any(self.shapes[i] is None for i in made_of):
             self.are_known = False
         if not made_of or not isinstance(result, Tensor) or name.endswith(SHAPES):
             return
         self.made_of[result] = made_of
-        self.rows[result] = NONE.union(*(self.rows.get(each, NONE) for each in inputs))
+        rows = NONE.union(*(self.rows_of(each, name) for each in inputs))
+        self.rows[result] = frozenset(i for i in rows if result.shape[:1] == self.indices[i].shape)
         if name in PICKS and len(inputs) == 2 and not inputs[1].is_floating_point() and inputs[1].dim() == 1:
             self.rows[result] |= {len(self.indices)}
             self.indices.append(inputs[1].detach())
@@ -81,13 +86,19 @@ class DrawnValues:
         is_loss = name.endswith("_loss") or name == "cross_entropy"
         if len(inputs) > 1 and (is_loss or name in ("sub", "__sub__")) and result.requires_grad:
             live, target = inputs[:2] if inputs[0].requires_grad else inputs[1::-1]
-            why = "" if target.requires_grad or not (live.dim() and target.dim()) else self.judge(live, target)
+            in_pairs = live.shape[:1] == target.shape[:1] != () if is_loss else live.shape == target.shape
+            why = self.judge(live, target) if in_pairs and live.dim() and not target.requires_grad else ""
             if why and is_loss:
                 self.found.append((result.grad_fn, ("unrelated-target", call_site(), why)))
             elif why:
                 self.errors[result] = why
         elif name in DISTANCES and inputs[0] in self.errors:
             self.found.append((result.grad_fn, ("unrelated-target", call_site(), self.errors[inputs[0]])))
+
+    def rows_of(self, given: Tensor, name: str) -> frozenset[int]:
+        """Those of which it can be told that the first dimension of what a function returns are still the rows."""
+        same = name in BY_ROWS or given.shape[:1].numel() not in given.shape[1:]
+        return self.rows.get(given, NONE) if same else NONE
 
     def judge(self, live: Tensor, target: Tensor) -> str:
         made_of, number = self.made_of.get(live, NONE), self.noise.get(target)

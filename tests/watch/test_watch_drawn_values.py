@@ -73,7 +73,34 @@ def restored(m, x, y):
     return F.mse_loss(m.same(noised(x)), x) + F.mse_loss(m.same(x + 0.1 * torch.randn_like(x)), torch.randn(16, 8) + x)
 
 
+def all_with_all(m, x, y):
+    """Two sets whose members do not belong together: an energy distance, or a kernel's mean discrepancy."""
+    rows, others = torch.randint(16, (8,)), torch.randint(16, (8,))
+    return (m.same(x[rows])[:, None] - x[others][None]).abs().mean()
+
+
+def all_with_all_by_hand(m, x, y):
+    one, two = m.same(x[torch.randint(16, (8,))]), x[torch.randint(16, (8,))]
+    return (one[:, None].expand(8, 8, 8) - two[None].expand(8, 8, 8)).abs().mean()
+
+
+def same_means(m, x, y):
+    """Of as many numbers as samples."""
+    one, two = m.same(x[torch.randint(16, (8,))]), x[torch.randint(16, (8,))]
+    return F.mse_loss(one.mean(0), two.mean(0))
+
+
+def same_order(m, x, y):
+    """As of slices, in a Wasserstein distance."""
+    one, two = m.same(x[torch.randint(16, (8,))])[:, 0], x[torch.randint(16, (8,))][:, 0]
+    return F.mse_loss(one[one.argsort()], two[two.argsort()])
+
+
 RIGHT = {
+    "by_hand": all_with_all_by_hand,
+    "same_means": same_means,
+    "same_order": same_order,
+    "all_with_all": all_with_all,
     "same_noise": same_noise,
     "mixed": mixed,
     "turned": turned,

@@ -115,7 +115,7 @@ def excluded(run: FinishedRun) -> list[str]:
     known = {
         "gradients are not clipped": run.clips,
         "there is no warm-up": h.lr_highest > 1.5 * h.lr_first,
-        "Adam's second moments lag (beta2)": not run.betas,
+        "Adam's second moments lag (beta2)": not run.second_moments,
     }
     return [cause for cause, has_it_not in known.items() if has_it_not]
 

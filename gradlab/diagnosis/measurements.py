@@ -45,7 +45,7 @@ class Measurements:
     """Why its loss need not fall, in words that follow "its loss"; empty where it should."""
     cut: str = ""
     """Where the graph of weights ends that it depends on, as far as known: a term of it may be trained by nothing."""
-    betas: bool = True
+    second_moments: bool = True
     """Whether the optimizer keeps second moments of the gradients, as Adam does."""
     reverses: bool = False
     """Whether gradients are turned round on their way: its loss is a game of two networks."""

@@ -137,8 +137,8 @@ class LoopState:
         self.trackers.append(tracker)
         self.outputs.append(OptimizerOutput(self.output_folder, self.monitor, self.models[0], tracker, self.seen))
         self.unheld.weights = None
-        self.outputs[-1].opposed = lambda: self.opposed(tracker)
-        self.outputs[-1].generates = lambda: self.generates(tracker)
+        self.outputs[-1].need_not_fall = lambda: self.need_not_fall(tracker)
+        self.outputs[-1].runs_without_gradients = lambda: self.runs_without_gradients(tracker)
         self.outputs[-1].inspection = lambda: self.inspection(tracker)
         self.outputs[-1].metrics.replaced = lambda site, update: self.add_fault(
             "not-finite-replaced", site, tracker, update=update
@@ -153,9 +153,9 @@ class LoopState:
         own = any(id(p) in tracker.ids for p in self.models[0].parameters())
         return self.activations.inspection() if own else None
 
-    def opposed(self, tracker: OptimizerTracker) -> str:
+    def need_not_fall(self, tracker: OptimizerTracker) -> str:
         """Why its loss need not fall, as that of a policy, or where weights of two optimizers are in one loss: see
-        `FinishedRun.opposed`."""
+        `Measurements.need_not_fall`."""
         if len(self.trackers) > 1 and sum(p.numel() for p in tracker.params) == 1:
             return "is that of a single number, which follows what another optimizer makes"
         if tracker.is_policy:
@@ -163,9 +163,9 @@ class LoopState:
         if tracker.opponents:
             return "depends on weights that another optimizer moves by another loss"
         others = any(tracker.index in other.opponents for other in self.trackers)
-        return "moves weights that the loss of another optimizer depends on" if others else ""
+        return "is that of an optimizer whose weights the loss of another one depends on" if others else ""
 
-    def generates(self, tracker: OptimizerTracker) -> bool:
+    def runs_without_gradients(self, tracker: OptimizerTracker) -> bool:
         """Whether a model with this optimizer's weights ran without gradients too, half as often as with them."""
         pairs = zip(self.models, self.modes, strict=True)
         often = [m for m, mode in pairs if 2 * mode.num_ungraded >= tracker.num_backwards > 0]

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gradlab.base.lock import turn
 from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
@@ -49,6 +51,13 @@ def remove_earlier_optimizers(top: Path) -> None:
                 folder.rmdir()
 
 
+def keeps_second_moments(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it has two decay rates and, as Adam and unlike Lion, two averages of each weight's gradient."""
+    held = [p for group in optimizer.param_groups if "betas" in group for p in group["params"]]
+    kept = ([v for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)] for p in held)
+    return any(sum(v.shape == p.shape for v in each) >= 2 for p, each in zip(held, kept, strict=True) if p.ndim)
+
+
 class OptimizerOutput:
     """Writes files while the loop runs; diagnoses, and writes the page, at its end."""
 
@@ -62,9 +71,9 @@ class OptimizerOutput:
         """Why the files are incomplete."""
         self.lock = contextlib.ExitStack()
         self.metrics = UpdateMetrics(monitor, model, tracker.names, tracker.params, self.take)
-        self.opposed: Callable[[], str] = lambda: ""
+        self.need_not_fall: Callable[[], str] = lambda: ""
         """Why its loss need not fall: see `Measurements.need_not_fall`."""
-        self.generates: Callable[[], bool] = lambda: False
+        self.runs_without_gradients: Callable[[], bool] = lambda: False
         """Whether its model also ran without gradients, half as often as with them."""
         self.inspection: Callable[[], Inspection | None] = lambda: None
         """Of its model's activations, in the latest passes that were looked at."""
@@ -129,8 +138,8 @@ class OptimizerOutput:
         zeroed = [name for names in self.metrics.zeroed_names().values() for name in names]
         never, half = [n for n in self.metrics.never_trained() if n not in zeroed], self.fp16 or scaled
         known: dict[str, Any] = {
-            "need_not_fall": self.opposed(),
-            "runs_without_gradients": self.generates(),
+            "need_not_fall": self.need_not_fall(),
+            "runs_without_gradients": self.runs_without_gradients(),
             "reverses": self.seen.reverses,
             "targets": self.tracker.target_sizes(),
             "inspection": self.inspection(),
@@ -139,7 +148,7 @@ class OptimizerOutput:
         known["cut"] = f"the graph of some weights ends at {cuts[0]}" if cuts else ""
         if types := {str(p.dtype).removeprefix("torch.") for p in self.tracker.params if narrow(p)}:
             known["narrow"] = " and ".join(sorted(types))
-        known["betas"] = any("betas" in group for group in self.tracker.optimizer.param_groups)
+        known["second_moments"] = keeps_second_moments(self.tracker.optimizer)
         free = not any(record.name == "loss-input" for record in faults)  # else no answer can reach what logits can
         if free and not (known["need_not_fall"] or known["runs_without_gradients"]):
             passes = self.tracker.num_backwards / max(self.tracker.attempts, 1)

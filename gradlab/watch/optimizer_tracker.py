@@ -178,7 +178,7 @@ class OptimizerTracker:
     """Steps on a loss of which a term was a loss that this optimizer had stepped on."""
     num_compared: int = 0
     """Times that gradients of another optimizer's loss were compared with what was added to them."""
-    opposed: int = 0
+    num_opposed: int = 0
     """Times that a backward pass added the opposite of what it found there of another optimizer's."""
     other_optimizers: list[str] = field(default_factory=list)
     """Optimizers that were not passed to the watch and move the same parameters, with call sites."""

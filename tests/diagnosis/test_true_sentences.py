@@ -325,9 +325,9 @@ def test_a_loss_with_a_term_that_nothing_trains_need_not_have_diverged(losses: l
 def test_no_cause_is_of_an_optimizer_that_is_not_there() -> None:
     losses = [2.0 - i / 2000 for i in range(100)] + [3.5] * 5 + [1.4] * 40
     lines = [line(i, loss) for i, loss in enumerate(losses, 1)]
-    for betas in (True, False):
-        causes = told(verdict(lines, betas=betas), "loss_spike_recovered").causes
-        assert any("Adam" in cause for cause in causes) == betas and causes
+    for second_moments in (True, False):
+        causes = told(verdict(lines, second_moments=second_moments), "loss_spike_recovered").causes
+        assert any("Adam" in cause for cause in causes) == second_moments and causes
 
 
 @pytest.mark.parametrize("moved", [1e-3, 1e-7])

@@ -1,13 +1,16 @@
 """Mistakes of a watched loop as causes of what its diagnosis finds."""
 
 import pytest
+import torch
 
 import gradlab.diagnosis.diagnose  # noqa: F401 (registers the rules)
 from gradlab.base.option import OPTIONS
 from gradlab.codes import CODES_BY_NAME
 from gradlab.diagnosis.finding import Finding
+from gradlab.update.torch_optimizers import Lion
 from gradlab.watch.causes import LEADS_TO, explain
 from gradlab.watch.faults import FaultRecord
+from gradlab.watch.optimizer_output import keeps_second_moments
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,12 @@ def test_each_error_that_a_watch_finds_is_in_the_table():
     errors = {code.name for code in CODES_BY_NAME.values() if code.severity == "error" and "watch" in code.found_by}
     assert errors - {"unreadable"} == set(LEADS_TO)
     assert set().union(*LEADS_TO.values()) <= {name for group, name in OPTIONS if group == "rule"}
+
+
+@pytest.mark.parametrize(("make", "adam"), [(torch.optim.AdamW, True), (torch.optim.SGD, False), (Lion, False)])
+def test_second_moments_are_those_of_adam(make, adam):
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = make([weight], **({"betas": (0.9, 0.99), "weight_decay": 0.0} if make is Lion else {}), lr=0.1)
+    weight.square().sum().backward()
+    optimizer.step()
+    assert keeps_second_moments(optimizer) == adam

@@ -60,7 +60,7 @@ def test_a_loss_through_a_frozen_judge_need_not_fall(layer, tmp_path):
     found = [output.final for output in watch.loop.outputs]
     said = "depends on weights that another optimizer moves by another loss"
     assert found[0].verdict == "healthy" and found[0].sentence.endswith(f"; it need not fall, since it {said}")
-    assert "moves weights that the loss of another optimizer depends on" in found[1].sentence
+    assert "is that of an optimizer whose weights the loss of another one depends on" in found[1].sentence
     assert found[0].unchecked["not_learning"] == f"its loss {said}"
 
 

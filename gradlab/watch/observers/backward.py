@@ -99,7 +99,7 @@ class BackwardObserver:
                 tracker.note_refilled()
                 tracker.note_weights(b)
                 if before and before[tracker.index]:
-                    tracker.opposed += is_opposed(before[tracker.index])
+                    tracker.num_opposed += is_opposed(before[tracker.index])
                 if not error:
                     self.judge(tracker, b, forwards, in_autocast)
                 self.record(tracker, b, error)

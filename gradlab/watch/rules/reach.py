@@ -115,7 +115,7 @@ def is_leak(tracker: OptimizerTracker, other: OptimizerTracker, b: BackwardPass)
     through_this = (tracker.index, other.index) in b.between
     own = [each for each in tracker.accumulated if not each.used_by]
     through_other = all((other.index, tracker.index) in each.between for each in [b, *own])
-    return bool(own) and (through_this or through_other) and tracker.opposed >= OPPOSED
+    return bool(own) and (through_this or through_other) and tracker.num_opposed >= OPPOSED
 
 
 def at_end(tracker: OptimizerTracker, trackers: Sequence[OptimizerTracker], seen: Seen) -> Iterator[Violation]:

@@ -741,6 +741,31 @@ def probed_with_frozen_weights_and_given_back(watch):
 
 
 @odd
+def every_argument_by_name(watch):
+    torch.manual_seed(0)
+    embed, model = nn.Embedding(20, 8), net()
+    optimizer = SGD([*embed.parameters(), *model.parameters()], 0.1)
+    with watch([embed, model], optimizer) as w:
+        for x, y in batches(N):
+            optimizer.zero_grad()
+            tokens = torch.clamp(input=torch.floor(input=4 * x + 10).long(), min=0, max=19)
+            h = F.embedding(input=tokens, weight=embed.weight)
+            h = F.scaled_dot_product_attention(query=h, key=h, value=h, is_causal=True)
+            h = torch.add(input=torch.matmul(input=h, other=torch.eye(8)), other=x[..., None])
+            h = torch.where(condition=torch.gt(input=h, other=0), input=h, other=torch.mul(input=h, other=0.1))
+            h = torch.cat(tensors=[torch.select(input=h, dim=1, index=0), torch.mean(input=h, dim=1)], dim=1)
+            h = torch.einsum("ij->ij", h) + torch.sum(input=torch.softmax(input=h, dim=1), dim=1, keepdim=True)
+            h = torch.reshape(input=h, shape=(-1, 2, 8)).sum(dim=1)
+            h = F.linear(input=h, weight=model[0].weight, bias=model[0].bias)
+            torch.argmax(input=h, dim=1), torch.round(input=h.detach()), torch.detach(input=h)
+            logits = model[1:](torch.unsqueeze(input=h, dim=0).squeeze(dim=0))
+            losses = F.cross_entropy(input=logits, target=y, reduction="none")
+            torch.autograd.backward(tensors=torch.mean(input=losses))
+            optimizer.step()
+    return w
+
+
+@odd
 def backward_in_two_parts(watch):
     """The trunk's graph is freed before: the heads' gradients with respect to its output are passed on."""
     trunk, one, two = trunk_and_heads()

@@ -58,7 +58,9 @@ def peak(schedule: Any) -> tuple[float, int]:
 
 def factors_ahead(function: Any, step: int) -> Iterator[tuple[int, float]]:
     """What a function of the step returns at this step and later ones; nothing if it cannot be asked."""
-    while step < LAST and is_pure(function):
+    if not is_pure(function):
+        return
+    while step < LAST:
         try:
             factor = float(function(step))
         except Exception:  # such as a division by zero

@@ -18,7 +18,8 @@ from gradlab.watch.patches import AfterCall, BeforeCall, patch
 
 
 class Instrumentation:
-    """An exception inside this package ends the watch, and never the training.
+    """An exception inside this package ends the watch, or the one reader that has raised it (see `Seen.ask`), and never
+    the training.
 
     Calls of one thread are observed: reading gradients that another thread computes would be a race. PyTorch's own
     threads, in which a device's backward pass runs, are not other threads in this sense.

@@ -548,8 +548,8 @@ for x, y in loader:
         severity="warning",
         message="one entry of the second dimension is read: to the layer that is a sample, and the others are left out",
         why="Recurrent and attention layers take (steps, samples, features) unless batch_first is True. Given the "
-        "samples first they run over the batch as over a sequence: what is read is of the last sample, with one entry "
-        "for each other one, and never of the last step.",
+        "samples first they run over the batch as over a sequence: what a sample gives depends on other samples of the "
+        "batch, and never on its own other steps.",
         wrong="""
 model = nn.ModuleList([nn.GRU(4, 16), nn.Linear(16, 4)])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -18,7 +18,6 @@ RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 ATTENTION = "multi_head_attention_forward"
 TURNS = {"transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "__get__", "adjoint"}
 """Functions that exchange dimensions."""
-AVERAGES = {"mean", "amax"}
 ALL = slice(None)
 
 
@@ -26,7 +25,7 @@ class SampleAxes:
     """Follows what such layers return in one update, with the samples in the second dimension.
 
     Whoever has put them there reads the last step of all samples, and not all steps of one sample: nothing is said if
-    more than one of them is read.
+    more than one of them is read, or if the losses have not as many targets as the layer has steps.
     """
 
     def __init__(self) -> None:
@@ -37,6 +36,10 @@ class SampleAxes:
         """Tensor whose second dimension are the samples -> number of the layer that it comes from."""
         self.sites: list[CallSite | None] = []
         """Lines of the layers."""
+        self.shapes: list[tuple[int, int]] = []
+        """Steps and samples of each."""
+        self.targets: set[int] = set()
+        """Numbers of them that losses were computed of."""
         self.read: dict[int, set[tuple[CallSite | None, Any]]] = {}
         """Number of a layer -> lines that read one sample of what it returns, and which."""
         self.nodes: dict[int, list[Any]] = {}
@@ -52,7 +55,10 @@ class SampleAxes:
             if out.dim() == 3 and min(out.shape[:2]) > 1 and out.requires_grad:
                 self.layers[out] = len(self.sites)
                 self.sites.append(call_site())
+                self.shapes.append((out.shape[0], out.shape[1]))
             return
+        if name.endswith("_loss") or "entropy" in name:
+            self.targets |= {len(each) for each in tensors_in(args[:2]) if each.dim()}
         known = [(each, self.layers[each]) for each in tensors_in(args[:2]) if each in self.layers]
         if not known:
             return
@@ -81,20 +87,20 @@ class SampleAxes:
         self.nodes = {layer: [] for layer in self.nodes}  # a node keeps its graph
 
     def end(self) -> Iterator[Violation]:
-        for site in list(dict.fromkeys(self.found.values()))[:1]:
-            layer = self.sites[next(i for i, each in self.found.items() if each == site)]
-            yield "samples-as-steps", site, f"the layer is called at {format_site(layer)}"
+        for layer, site in self.found.items():
+            steps, samples = self.shapes[layer]
+            if steps in self.targets and samples not in self.targets:
+                yield "samples-as-steps", site, f"the layer is called at {format_site(self.sites[layer])}"
+                break
         self.forget()
 
 
 def read_of(name: str, given: Tensor, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Which entry of the second dimension is read, or that they are averaged; None of other calls."""
+    """Which entry of the second dimension is read; None of other calls."""
     if name == "__getitem__" and isinstance(args[1], tuple) and len(args[1]) > 1:
         first, second = args[1][:2]
         return second if isinstance(first, slice) and first == ALL and type(second) is int else None
     place = argument(args, kwargs, 1, "dim")
     if name == "select" and place in (1, -2):
         return argument(args, kwargs, 2, "index")
-    if name in AVERAGES and place in (1, -2, (1,), [1]):
-        return name
     return None

@@ -11,10 +11,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradlab.watch.call_site import CallSite, call_site
 from gradlab.watch.events import Violation
 from gradlab.watch.followed_update import argument, tensors_in
-from gradlab.watch.loss_arguments import are_shares
+from gradlab.watch.loss_arguments import are_shares, compared
 from gradlab.watch.optimizer_tracker import OptimizerTracker
 
 TURNS = {"unsqueeze", "view", "reshape", "squeeze", "__getitem__", "transpose", "permute", "__get__", "contiguous"}
+EXCHANGES = {"transpose", "permute", "__get__"}
 MATMULS = {"matmul", "__matmul__", "bmm"}
 
 
@@ -26,7 +27,8 @@ class ShareAxes:
 
     def forget(self) -> None:
         self.shares: Any = WeakTensorKeyDictionary()
-        """Tensor that is such weights, in whatever shape -> True."""
+        """Tensor that is such weights, in whatever shape -> whether queries and keys are where the product of both,
+        from which they come, has them."""
         self.products: Any = WeakTensorKeyDictionary()
         """Product with such weights -> the weights."""
         self.samples: set[int] = set()
@@ -44,8 +46,10 @@ class ShareAxes:
         given = [each for each in args if isinstance(each, Tensor)]
         if name.endswith("_loss") or "entropy" in name:
             self.samples |= {len(each) for each in tensors_in(args) if each.dim()}
-        elif name == "softmax" or (len(given) == 1 and name in TURNS and given[0] in self.shares):
-            self.shares[result] = True
+        elif name == "softmax":
+            self.shares[result] = bool(given) and compared(given[0]) is not None
+        elif len(given) == 1 and name in TURNS and given[0] in self.shares:
+            self.shares[result] = self.shares[given[0]] and name not in EXCHANGES
         elif len(given) == 2 and name in ("mul", "__mul__", "__rmul__"):
             known = [each for each in given if each in self.shares and each.dim() == result.dim()]
             if len(known) == 1:
@@ -57,7 +61,8 @@ class ShareAxes:
         elif name in MATMULS and len(given) == 2:
             for i, each in enumerate(given):
                 if each in self.shares and each.dim() > 2:
-                    self.judge(each.detach(), each.dim() - 1 - i, each.dim() - 2 + i)
+                    queries = each.dim() - 2 if i == 0 and self.shares[each] else None
+                    self.judge(each.detach(), each.dim() - 1 - i, queries)
 
     def judge(self, weights: Tensor, summed: int, queries: int | None = None) -> None:
         """summed: the dimension that is added up. queries: the other one of a product of matrices."""

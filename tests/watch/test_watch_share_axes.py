@@ -26,7 +26,7 @@ def pooled_by_name(m, x, y, dim=0):
 
 
 def attended(m, x, y, dim=-2):
-    likeness = m.score.weight.mean() * (x @ x.mT)
+    likeness = m.last(x) @ m.last(x).mT / 2
     return (F.softmax(likeness, dim=dim) @ x).mean(1)  # here
 
 
@@ -60,7 +60,21 @@ def clustered(m, x, y):
     return (shares.mT @ x).mean(1)
 
 
+def sorted_and_back(m, x, y):
+    """As of a soft permutation."""
+    order = (m.last(x) @ m.last(x).mT).softmax(-1)
+    return (order.transpose(1, 2) @ (order @ x).tanh()).mean(1)
+
+
+def as_many_clusters_as_places(m, x, y):
+    shares = m.last(x)[..., :2].mT.softmax(1)
+    return (shares @ x).mean(1)
+
+
 RIGHT = {
+    "sorted": sorted_and_back,
+    "back": lambda m, x, y: (x.mT @ (m.last(x) @ m.last(x).mT).softmax(-1)).mT.mean(1),
+    "as_many": as_many_clusters_as_places,
     "pooled": lambda m, x, y: pooled(m, x, y, dim=1),
     "by_name": lambda m, x, y: pooled_by_name(m, x, y, dim=1),
     "steps_first": lambda m, x, y: pooled(m, x.transpose(0, 1), y, dim=0, other=0),

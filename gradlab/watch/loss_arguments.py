@@ -81,7 +81,8 @@ def similarities(given: Tensor, target: Tensor) -> str:
     if are_normalised(product, 0) and not are_normalised(product, 1):
         return "its input compares outputs that are normalised over the samples, and not each by itself"
     sides = [below_views(each) for each, _ in product.next_functions]
-    if bool((target == target[0]).all()):
+    views = bool(below(sides[0])[0] & below(sides[1])[0])  # of one network, and no classes
+    if views and all_of(target == target[0]):
         return f"its input compares {len(given)} outputs with as many others, and all labels are {int(target[0])}"
     itself = given.detach().diagonal()
     own = sides[0] is sides[1] and all_of(target != torch.arange(len(target), device=target.device))

@@ -20,8 +20,8 @@ MANY = 256
 """Elements of a mean beside a sum at least."""
 FEATURES = 4
 """Elements of each sample at least, if a mean is one over all of them, and no mean over samples alone."""
-WHOLE = 0.1
-"""Factor of a term, or its inverse, from which its weight was chosen."""
+PLAIN = (0.5, 1.0, 2.0)
+"""Factors of terms whose weight was not chosen: any other may be one over the samples."""
 PASSED = ("View", "Squeeze", "Unsqueeze", "Clamp", "ToCopy", "Alias")
 """Beginnings of the names of nodes between a probability and the product with its logarithm."""
 
@@ -32,6 +32,7 @@ class Reduced:
 
     kind: str
     shape: tuple[int, ...]
+    factor: float
     site: CallSite | None
 
 
@@ -51,7 +52,7 @@ class LossTerms:
         if len(roots) != 1 or roots[0].grad_fn is None:
             return
         try:
-            self.found += mixed([each for node, site in terms(roots[0].grad_fn) for each in reduced(node, site)])
+            self.found += mixed([each for term in terms(roots[0].grad_fn) for each in reduced(*term)])
             site = penalised(roots[0].grad_fn)
             if site is not None and terms_of(roots)[2]:
                 self.found.append(("entropy-penalised", site, ""))
@@ -63,8 +64,8 @@ class LossTerms:
         yield from found
 
 
-def terms(root: Any) -> Iterator[tuple[Any, CallSite | None]]:
-    """Those of a sum whose weight is about 1, and the line of the sum."""
+def terms(root: Any) -> Iterator[tuple[Any, float, CallSite | None]]:
+    """Those of a sum that have plain factors, and the line of the sum."""
     stack: list[tuple[Any, float, CallSite | None]] = [(root, 1.0, None)]
     for _ in range(MAX_NODES):
         if not stack:
@@ -76,20 +77,31 @@ def terms(root: Any) -> Iterator[tuple[Any, CallSite | None]]:
         elif name in IDENTITIES or name == "NegBackward0":
             stack += [(each, factor, site) for each in inputs]
         elif name in ("MulBackward0", "DivBackward0"):
-            constant, below = split(node, name, node.next_functions)
-            if constant is not None and constant.device.type == "cpu" and (value := abs(constant.item())):
-                stack.append((below, factor * (value if name[0] == "M" else 1 / value), site))
-        elif WHOLE <= factor <= 1 / WHOLE:
-            yield node, site
+            below, value = plain(node)
+            if below is not None:
+                stack.append((below, factor * value, site))
+        else:
+            yield node, factor, site
 
 
-def reduced(node: Any, site: CallSite | None) -> Iterator[Reduced]:
+def plain(node: Any) -> tuple[Any, float]:
+    """What a product or quotient is of, and its factor; None of another factor."""
+    constant, below = split(node, node.name(), node.next_functions)
+    if constant is None or constant.device.type != "cpu" or abs(constant.item()) not in PLAIN:
+        return None, 0.0
+    return below, abs(constant.item()) ** (1 if node.name()[0] == "M" else -1)
+
+
+def reduced(node: Any, factor: float, site: CallSite | None) -> Iterator[Reduced]:
     kind = reduction_of(node, node.name())
+    for each in inputs_of(node):
+        if each.name() in ("MulBackward0", "DivBackward0") and len(inputs_of(each)) == 1 and plain(each)[0] is None:
+            return
     if kind in ("mean", "sum") and not is_packed(node) and is_of_activations(node):
         given = getattr(node, "_saved_self", None)
         shape = getattr(node, "_saved_self_sym_sizes", None) if given is None else given.shape
         if shape and (node.name().endswith("Backward0")) and not node.name().startswith("Nll"):
-            yield Reduced(kind, tuple(shape), site)
+            yield Reduced(kind, tuple(shape), factor, site)
 
 
 def is_of_activations(node: Any) -> bool:
@@ -110,8 +122,9 @@ def mixed(found: list[Reduced]) -> Iterator[Violation]:
     for mean in [each for each in found if each.kind == "mean" and len(each.shape) > 1]:
         num = math.prod(mean.shape)
         sums = [each for each in found if each.kind == "sum" and len(each.shape) > 1 and each.shape[0] == mean.shape[0]]
-        if sums and mean.shape[0] > 1 and num >= max(MANY, FEATURES * mean.shape[0]):
-            detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {num} times as much"
+        if sums and mean.shape[0] > 2 and num >= max(MANY, FEATURES * mean.shape[0]):
+            often = num * sums[0].factor / mean.factor
+            detail = f"a mean over {mean.shape} beside a sum over {sums[0].shape}, which weighs {often:g} times as much"
             yield "mixed-reductions", sums[0].site or mean.site, detail
             return
 

@@ -149,6 +149,15 @@ def of_a_small_part(m, x, y):
     return F.mse_loss(m.body(x), x[:, :6]) + 1e-3 * m.policy(x).square().sum() + decay
 
 
+def of_each_sample(m, x, y):
+    """Sums over features, and a mean over samples."""
+    x = x.repeat(4, 1)[:8].repeat(1, 8)
+    out = F.linear(x[:, :8], m.body[0].weight).repeat(1, 4)
+    apart = 2 * F.mse_loss(out, x, reduction="sum") / 8
+    within = (F.mse_loss(out, x, reduction="none") / 8).sum()
+    return apart + within + out.tanh().square().mean()
+
+
 def certain(m, x, y):
     """As in semi-supervised learning."""
     return F.cross_entropy(m.policy(x), y) + 0.1 * Categorical(logits=m.policy(-x)).entropy().mean()
@@ -168,6 +177,7 @@ RIGHT = {
     "frozen_for_a_while": frozen_for_a_while,
     "logged": logged,
     "small_part": of_a_small_part,
+    "of_each_sample": of_each_sample,
     "certain": certain,
     **{loss.__name__: lambda m, x, y, loss=loss: loss(m, x, y, cut=True) for _, loss in NAMED},
     "mutual": both_ways,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradlab.audit.knowledge.framework_methods import single
+from gradlab.audit.rules.ownership import concerns, partial_zero
 from gradlab.audit.rules.registry import Hit, scenario_rule
 from gradlab.audit.rules.reporting import uncertain
 from gradlab.audit.source.syntax import walk
@@ -41,11 +42,32 @@ def loss_not_divided(scenario: Scenario) -> Iterator[Hit]:
             continue  # Accelerate's own window, which all accelerators share: each divides by its length
         if same_batch(event.value, window) or length_in_batch(window, loop):
             continue
-        if alone(scenario, backward) or scenario.unused(backward):
+        if alone(scenario, backward) or scenario.unused(backward) or not reaches_step(scenario, backward):
             continue
         since = window.birth if window is not None else loop.birth
         if divided(event.value, event.through, since) is False or by_batch_size(event.value, window, loop):
             yield Hit(backward)
+
+
+def reaches_step(scenario: Scenario, backward: Occurrence) -> bool:
+    """Whether a step comes whose gradients are not those of a later backward pass alone, after these were zeroed."""
+    zeros: list[Occurrence] = []
+    anew: list[Occurrence] = []  # zeros with a backward pass behind them
+    for step in scenario.after(backward):
+        if step.kind == "zero" and not partial_zero(scenario, step) and not ascends(step):
+            zeros.append(step)
+        elif step.kind == "backward":
+            anew += zeros
+            zeros = []
+        elif step.kind == "step" and not any(concerns(scenario.loop, zero, step.event.value) for zero in anew):
+            return True
+    return False
+
+
+def ascends(zero: Occurrence) -> bool:
+    """Whether gradients are zeroed by SAM's first step, which has used them."""
+    node = zero.event.node
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "first_step"
 
 
 def divided(value: Value | None, through: Value | None, since: int) -> bool | None:

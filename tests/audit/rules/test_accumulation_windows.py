@@ -268,6 +268,26 @@ def run(args, n):
             optimizer.step()
             optimizer.zero_grad()
 """,
+    "gradients that are discarded before the pass whose gradients the step uses": """
+def episode(model, optimizer, tasks, second_order, train):
+    losses = []
+    for x, y in tasks:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward(retain_graph=True)
+        losses.append(loss)
+    if second_order:
+        optimizer.zero_grad()
+        total = torch.stack(losses).mean()
+        if train:
+            total.backward()
+            optimizer.step()
+        return total
+    if train:
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.zeros(1, 3)), y).backward()
+        optimizer.step()
+    return torch.stack(losses).mean()
+""",
 }
 
 

@@ -89,8 +89,9 @@ def applied(site: CallSite, callee: Value, owner: Value | None) -> Value:
     """The result of calling a value, which may be one of several."""
     if callee.choice:
         contexts = [(when, context(site, v)) for when, v in callee.choice]
-        if all(made is not None for _, made in contexts):
-            return choice([(when, made) for when, made in contexts if made is not None])
+        known = [made for _, made in contexts if made is not None]
+        if len(known) == len(contexts) or any(made.kind == "context" for made in known):
+            return choice([(when, made or Value("context", word="unknown")) for when, made in contexts])
         if all(v.kind in ("model", "ddp") for _, v in callee.choice):
             return forward(site.engine, site.node, callee, site.args, site.keywords.values())  # of the one or the other
         callee = next((v for _, v in callee.choice if v.kind not in ("none", "unknown")), callee)

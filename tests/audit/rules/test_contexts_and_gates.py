@@ -383,6 +383,46 @@ def predict(x, amp_ctx, use_autocast, backend):
     with amp_ctx or backend.get_context(0):
         return model(x)
 """,
+    "a context that is no_sync under a condition, and else unknown": """
+import contextlib
+from torch.nn.parallel import DistributedDataParallel as DDP
+def fit(net, opt, n, name):
+    net = DDP(net)
+    for i, (x, y) in enumerate(loader):
+        context = getattr(contextlib, name)
+        if (i + 1) % n != 0:
+            context = net.no_sync
+        with context():
+            loss = F.cross_entropy(net(x), y) / n
+            loss.backward()
+        if (i + 1) % n == 0:
+            opt.step()
+            opt.zero_grad()
+def fit_known(net, opt, n, old):
+    net = DDP(net)
+    for i, (x, y) in enumerate(loader):
+        context = getattr(contextlib, "suppress" if old else "nullcontext")
+        if (i + 1) % n != 0:
+            context = net.no_sync
+        with context():
+            loss = F.cross_entropy(net(x), y) / n
+            loss.backward()
+        if (i + 1) % n == 0:
+            opt.step()
+            opt.zero_grad()
+def fit_without(net, opt, n, name):
+    net = DDP(net)
+    for i, (x, y) in enumerate(loader):
+        context = getattr(contextlib, name)
+        if (i + 1) % n == 0:
+            context = net.no_sync
+        with context():  # expect: GL502
+            loss = F.cross_entropy(net(x), y) / n
+            loss.backward()
+        if (i + 1) % n == 0:
+            opt.step()
+            opt.zero_grad()
+""",
 }
 
 

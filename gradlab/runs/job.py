@@ -47,6 +47,7 @@ from gradlab.train.sink import FileSink, Sink
 from gradlab.train.trainer import Trainer
 from gradlab.update.clip import NoClip
 from gradlab.update.recorder import Layers
+from gradlab.update.stepping import keeps_second_moments
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ class Job(Sink):
             dynamic_loss_scale=precision.scaled,
             clips=not isinstance(self.config.clip, NoClip),
             clips_whole=self.config.clip.whole,
-            betas=any("betas" in group for group in run.update.optimizer.param_groups),
+            second_moments=keeps_second_moments(run.update.optimizer),
             overflow=overflow,
             inspection=inspection,
             decay=None if self.config.optimizer.group_optimizers() else self.config.optimizer.decays,

@@ -76,3 +76,10 @@ def load_optimizer(
     optimizer.load_state_dict(state)
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
+
+
+def keeps_second_moments(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it has two decay rates and, as Adam and unlike Lion, two averages of each weight's gradient."""
+    held = [p for group in optimizer.param_groups if "betas" in group for p in group["params"]]
+    kept = ([v for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)] for p in held)
+    return any(sum(v.shape == p.shape for v in each) >= 2 for p, each in zip(held, kept, strict=True) if p.ndim)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gradlab.base.lock import turn
 from gradlab.diagnosis.diagnose import MetricStream, diagnose, remaining
 from gradlab.diagnosis.finding import SEVERITIES, Diagnosis, Finding
@@ -23,6 +21,7 @@ from gradlab.runs import ending
 from gradlab.train import environment
 from gradlab.train.outcome import Outcome
 from gradlab.update.recorder import Layers
+from gradlab.update.stepping import keeps_second_moments
 from gradlab.watch.call_site import format_site
 from gradlab.watch.causes import explain
 from gradlab.watch.events import Seen
@@ -49,13 +48,6 @@ def remove_earlier_optimizers(top: Path) -> None:
                 (folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it contains files of other programs
                 folder.rmdir()
-
-
-def keeps_second_moments(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it has two decay rates and, as Adam and unlike Lion, two averages of each weight's gradient."""
-    held = [p for group in optimizer.param_groups if "betas" in group for p in group["params"]]
-    kept = ([v for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)] for p in held)
-    return any(sum(v.shape == p.shape for v in each) >= 2 for p, each in zip(held, kept, strict=True) if p.ndim)
 
 
 class OptimizerOutput:

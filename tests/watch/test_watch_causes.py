@@ -7,10 +7,10 @@ import gradlab.diagnosis.diagnose  # noqa: F401 (registers the rules)
 from gradlab.base.option import OPTIONS
 from gradlab.codes import CODES_BY_NAME
 from gradlab.diagnosis.finding import Finding
+from gradlab.update.stepping import keeps_second_moments
 from gradlab.update.torch_optimizers import Lion
 from gradlab.watch.causes import LEADS_TO, explain
 from gradlab.watch.faults import FaultRecord
-from gradlab.watch.optimizer_output import keeps_second_moments
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ with its no_sync, and with no_sync taken away. Seconds of the clock, in turn, me
 sudo python experiments/bandwidth/measure.py
 ```
 
-runs this and writes this page. On {machine}, which others used too:
+runs this and writes this page. On {machine}, otherwise idle:
 
 | link | one all-reduce, s | with no_sync, s | without, s | without / with, in turn |
 |---|---|---|---|---|
